@@ -24,7 +24,6 @@ from benchmarks.grammar_models import Sample, models, tags, unions
 from benchmarks.grammar_texts import Case
 from oxillama.bench.report import Metric, Row, align
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.grammar.json_schema import ANY_ORDER
 
 Tests = list[tuple[list[int], bool]]
 
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schemas", type=Path, metavar="FOLDER", help="real schemas in place of the cases")
     parser.add_argument("--models", action="store_true", help="schemas of Python types and tools, and tags")
     parser.add_argument(
-        "--any-order", type=int, default=ANY_ORDER, metavar="N", help="of our objects of up to N names"
+        "--any-order", action="store_true", help="our objects take their properties in any order"
     )
     parser.add_argument("--only", metavar="REGEX", help="of the schemas, those that are so called")
     parser.add_argument("--slow", type=int, default=0, metavar="N", help="list the slowest N of each kind")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oxillama.grammar.codepoints import EVERYTHING, union
-from oxillama.grammar.rules import Alt, Chars, Node, Repeat, Seq
+from oxillama.grammar.codepoints import EVERYTHING, Ranges, union
+from oxillama.grammar.rules import Alt, Chars, Node, Repeat, Seq, Text
 
+MAX_OPENING = 32  # characters by which languages are told apart
 EMPTY = Seq(())
 ANY = Chars(EVERYTHING)
 ANYTHING = Repeat(ANY, 0, None)
@@ -47,3 +48,34 @@ def alternatives(items: list[Node]) -> Node:
         merged: Node = Chars(union(*(one.ranges for one in chars)))
         flat = dict.fromkeys([merged, *(one for one in flat if not isinstance(one, Chars))])
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
+
+
+def differ(one: Node, other: Node) -> bool:
+    """Whether it is seen from their first characters that no string is in both languages."""
+    return all(
+        any(not _share(a, b) for a, b in zip(these, those))
+        for these in _openings(one)
+        for those in _openings(other)
+    )
+
+
+def _openings(node: Node) -> list[list[Ranges]]:
+    """What the first characters of every string are out of, as far as their number does not vary."""
+    if isinstance(node, Alt):
+        return [way for item in node.items for way in _openings(item)]
+    found: list[Ranges] = []
+    for item in node.items if isinstance(node, Seq) else (node,):
+        if isinstance(item, Text):
+            found += [((ord(char), ord(char)),) for char in item.text]
+            continue
+        times, body = (item.least, item.item) if isinstance(item, Repeat) else (1, item)
+        if isinstance(body, Chars):
+            found += [body.ranges] * min(times, MAX_OPENING)
+        if not isinstance(body, Chars) or (isinstance(item, Repeat) and item.most != times):
+            break
+    return [found[:MAX_OPENING]]
+
+
+def _share(a: Ranges, b: Ranges) -> bool:
+    """Whether two sets of characters have one in common."""
+    return any(low <= last and first <= high for low, high in a for first, last in b)

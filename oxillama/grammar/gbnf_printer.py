@@ -140,7 +140,7 @@ class _Printer:
                 if len(names) == MAX_SETS:
                     raise GrammarError(
                         f"GBNF: expected members of an array or object in at most {MAX_SETS} sets, got more; "
-                        "a lower any_order keeps properties in the order of the schema"
+                        "any_order=False keeps properties in the order of the schema"
                     )
                 names[place, came] = self.further("came")
                 todo.append((place, came))

@@ -8,9 +8,10 @@ keywords, what is enforced, and the limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
@@ -32,7 +33,7 @@ from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
-ANY_ORDER = 6  # objects of at most this many known names accept them in any order
+SCALARS = (str, bool, int, float, Decimal)
 
 
 @dataclass(slots=True)
@@ -48,8 +49,7 @@ class JsonSchemaCompiler:
         declare 2019-09 or 2020-12, and yes for all others.
     whitespace : "single" (at most one space after a comma or colon), "compact" (none), "spaced" (always one)
         or "flexible" (also new lines and indentation).
-    any_order : objects of at most this many known names accept their properties in any order; larger ones in
-        the order of the schema. 0: always the order of the schema.
+    any_order : objects take their properties in any order; if False in the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
         them, as the specification has it, or not. Those of Python types never do without saying so.
     plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on; those of
@@ -66,7 +66,7 @@ class JsonSchemaCompiler:
     default_schema: str = ""
     formats: bool | None = None
     whitespace: str = "single"
-    any_order: int = ANY_ORDER
+    any_order: bool = False
     open_objects: bool = True
     plain_integers: bool = False
     mark: str = ""
@@ -75,8 +75,8 @@ class JsonSchemaCompiler:
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
             raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
-        if not 0 <= self.any_order <= 64:
-            raise ConfigError(f"any_order: expected 0 to 64, got {self.any_order}")
+        if not isinstance(self.any_order, bool):
+            raise ConfigError(f"any_order: expected True or False, got {self.any_order!r}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.
@@ -184,14 +184,15 @@ class JsonSchemaCompiler:
         keywords = Keywords(references, self.formats, plain_integers, unenforced)
         unevaluated = Unevaluated(keywords)
 
-        def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
+        def formulas(condition: Condition, kind: str) -> Iterable[Formula]:
             assert isinstance(condition.what, Schema)
             place = Place(condition.what, condition.scope)
-            yield from keywords.formulas(place, kind)
-            if not place.schema.words.isdisjoint(UNEVALUATED):
-                yield from unevaluated.formulas(place, kind)
+            found = keywords.formulas(place, kind)
+            if place.schema.words.isdisjoint(UNEVALUATED):
+                return found
+            return chain(found, unevaluated.formulas(place, kind))
 
-        expander = Expander(formulas, unenforced)
+        expander = Expander(formulas, keywords.kinds, unenforced)
         layout = Layout.of(self.whitespace, self.mark)
         followed = keywords.followed
         writer = Writer(
@@ -223,13 +224,15 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
+    if isinstance(value, SCALARS) or not isinstance(value, (dict, list, tuple, Mapping)):
         return value
     if id(value) not in known:
-        if isinstance(value, Mapping):
-            known[id(value)] = {name: copied(one, known) for name, one in value.items()}
-        else:
+        if isinstance(value, (list, tuple)):
             known[id(value)] = [copied(one, known) for one in value]
+        else:
+            known[id(value)] = {
+                name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
+            }
     return known[id(value)]
 
 

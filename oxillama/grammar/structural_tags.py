@@ -141,13 +141,12 @@ class _Writer:
         if fields.texts("excludes", ()):
             raise fields.error("excludes", "no texts, which schemas cannot leave out")
         blanks = fields.count("max_whitespace_cnt", None)
-        in_any_order = fields.flag("any_order")
+        any_order = fields.flag("any_order")
         schema = fields.take("json_schema")
         if isinstance(schema, str):
             schema = parsed(fields.path_of("json_schema"), schema)
-        compiler = JsonSchemaCompiler(
-            whitespace="compact" if blanks == 0 else "single", any_order=10 if in_any_order else 0
-        )
+        whitespace = "compact" if blanks == 0 else "single"
+        compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order)
         path = fields.path_of("json_schema")
         return self._book.include(_within(path, lambda: compiler.on_demand(schema, place=path)))
 

@@ -99,7 +99,7 @@ class ValueRules:
         self._delimiter = delimiter
         self._mark = mark
         self._compiler = JsonSchemaCompiler(
-            open_objects=False, plain_integers=True, mark=mark, whitespace=whitespace
+            open_objects=False, plain_integers=True, any_order=True, mark=mark, whitespace=whitespace
         )
         self._known: dict[str, Node] = {}
 

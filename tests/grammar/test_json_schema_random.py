@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from itertools import islice, permutations, product
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +98,7 @@ RECURSIVE = {
 def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
     """The rules and the grammar; none where the schema cannot be enforced, no grammar if nothing matches."""
     try:
-        rules = JsonSchemaCompiler().compile(schema)
+        rules = JsonSchemaCompiler(any_order=True).compile(schema)
         return rules, Grammar.from_rules(rules)
     except GrammarError as error:
         if "no text matches" in str(error):
@@ -107,14 +109,14 @@ def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
 def on_demand(schema: dict[str, object]) -> tuple[Grammar | None, bool]:
     """The grammar whose rules are written on demand, and whether the schema can be enforced."""
     try:
-        return Grammar.from_json_schema(schema), True
+        return Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=True)), True
     except GrammarError as error:
         return None, "no value meets" in str(error)
 
 
 def check_every_rule(schema: dict[str, object]) -> None:
     """Each rule that could be asked for can be written, and has a text."""
-    part = JsonSchemaCompiler().on_demand(schema).parts["value"]
+    part = JsonSchemaCompiler(any_order=True).on_demand(schema).parts["value"]
     todo = [part.root]
     for name in todo:  # grows while it is read
         if name in part.common.rules:
@@ -142,6 +144,39 @@ def has_order(value: object, in_list: bool = False) -> bool:
     return (in_list and isinstance(value, dict) and len(value) > 1) or any(
         has_order(v, inside) for v in below
     )
+
+
+def orders(value: object) -> Iterator[object]:
+    """The value with the properties of its objects in each order."""
+    if isinstance(value, list):
+        for items in product(*map(orders, value)):
+            yield list(items)
+    elif isinstance(value, dict):
+        for names in permutations(value):
+            for items in product(*(orders(value[name]) for name in names)):
+                yield dict(zip(names, items, strict=True))
+    else:
+        yield value
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCHEMAS, st.lists(VALUES, min_size=5, max_size=15))
+def test_each_valid_value_has_an_order_that_the_schema_gives(
+    schema: dict[str, object], values: list[object]
+) -> None:
+    schema = {**schema, "$defs": {"r": RECURSIVE}}
+    validator = jsonschema.Draft202012Validator(schema)
+    try:
+        grammar = Grammar.from_json_schema(schema)
+    except GrammarError:
+        return
+    for value in values:
+        accepted = [
+            grammar.matches(json.dumps(plain(one), ensure_ascii=False)) for one in islice(orders(value), 200)
+        ]
+        valid = validator.is_valid(value)
+        assert any(accepted) <= valid, value
+        assert any(accepted) == valid or len(accepted) == 200 or '"uniqueItems": true' in json.dumps(schema)
 
 
 @settings(max_examples=300, deadline=None)

@@ -46,7 +46,7 @@ def run(paths: list[Path], **options: object) -> tuple[Counter[str], Counter[str
     for path, group in cases(paths):
         grammar: Grammar | None = None
         try:
-            compiler = JsonSchemaCompiler(registry=registry, **options)  # type: ignore[arg-type]
+            compiler = JsonSchemaCompiler(registry=registry, any_order=True, **options)  # type: ignore[arg-type]
             grammar = Grammar.from_json_schema(group["schema"], compiler=compiler)
         except GrammarError as error:
             if "no value meets" not in str(error):

@@ -113,6 +113,14 @@ def test_two_languages_meet() -> None:
     assert determinise([has_a], lambda verdicts: verdicts[0] and not verdicts[0]) == NEVER
 
 
+def test_any_number_of_classes_of_characters_are_told_apart() -> None:
+    letters = [chr(0x100 + i) for i in range(200)]
+    languages = [language(parse_regex(letter, search=False)) for letter in letters]
+    for i in (0, 63, 64, 199):
+        dfa = determinise(languages, lambda verdicts, i=i: verdicts[i])
+        assert [letter for letter in letters if accepts(dfa, letter)] == [letters[i]]
+
+
 @settings(deadline=None)
 @given(st.sets(st.sampled_from(TEXTS)))
 def test_finite_sets_and_their_complements(texts: set[str]) -> None:

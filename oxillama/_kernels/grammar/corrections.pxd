@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
+from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.parser_states cimport ParserStates
 from oxillama._kernels.grammar.trie cimport Trie
 
@@ -9,15 +10,21 @@ from oxillama._kernels.grammar.trie cimport Trie
 cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
+    cdef Loops loops
     # (nodes): 1: a value may begin, or a bracket close, within a token at or below it; 2: one may begin at its end
     cdef const uint8_t* leads
     cdef int32_t* path       # (depths): parser states along the way
-    cdef uint8_t* text       # (depths): the bytes along the way
     cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
+    cdef dict fresh_items    # by RTN state and count, see `fresh_of`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
     cdef bytes find_leads(self)
     cdef list fresh_nodes(self, int32_t abstract)
+    cdef tuple fresh_of(self, int32_t q, int32_t n)
+    cdef int leave_loop(self, Loop* loop, list begun, list ended) except -1
+    cdef int walk_fresh(
+        self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
+    ) except -1
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
     cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1

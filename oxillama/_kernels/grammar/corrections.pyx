@@ -9,10 +9,12 @@ array ends: such tokens hold a bracket or a comma, so they are found in advance.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
-from oxillama._kernels.grammar.parser_states cimport FRESH, TAPED, ParserStates, stepped
+from oxillama._kernels.grammar.item_sets cimport Item
+from oxillama._kernels.grammar.loops cimport Loop, Loops
+from oxillama._kernels.grammar.parser_states cimport DEPENDENT, FRESH, OPEN, TAPED, ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.trie cimport Nodes, Trie
+from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie
 
 cdef enum:  # what the bytes of a token so far say
     NOTHING = 0
@@ -27,17 +29,15 @@ cdef bytes LITERALS = b"true\0false\0null\0"
 cdef class Corrections:
     """Corrects masks over a trie, for parser states of one table."""
 
-    def __cinit__(self, Trie trie not None, ParserStates states not None):
-        self.trie, self.states = trie, states
-        self.fresh = {}
+    def __cinit__(self, Trie trie not None, ParserStates states not None, Loops loops not None):
+        self.trie, self.states, self.loops = trie, states, loops
+        self.fresh, self.fresh_items = {}, {}
         self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
-        self.text = <uint8_t*>malloc(trie.max_depth + 2)
-        if not (self.path and self.text):
+        if not self.path:
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.path)
-        free(self.text)
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
         """Make the mask of a parser state with abstract registers that of the one with real ones."""
@@ -73,9 +73,9 @@ cdef class Corrections:
                 raise MemoryError()
             said[0] = SPACE
             for i in range(<int32_t>nodes.n):
-                d = nodes.depth[i]
+                d = nodes.at[i].depth
                 above[d] = i
-                said[d] = after_byte(said[d - 1], nodes.byte[i], d == 1)
+                said[d] = after_byte(said[d - 1], nodes.at[i].byte, d == 1)
                 bit = 1 if said[d] >= INSIDE else 2 if said[d] == OPENED else 0
                 k = d
                 while bit and k > 0 and not leads[above[k]] & bit:
@@ -90,34 +90,97 @@ cdef class Corrections:
 
     cdef list fresh_nodes(self, int32_t abstract):
         """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
+        cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = 0, d
-        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
-        cdef Py_ssize_t visits = 0
-        cdef list found = self.fresh.get(abstract)
+        cdef int32_t i, node, to, end = 0, token
+        cdef Item item
+        cdef list found = self.fresh.get(abstract), all_begun = [], begun, ended
         if found is not None:
             return found
+        for i in range(states.states.first[abstract], states.states.first[abstract + 1]):
+            item = states.states.items[i]
+            begun, ended = self.fresh_of(item.q, states.abstract_count(item.q, item.n, self.trie.max_depth))
+            all_begun += begun
+            to = states.popped(item.p) if ended else DEAD
+            if states.states.flags[to] & FRESH:
+                all_begun += ended
+            elif to != DEAD:
+                for node in ended:
+                    self.walk_fresh(to, node + 1, nodes.at[node].skip, nodes.at[node].depth, all_begun, None)
+        all_begun.sort()
         found = []
-        self.path[0] = abstract
-        while i < nodes.n:
-            visits += 1
-            if not self.leads[i] & wanted:
-                i = nodes.skip[i]
-                continue
-            d = nodes.depth[i]
-            self.text[d - 1] = nodes.byte[i]
-            self.path[d] = stepped(self.states, self.path[d - 1], nodes.byte[i])
-            if self.path[d] == DEAD:
-                i = nodes.skip[i]
-            elif self.states.states.flags[self.path[d]] & FRESH:
-                found.append((i, self.text[:d]))
-                i = nodes.skip[i]
-            else:
-                i += 1
-        self.states.spend(visits)
-        self.states.charge(100 + 100 * len(found))
+        for node in all_begun:
+            if node >= end:
+                end = nodes.at[node].skip
+                token = nodes.order[nodes.token_first[node]]
+                i = self.trie.first[token]
+                found.append((node, self.trie.data[i:i + nodes.at[node].depth]))
+        states.charge(100 + 100 * len(found))
         self.fresh[abstract] = found
         return found
+
+    cdef tuple fresh_of(self, int32_t q, int32_t n):
+        """The same nodes for an RTN state and a count whatever the stack; and nodes at which its subnetwork may end."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef Item item = Item(q, n, OPEN)
+        cdef tuple found = self.fresh_items.get((q, n))
+        cdef int32_t state, i = 0
+        cdef Loop* loop
+        cdef list begun = [], ended = []
+        if found is not None:
+            return found
+        state = self.states.intern(&self.states.states, &item, 1, 0)
+        loop = self.loops.of(state)
+        if loop.found and loop.same and not self.states.states.flags[loop.to] & (DEPENDENT | FRESH):
+            self.leave_loop(loop, begun, ended)
+            while i < nodes.n:
+                if not loop.start[min(nodes.at[i].byte, 128)]:
+                    self.walk_fresh(state, i, nodes.at[i].skip, 0, begun, ended)
+                i = nodes.at[i].skip
+        else:
+            self.walk_fresh(state, 0, <int32_t>nodes.n, 0, begun, ended)
+        self.states.charge(200 + 40 * (len(begun) + len(ended)))
+        self.fresh_items[q, n] = begun, ended
+        return begun, ended
+
+    cdef int leave_loop(self, Loop* loop, list begun, list ended) except -1:
+        """As `walk_fresh`, for tokens that begin with a loop: nothing begins or ends before they leave it."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef Slice part = self.trie.slice_of(-1, loop.start, loop.loop)
+        cdef int byte
+        cdef int32_t node
+        for byte in range(256):
+            if part.may_leave(self.trie, byte) and stepped(self.states, loop.to, byte) != DEAD:
+                for node in part.leading_places(self.trie, byte, self.leads):
+                    self.walk_fresh(loop.to, node, nodes.at[node].skip, nodes.at[node].depth - 1, begun, ended)
+        return 0
+
+    cdef int walk_fresh(
+        self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
+    ) except -1:
+        """Note the nodes from i to end - 1 by which a value began, and those at which the open stack is met."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1, flags
+        cdef Py_ssize_t visits = 0
+        self.path[depth] = state
+        while i < end:
+            visits += 1
+            if not self.leads[i] & wanted:
+                i = nodes.at[i].skip
+                continue
+            d = nodes.at[i].depth
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
+            flags = self.states.states.flags[self.path[d]]
+            if self.path[d] == DEAD or flags & FRESH:
+                if flags & FRESH:
+                    begun.append(i)
+                i = nodes.at[i].skip
+                continue
+            if flags & DEPENDENT:
+                ended.append(i)
+            i += 1
+        return self.states.spend(visits)
 
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
         """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
@@ -150,7 +213,7 @@ cdef class Corrections:
         ``complete``: the value is an old one, unless it goes on, which only numbers do.
         """
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n, to
+        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n, to
         cdef dict groups = {}
         cdef list below
         cdef uint8_t byte
@@ -159,11 +222,11 @@ cdef class Corrections:
         for rest in rests:
             groups.setdefault(rest[at], []).append(rest)
         while i < end and (groups or complete):
-            byte = nodes.byte[i]
+            byte = nodes.at[i].byte
             space = not inside and (byte == 0x20 or 0x09 <= byte <= 0x0D)
             below = rests if space else groups.get(byte)
             if below is None and not (complete and not goes_on(byte)):
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
             self.states.spend(1)
             to = stepped(self.states, state, byte)
@@ -178,24 +241,24 @@ cdef class Corrections:
                 else:
                     longer = [rest for rest in below if len(rest) > at + 1]
                     self.follow(i, to, longer, at + 1, len(longer) < len(below), bits)
-            i = nodes.skip[i]
+            i = nodes.at[i].skip
         return 0
 
     cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits, uint8_t wanted=0) except -1:
         """Decide over the tokens below a node with the real registers: all, or those in ``leads`` that are wanted."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node], d
-        self.path[nodes.depth[node]] = state
+        cdef int32_t i = node + 1, end = nodes.at[node].skip, d
+        self.path[nodes.at[node].depth] = state
         while i < end:
             self.states.spend(1)
             if wanted and not self.leads[i] & wanted:
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
-            d = nodes.depth[i]
-            self.path[d] = stepped(self.states, self.path[d - 1], nodes.byte[i])
+            d = nodes.at[i].depth
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             if self.path[d] == DEAD:
                 self.forbid(i, bits)
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
             else:
                 self.allow(i, bits)
                 i += 1
@@ -212,7 +275,7 @@ cdef class Corrections:
     cdef void forbid(self, int32_t node, uint32_t* bits) noexcept:
         """Clear the tokens at and below a node."""
         cdef int32_t k
-        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[self.trie.nodes.skip[node]]):
+        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[self.trie.nodes.at[node].skip]):
             bits[self.trie.nodes.order[k] >> 5] &= ~(<uint32_t>1 << (self.trie.nodes.order[k] & 31))
 
 

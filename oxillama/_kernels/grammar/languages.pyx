@@ -460,11 +460,12 @@ cdef int positions_of(list languages, int32_t point, uint64_t* mask) except -1:
 cdef list character_classes(list sets):
     """All code points in classes that no set tells apart, each as ranges."""
     cdef dict events = {0: 0}, classes = {}
-    cdef Py_ssize_t i
-    for i, ranges in enumerate(dict.fromkeys(sets)):
+    cdef object bit = 1  # there may be more sets than a machine word has bits
+    for ranges in dict.fromkeys(sets):
         for first, last in ranges:
-            events[first] = events.get(first, 0) ^ (1 << i)
-            events[last + 1] = events.get(last + 1, 0) ^ (1 << i)
+            events[first] = events.get(first, 0) ^ bit
+            events[last + 1] = events.get(last + 1, 0) ^ bit
+        bit <<= 1
     events.pop(LAST_POINT + 1, None)
     points = sorted(events)
     signature = 0

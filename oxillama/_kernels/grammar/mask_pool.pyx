@@ -2,7 +2,7 @@
 
 cimport numpy as cnp
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from oxillama._kernels.arrays cimport checked
 from oxillama._kernels.grammar.memory cimport mixed
@@ -53,15 +53,19 @@ cdef class MaskPool:
 
 
 cdef uint64_t hash_of(const uint32_t* words, Py_ssize_t n) noexcept nogil:
-    cdef uint64_t[4] lanes  # independent of each other, so that their multiplications overlap
+    cdef uint64_t[8] lanes  # independent of each other, so that their multiplications overlap
+    cdef uint64_t pair
     cdef Py_ssize_t i
     cdef int k
-    for k in range(4):
+    for k in range(8):
         lanes[k] = k
-    for i in range(0, n - n % 4, 4):
-        for k in range(4):
-            lanes[k] = (lanes[k] ^ words[i + k]) * <uint64_t>0x9E3779B97F4A7C15
-            lanes[k] ^= lanes[k] >> 29
-    for i in range(n - n % 4, n):
+    for i in range(0, n - n % 16, 16):
+        for k in range(8):
+            memcpy(&pair, words + i + 2 * k, 8)
+            pair ^= lanes[k]
+            lanes[k] = (pair << 29 | pair >> 35) * <uint64_t>0x9E3779B97F4A7C15
+    for i in range(n - n % 16, n):
         lanes[0] = mixed(lanes[0] ^ words[i])
-    return mixed(lanes[0] ^ mixed(lanes[1] ^ mixed(lanes[2] ^ mixed(lanes[3]))))
+    for k in range(7):
+        lanes[k + 1] = mixed(lanes[k + 1] ^ mixed(lanes[k]))
+    return lanes[7]

@@ -25,7 +25,7 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates, stepped,
+    ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates, stepped,
 )
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
@@ -86,7 +86,7 @@ cdef class Matcher:
         self.states = states
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
-        self.corrections = Corrections(trie, states)
+        self.corrections = Corrections(trie, states, self.loops)
         self.slice_numbers = {}
         self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
         self.path_length = trie.max_depth + 1
@@ -226,7 +226,7 @@ cdef class Matcher:
     cdef int visit_item(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
         cdef int32_t i, state, index
         cdef const uint8_t* loop
-        n = self.abstract_count(q, n)
+        n = self.states.abstract_count(q, n, self.trie.max_depth)
         if n < ABOVE and self.states.most[q]:
             return self.visit_counter(q, n, p, node, level, out)
         self.states.spend(1 + self.trie.n_words // WORDS_OF_WORK)
@@ -286,11 +286,11 @@ cdef class Matcher:
         cdef Nodes* nodes = &self.trie.nodes
         if self.states.states.flags[state] & DEPENDENT:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
-        if nodes.skip[node] == node + 1 or out.overflow:
+        if nodes.at[node].skip == node + 1 or out.overflow:
             return 0
-        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
+        if nodes.at[node].skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
-        return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
+        return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out)
 
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
         """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
@@ -299,8 +299,8 @@ cdef class Matcher:
         cdef Found found
         if not dependent.loop:
             i = dependent.node + 1
-            if nodes.skip[dependent.node] - i <= MANY:
-                return self.walk(state, nodes, i, nodes.skip[dependent.node], nodes.depth[dependent.node], level, out,
+            if nodes.at[dependent.node].skip - i <= MANY:
+                return self.walk(state, nodes, i, nodes.at[dependent.node].skip, nodes.at[dependent.node].depth, level, out,
                                  dependent.part)
         index = self.cache.find(-1 - dependent.part, i, state)
         if index < 0:
@@ -324,11 +324,11 @@ cdef class Matcher:
         cdef int32_t node = dependent.node
         if dependent.loop:
             return self.walk_tails(state, dependent.part // PARTS, level, out)
-        return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out, dependent.part)
+        return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out, dependent.part)
 
     cdef int add_dependent(self, Dependent dependent, Found* out) except -1:
         """Keep a place at which the open stack was reached, if tokens go on from there."""
-        if not dependent.loop and dependent.nodes.skip[dependent.node] == dependent.node + 1:
+        if not dependent.loop and dependent.nodes.at[dependent.node].skip == dependent.node + 1:
             return 0
         if out.n_dependents >= self.max_dependents_:
             out.overflow = True
@@ -339,15 +339,6 @@ cdef class Matcher:
         out.dependents[out.n_dependents] = dependent
         out.n_dependents += 1
         return 0
-
-    cdef int32_t abstract_count(self, int32_t q, int32_t n) noexcept:
-        """The count that stands for ``n`` where no one token can make a difference."""
-        cdef int32_t least = self.states.least[q], most = self.states.most[q]
-        if n >= ABOVE or most == 0:
-            return n
-        if most > 0 and most - self.states.slack[q] - n <= self.trie.max_depth:
-            return n
-        return ABOVE if n >= least else BELOW if least - n > self.trie.max_depth else n
 
     # ------------------------------------------------------------------ the cache
 
@@ -377,8 +368,8 @@ cdef class Matcher:
     cdef int below(self, int32_t state, int32_t node, int level, Found* out) except -1:
         """Add the tokens below a node that can follow a parser state, with a slice if there is one for it."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
+        cdef int32_t depth = nodes.at[node].depth if node >= 0 else 0
         cdef int32_t number
         cdef bint ends
         cdef Loop* loop
@@ -405,12 +396,12 @@ cdef class Matcher:
     cdef int beside(self, int32_t state, const uint8_t* chars, int32_t node, int level, Found* out) except -1:
         """Add the tokens below a node that do not begin with one of these characters."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
+        cdef int32_t depth = nodes.at[node].depth if node >= 0 else 0
         while i < end and not out.overflow:
-            if not chars[min(nodes.byte[i], 128)]:
-                self.walk(state, nodes, i, nodes.skip[i], depth, level, out)
-            i = nodes.skip[i]
+            if not chars[min(nodes.at[i].byte, 128)]:
+                self.walk(state, nodes, i, nodes.at[i].skip, depth, level, out)
+            i = nodes.at[i].skip
         return 0
 
     cdef int32_t slice(self, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
@@ -432,7 +423,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.place_first[byte] < part.place_first[byte + 1] and stepped(self.states, state, byte) != DEAD:
+            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
         return 0
@@ -443,7 +434,7 @@ cdef class Matcher:
         cdef Nodes* nodes
         cdef int byte
         for byte in range(256):
-            if leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
+            if leaves[byte] and part.may_leave(self.trie, byte):
                 nodes = part.whole(self.trie, byte)
                 self.walk(state, nodes, 0, <int32_t>nodes.n, 0, level, out, PARTS * number + 2 * byte + 1)
         return 0
@@ -460,8 +451,8 @@ cdef class Matcher:
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t top = nodes.depth[node] if node >= 0 else 0, d, k, to, token
+        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
+        cdef int32_t top = nodes.at[node].depth if node >= 0 else 0, d, k, to, token
         cdef int32_t outside = 0  # nodes before this one have left the loop before they got into it
         cdef const uint32_t* bits = self.cache.slice_bits[number]
         cdef List removed = List(NULL, 0, 0)
@@ -473,27 +464,27 @@ cdef class Matcher:
         try:
             while i < end:
                 visits += 1
-                d = nodes.depth[i]
-                to = stepped(states, path[d - 1], nodes.byte[i])
-                if d == top + 1 and not loop.loop[min(nodes.byte[i], 128)]:
-                    i = nodes.skip[i]
+                d = nodes.at[i].depth
+                to = stepped(states, path[d - 1], nodes.at[i].byte)
+                if d == top + 1 and not loop.loop[min(nodes.at[i].byte, 128)]:
+                    i = nodes.at[i].skip
                     continue
-                if i >= outside and not loop.loop[min(nodes.byte[i], 128)]:
-                    outside = nodes.skip[i]
+                if i >= outside and not loop.loop[min(nodes.at[i].byte, 128)]:
+                    outside = nodes.at[i].skip
                 if to == DEAD:
                     if i >= outside:
-                        for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
+                        for k in range(nodes.token_first[i], nodes.token_first[nodes.at[i].skip]):
                             token = nodes.order[k]
                             if bits[token >> 5] >> (token & 31) & 1:
                                 push(&removed, token)
-                    i = nodes.skip[i]
+                    i = nodes.at[i].skip
                     continue
                 path[d] = to
                 if i >= outside and (
-                    self.joins(to, loop, nodes.byte[i])
-                    or self.is_free(to, loop, nodes.skip[i] - i > self.large_, number, leaves)
+                    self.joins(to, loop, nodes.at[i].byte)
+                    or self.is_free(to, loop, nodes.at[i].skip - i > self.large_, number, leaves)
                 ):
-                    i = nodes.skip[i]
+                    i = nodes.at[i].skip
                     continue
                 for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                     token = nodes.order[k]
@@ -518,7 +509,7 @@ cdef class Matcher:
         cdef Slice part = <Slice>self.cache.slices[number]
         cdef int byte
         for byte in range(256):
-            if not leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
+            if not leaves[byte] and part.may_leave(self.trie, byte):
                 leaves[byte] = stepped(self.states, state, byte) != DEAD
         return 0
 
@@ -556,15 +547,15 @@ cdef class Matcher:
         path[0] = state
         while i < nodes.n:
             visits += 1
-            d = nodes.depth[i]
-            to = stepped(states, path[d - 1], nodes.byte[i])
-            if to == DEAD or (i >= inside and not loop.loop[min(nodes.byte[i], 128)]):
-                i = nodes.skip[i]
+            d = nodes.at[i].depth
+            to = stepped(states, path[d - 1], nodes.at[i].byte)
+            if to == DEAD or (i >= inside and not loop.loop[min(nodes.at[i].byte, 128)]):
+                i = nodes.at[i].skip
                 continue
             path[d] = to
             if i >= inside:
-                if self.joins(to, loop, nodes.byte[i]) or self.is_free(to, loop, False, number, leaves):
-                    inside = nodes.skip[i]
+                if self.joins(to, loop, nodes.at[i].byte) or self.is_free(to, loop, False, number, leaves):
+                    inside = nodes.at[i].skip
             else:
                 for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                     self.cache.put(&out.tokens, nodes.order[k])
@@ -589,19 +580,19 @@ cdef class Matcher:
         path[depth] = state
         while i < end:
             visits += 1
-            d = nodes.depth[i]
-            to = stepped(states, path[d - 1], nodes.byte[i])
+            d = nodes.at[i].depth
+            to = stepped(states, path[d - 1], nodes.at[i].byte)
             if to == DEAD:
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.skip[i] - i > self.large_ and not states.states.flags[to] & TAPED:
+            if whole and nodes.at[i].skip - i > self.large_ and not states.states.flags[to] & TAPED:
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
             if states.states.flags[to] & DEPENDENT:
                 self.add_dependent(Dependent(nodes, i, part, NULL), out)
@@ -620,7 +611,7 @@ cdef class Matcher:
         length of the run does.
         """
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
         cdef int32_t least = max(0, self.states.least[q] - n)
         cdef Item item = Item(q, ABOVE, OPEN)
         cdef Run run
@@ -651,15 +642,12 @@ cdef class Matcher:
         """Add the tokens that begin with a run of a counted class."""
         cdef Slice part = <Slice>self.cache.slices[self.slice(node, loop.start, loop.loop)]
         cdef const uint32_t* bits
-        cdef int32_t i, k
         if run.most <= UPTO:
-            bits = part.of_length(run.most)
+            bits = part.of_length(self.trie, run.most)
         else:
             bits = self.scratch
             memcpy(self.scratch, part.bits, 4 * self.trie.n_words)
-            for i in range(part.length_first[run.most + 1], part.length_first[256]):
-                k = part.inside[i]
-                self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
+            part.drop_longer(self.trie, run.most, self.scratch)
         self.cache.put_mask(&out.tokens, bits)
         self.walk_runs(loop.to, part, run, level, out)
         if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
@@ -672,7 +660,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.place_first[byte] < part.place_first[byte + 1] and stepped(self.states, state, byte) != DEAD:
+            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
         return 0
@@ -692,21 +680,21 @@ cdef class Matcher:
         path[depth] = state
         while i < end and not out.overflow:
             states.spend(1)
-            d = nodes.depth[i]
-            self.text[d - 1] = nodes.byte[i]
-            to = stepped(states, path[d - 1], nodes.byte[i])
+            d = nodes.at[i].depth
+            self.text[d - 1] = nodes.at[i].byte
+            to = stepped(states, path[d - 1], nodes.at[i].byte)
             if to == DEAD:
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
             path[d] = to
             if not run.exact and states.states.flags[to] & ABSTRACT:  # the counted state may come again
                 self.walk_exactly(tail, i, run, level + 1, out)
-                i = nodes.skip[i]
+                i = nodes.at[i].skip
                 continue
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 if run.least <= tail.chars[k] <= run.most:
                     self.cache.put(&out.tokens, nodes.order[k])
-            if states.states.flags[to] & DEPENDENT and nodes.skip[i] > i + 1:
+            if states.states.flags[to] & DEPENDENT and nodes.at[i].skip > i + 1:
                 if run.exact:
                     out.overflow = True  # a dependent would have to name its runs
                     return 0
@@ -717,17 +705,17 @@ cdef class Matcher:
                     return 0
                 returned = run[0]
                 returned.exact = True
-                self.walk_after_run(run.state, tail, i + 1, nodes.skip[i], d, &returned, level + 1, out)
+                self.walk_after_run(run.state, tail, i + 1, nodes.at[i].skip, d, &returned, level + 1, out)
             i += 1
         return 0
 
     cdef int walk_exactly(self, Tail* tail, int32_t node, Run* run, int level, Found* out) except -1:
         """Add the tokens at and below a node of the rests, for each length of run with its own count."""
         cdef Nodes* nodes = &tail.rests
-        cdef int32_t k, depth = nodes.depth[node], after, state, longest = 0
+        cdef int32_t k, depth = nodes.at[node].depth, after, state, longest = 0
         cdef Run one = run[0]
         cdef Item item = Item(run.q, run.n, run.p)
-        for k in range(nodes.token_first[node], nodes.token_first[nodes.skip[node]]):
+        for k in range(nodes.token_first[node], nodes.token_first[nodes.at[node].skip]):
             longest = max(longest, tail.chars[k])
         state = self.states.intern(&self.states.states, &item, 1, 0)
         one.exact = True
@@ -739,9 +727,9 @@ cdef class Matcher:
             if after != DEAD:
                 one.least = one.most = k
                 self.walk_after_run(after, tail, node, node + 1, depth - 1, &one, level, out)
-                after = stepped(self.states, after, nodes.byte[node])
+                after = stepped(self.states, after, nodes.at[node].byte)
                 if after != DEAD:
-                    self.walk_after_run(after, tail, node + 1, nodes.skip[node], depth, &one, level, out)
+                    self.walk_after_run(after, tail, node + 1, nodes.at[node].skip, depth, &one, level, out)
         return 0
 
 

@@ -14,7 +14,7 @@ cdef enum:
     DEPENDENT = 2      # flag: what follows depends on the open stack
     RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
     ABSTRACT = 4       # flag: an item has an abstract count
-    REGISTERED = 8     # flag: a container whose members are told apart is open
+    REGISTERED = 8     # flag: a container whose members are told apart by their texts is open
     TAPED = 16         # flag: ... and a value in it is under way, so that its bytes are kept
     FRESH = 32         # flag: ... with an abstract register, and what came within the token matters
     ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
@@ -83,6 +83,7 @@ cdef class ParserStates:
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1
     cdef bint is_register(self, int32_t q) noexcept
+    cdef bint is_told_apart(self, int32_t q) noexcept
     cdef bint is_hot(self, int32_t state) except -1
     cdef bint is_alive(self, int32_t state) except -1
     cdef bint is_saved(self, int32_t state) except -1
@@ -101,6 +102,7 @@ cdef class ParserStates:
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
     cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
     cdef int count_unit(self, Item item, dict found) except -1
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1

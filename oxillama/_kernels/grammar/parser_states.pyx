@@ -15,30 +15,17 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.edges cimport COUNT_BITS, ENOUGH, KEEP, MORE, NEXT, ONE
+from oxillama._kernels.grammar.flags cimport CONSUMES, ENDS_ALWAYS, ENDS_IF_ENOUGH, FINAL, PURE_FINAL
 from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.network cimport UNIT, Network, takes
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, MARKS, REGISTER, SOME, Registers
 from oxillama._kernels.grammar.rows cimport DEAD, add_row, entry, rows_alloc, rows_free
-from oxillama._kernels.grammar.registers cimport FRESH_BIT, REGISTER, SOME, Registers
 
 from oxillama.errors import GrammarError
-
-cdef enum:  # of RTN states; oxillama.grammar.program
-    FINAL = 1
-    CONSUMES = 2
-    PURE_FINAL = 4
-    ENDS_ALWAYS = 8
-    ENDS_IF_ENOUGH = 16
-
-cdef enum:  # of edges; builder.pyx
-    MORE = 1
-    ENOUGH = 2
-    COUNT_BITS = 12
-    KEEP = 4
-    NEXT = 8
-    ONE = 12
 
 cdef enum:
     MAX_WIDTH = 4096      # items of one parser state or stack
@@ -358,7 +345,7 @@ cdef class ParserStates:
         """The count that an edge leaves, -1 where the count does not allow it."""
         cdef int32_t op = edge[1], most
         if op & REGISTER:
-            n = self.registers.after(op, n, self.made_tape)
+            n = self.registers.after(op, n, self.slack[q] >> MARKS, self.made_tape)
             if n >= SOME and n - SOME & FRESH_BIT:
                 self.made_flags |= FRESH
             return n
@@ -376,6 +363,15 @@ cdef class ParserStates:
         elif op != KEEP:
             n = 1 if op == ONE else 0
         return -1 if 0 <= most < n else n
+
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept:
+        """The count that stands for ``n`` where no text of up to ``reach`` bytes can make a difference."""
+        cdef int32_t least = self.least[q], most = self.most[q]
+        if n >= ABOVE or most == 0:
+            return n
+        if most > 0 and most - self.slack[q] - n <= reach:
+            return n
+        return ABOVE if n >= least else BELOW if least - n > reach else n
 
     # ------------------------------------------------------------------ the parser state being made
 
@@ -606,6 +602,10 @@ cdef class ParserStates:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
 
+    cdef inline bint is_told_apart(self, int32_t q) noexcept:
+        """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
+        return self.is_register(q) and self.slack[q] & BY_TEXT
+
     cdef int next(self, int32_t state, uint8_t byte) except -1:
         """A step that is not in the row. No step is while a value is under way: bytes of one column differ."""
         if self.states.flags[state] & TAPED:
@@ -739,8 +739,10 @@ cdef class ParserStates:
         try:
             for i in range(n):
                 items[i] = self.stacks.items[self.stacks.first[p] + i]
-                if self.is_register(items[i].q):
-                    items[i].n = self.registers.abstract(items[i].n, self.least[items[i].q])
+                if self.is_told_apart(items[i].q):
+                    items[i].n = self.registers.abstract(
+                        items[i].n, self.least[items[i].q], self.slack[items[i].q] >> MARKS
+                    )
                 items[i].p = self.abstracted_stack(self.stacks.items[self.stacks.first[p] + i].p, depth + 1)
             n = distinct_items(items, n)
             i = self.intern(&self.stacks, items, n, self.stacks.flags[p] & RESULT_FLAGS)
@@ -779,7 +781,7 @@ cdef class ParserStates:
             if self.is_register(items[i].q):
                 if items[i].n >= SOME:
                     flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
-                else:
+                elif self.is_told_apart(items[i].q):
                     flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
             elif items[i].n >= ABOVE:
                 flags |= ABSTRACT

@@ -12,16 +12,15 @@ cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | 
     END_JSON = 3   # ... if an equal JSON value came before
     AT_LEAST = 4   # refused if fewer came
     FEWER = 5      # refused unless fewer came
-    ALL = 6        # refused unless all marks below the argument came
-    SPARE = 7      # refused unless fewer than argument >> NEEDED came, marks below argument % 2**NEEDED left out
-    NEEDED = 6
+    ALL = 6        # refused unless all marks came that must
+    SPARE = 7      # refused unless fewer came, marks that must come left out
 
 cdef enum:
     OF_TEXT = 1 << 24   # a member's key is this plus the number of its text, or a mark's number
 
-cdef enum:  # of the least of a register's RTN states, whose most is 0
-    COUNT_MASK = (1 << 24) - 1  # the highest number that operations compare with, plus 1
-    MARKS = 24                  # shift: how many marks must come
+cdef enum:  # of the slack of a register's RTN states, whose most is 0 and whose least is what operations compare with
+    BY_TEXT = 1     # members are told apart by their texts, too
+    MARKS = 1       # shift: the marks below this must come
 
 cdef enum:  # abstract registers: what one token cannot change
     SOME = (1 << 30) + 2
@@ -64,13 +63,19 @@ cdef class Registers:
     cdef int32_t suffix(self, int32_t text, int32_t begin) except -1
     cdef bytes bytes_of(self, int32_t text, int32_t begin)
     cdef int32_t with_member(self, int32_t members, int32_t key) except -1
+    cdef int32_t with_mark(self, int32_t members, int32_t mark) except -1
     cdef int32_t number(self, int32_t members, int32_t begin) except -1
     cdef bint has(self, int32_t members, int32_t key) noexcept
     cdef bint begins_member(self, int32_t text, int32_t key) noexcept
     cdef void set_cold(self, int32_t members, int32_t text) noexcept
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept
     cdef bint is_hot(self, int32_t members, int32_t text) noexcept
-    cdef int32_t after(self, int32_t op, int32_t n, int32_t tape) except -2
-    cdef int32_t abstract(self, int32_t n, int32_t least) noexcept
+    cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2
+    cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept
     cdef int32_t carried(self, int32_t n, Registers other) except -1
     cdef int32_t carried_text(self, int32_t text, Registers other) except -1
+
+
+cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:
+    """An operation on a register, as edges hold it."""
+    return REGISTER | kind << KIND | argument << ARGUMENT

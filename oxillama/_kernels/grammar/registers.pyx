@@ -16,6 +16,9 @@ from libc.string cimport memset
 from oxillama._kernels.grammar.json_values cimport canonical
 from oxillama._kernels.grammar.memory cimport grown, mixed
 
+cdef enum:
+    MOST_SIZE = (1 << 24) - 1  # that an abstract register counts to
+
 cdef class Registers:
     """The registers of one table of parser states. Register 0 is empty; text 0 too."""
 
@@ -99,10 +102,24 @@ cdef class Registers:
             self.n_bytes += 48
         return found
 
+    cdef int32_t with_mark(self, int32_t members, int32_t mark) except -1:
+        """A set and a mark. Marks stand behind texts, the highest first, so that sets do not depend on an order."""
+        cdef list above = []
+        cdef int32_t key
+        while members and self.sets[members].key > mark:
+            above.append(self.sets[members].key)
+            members = self.sets[members].rest
+        members = self.with_member(members, mark)
+        for key in reversed(above):
+            members = self.with_member(members, key)
+        return members
+
     cdef bint has(self, int32_t members, int32_t key) noexcept:
         while members:
             if self.sets[members].key == key:
                 return True
+            if self.sets[members].key < key < OF_TEXT:
+                return False
             members = self.sets[members].rest
         return False
 
@@ -152,9 +169,12 @@ cdef class Registers:
             self.n_bytes += 40
         return found
 
-    cdef int32_t after(self, int32_t op, int32_t n, int32_t tape) except -2:
-        """The register that an edge leaves, -1 where it refuses; ``tape`` holds the bytes read so far."""
-        cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members, needed
+    cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2:
+        """The register that an edge leaves, -1 where it refuses.
+
+        ``needed``: marks below this must come. ``tape`` holds the bytes read so far.
+        """
+        cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members
         if n >= SOME:
             return abstract_after(kind, argument, n)
         members = self.registers[n].members
@@ -162,7 +182,7 @@ cdef class Registers:
             self.may_run_out = self.may_run_out or argument
             return self.number(members, self.texts[tape].depth)
         if kind == MARK:
-            return -1 if self.has(members, argument) else self.number(self.with_member(members, argument), -1)
+            return -1 if self.has(members, argument) else self.number(self.with_mark(members, argument), -1)
         if kind == END or kind == END_JSON:
             if kind == END:
                 key = OF_TEXT + self.suffix(tape, self.registers[n].begin)
@@ -177,9 +197,8 @@ cdef class Registers:
         if kind == FEWER:
             return n if self.sets[members].size < argument else -1
         if kind == SPARE:
-            needed = self.marks(members, argument & (1 << NEEDED) - 1)
-            return n if self.sets[members].size - needed < argument >> NEEDED else -1
-        return n if self.marks(members, argument) == argument else -1
+            return n if self.sets[members].size - self.marks(members, needed) < argument else -1
+        return n if self.marks(members, needed) == needed else -1
 
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept:
         """How many marks below ``most`` came."""
@@ -189,11 +208,11 @@ cdef class Registers:
             members = self.sets[members].rest
         return found
 
-    cdef int32_t abstract(self, int32_t n, int32_t least) noexcept:
+    cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept:
         """What stands for all registers that no token tells from this one, unless it ends or begins a value."""
-        cdef int32_t members = self.registers[n].members, wanted = least >> MARKS
+        cdef int32_t members = self.registers[n].members
         cdef int32_t size = self.sets[members].size + (self.registers[n].begin >= 0)
-        return SOME + (min(size, least & COUNT_MASK) << SIZE) + ALL_BIT * (self.marks(members, wanted) == wanted)
+        return SOME + (min(size, least) << SIZE) + ALL_BIT * (self.marks(members, needed) == needed)
 
     # ------------------------------------------------------------------ into another table
 
@@ -223,7 +242,7 @@ cdef int32_t abstract_after(int32_t kind, int32_t argument, int32_t n) noexcept:
     cdef int32_t size = (n - SOME) >> SIZE
     cdef bint fresh = (n - SOME) & FRESH_BIT
     if kind == BEGIN or kind == MARK:
-        return n + (size < COUNT_MASK) * (1 << SIZE) + (0 if fresh else FRESH_BIT)
+        return n + (size < MOST_SIZE) * (1 << SIZE) + (0 if fresh else FRESH_BIT)
     if kind == END_JSON:
         return n if fresh else n + FRESH_BIT
     if fresh or kind == END or kind == SPARE:

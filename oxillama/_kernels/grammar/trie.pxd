@@ -1,19 +1,23 @@
 """The vocabulary as a trie, as other kernels see it."""
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     UPTO = 24  # a slice keeps masks of tokens of up to so many characters
 
 
+cdef struct Node:
+    int32_t skip         # the next node that is not below this one
+    uint16_t depth       # the bytes up to and with this node's own
+    uint8_t byte
+
+
 cdef struct Nodes:
-    # Depth first: the nodes below i are i + 1 ... skip[i] - 1, and a node's next sibling is skip[i].
+    # Depth first: the nodes below i are i + 1 ... at[i].skip - 1, and a node's next sibling is at[i].skip.
     # Tokens are in the order of their nodes: those that end at i are order[token_first[i] ...] up to
-    # token_first[i + 1], those at or below it go on up to token_first[skip[i]].
+    # token_first[i + 1], those at or below it go on up to token_first[at[i].skip].
     Py_ssize_t n
-    uint8_t* byte
-    int32_t* depth    # the bytes up to and with this node's own
-    int32_t* skip
+    Node* at
     int32_t* token_first
     int32_t* order
 
@@ -24,6 +28,9 @@ cdef struct Key:
     int32_t length, token, chars
 
 
+cdef class Slice
+
+
 cdef class Trie:
     cdef Nodes nodes
     cdef readonly int n_vocab, n_words, max_depth
@@ -31,10 +38,18 @@ cdef class Trie:
     cdef const uint8_t* data
     cdef int32_t* first      # (n_vocab + 1): where each token's bytes begin in data
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
+    cdef uint8_t* chars      # (n_vocab): bytes that begin a character, at most 255
+    cdef int32_t* long_tokens  # those of more than UPTO characters
+    cdef int32_t n_long
+    cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
+    cdef int32_t byte_first[257]
     cdef object joined
     cdef dict slices
+    cdef Slice valid         # the tokens of characters, the last of which may be incomplete
     cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
 
+    cdef int note_characters(self) except -1
+    cdef int sort_by_byte(self) except -1
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
     cdef Py_ssize_t slice_bytes(self) except -1
 
@@ -49,20 +64,26 @@ cdef struct Tail:
 
 cdef class Slice:
     cdef uint32_t* bits      # the tokens that are all loop
-    cdef int32_t* inside     # the same as a list, by number of characters
-    cdef int32_t length_first[257]  # where in that list the tokens of so many characters begin
     cdef uint32_t* upto[25]
-    cdef int32_t* places     # nodes of the trie at which tokens leave the loop, by the byte with which they do
-    cdef uint8_t* place_chars  # (places): characters before it, at most 255
-    cdef int32_t place_first[257]
     cdef Tail* tails[256]
+    cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
+    cdef uint8_t start[129]  # characters that it begins with
+    cdef uint8_t loop[129]   # ... and goes on with
     cdef int n_words
-    cdef int32_t depth       # of the node that the slice is below
+    cdef int32_t node, depth  # that the slice is below
+    cdef int32_t above       # characters up to that node
     cdef Py_ssize_t n_nodes  # that were looked at to make it
     cdef Py_ssize_t n_bytes
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
+    cdef int take(self, Trie trie) except -1
+    cdef void leave_out(self, Trie trie) noexcept
+    cdef bint may_leave(self, Trie trie, int byte) noexcept
+    cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
+    cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)
+    cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept
     cdef Tail* tail(self, Trie trie, int byte) except NULL
     cdef Nodes* whole(self, Trie trie, int byte) except NULL
     cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL
-    cdef const uint32_t* of_length(self, int32_t most) except NULL
+    cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL
+    cdef int drop_longer(self, Trie trie, int32_t most, uint32_t* bits) noexcept

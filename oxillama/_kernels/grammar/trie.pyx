@@ -8,9 +8,11 @@ string): nearly all tokens are only that, and are known beforehand. Of the other
 after the loop, so those parts, each once, make small tries of their own, one for each byte that they begin with.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy, memset
+
+from oxillama._kernels.grammar.memory cimport grown
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
@@ -44,6 +46,8 @@ cdef class Trie:
                 raise TypeError(f"strings: expected bytes, got {type(text)}")
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
+        cdef uint8_t[129] all_chars
+        cdef Slice valid
         cdef Key* keys
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
@@ -65,6 +69,8 @@ cdef class Trie:
                 self.first[i + 1] = self.first[i] + <int32_t>len(<bytes>texts[i])
                 self.inside[i] = flags[i] and self.first[i + 1] > self.first[i]
                 if self.inside[i]:
+                    if self.first[i + 1] - self.first[i] > 0xFFFF:
+                        raise ValueError(f"strings: expected tokens of up to 65535 bytes, got {len(<bytes>texts[i])}")
                     keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i, 0)
                     self.max_depth = max(self.max_depth, keys[k].length)
                     k += 1
@@ -72,11 +78,57 @@ cdef class Trie:
             nodes_build(&self.nodes, keys, k)
         finally:
             free(keys)
+        self.note_characters()
+        self.sort_by_byte()
+        memset(all_chars, 1, 129)
+        valid = Slice.__new__(Slice)
+        valid.build(self, -1, all_chars, all_chars)
+        self.valid = valid
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
         free(self.first)
         free(self.inside)
+        free(self.chars)
+        free(self.long_tokens)
+        free(self.with_byte)
+
+    cdef int note_characters(self) except -1:
+        """Count the characters of all tokens."""
+        cdef int32_t token, i, n
+        self.chars = <uint8_t*>malloc(self.n_vocab)
+        self.long_tokens = <int32_t*>malloc(4 * self.n_vocab)
+        if not (self.chars and self.long_tokens):
+            raise MemoryError()
+        for token in range(self.n_vocab):
+            n = 0
+            for i in range(self.first[token], self.first[token + 1]):
+                n += self.data[i] & 0xC0 != 0x80
+            self.chars[token] = <uint8_t>min(n, 255)
+            if n > UPTO:
+                self.long_tokens[self.n_long] = token
+                self.n_long += 1
+        self.long_tokens = <int32_t*>grown(self.long_tokens, 4 * (<Py_ssize_t>self.n_long + 1))
+        return 0
+
+    cdef int sort_by_byte(self) except -1:
+        """Sort the nodes by their bytes; those of one byte stay in order."""
+        cdef int32_t i, k
+        self.with_byte = <int32_t*>malloc(4 * (self.nodes.n + 1))
+        if not self.with_byte:
+            raise MemoryError()
+        for i in range(<int32_t>self.nodes.n):
+            self.byte_first[self.nodes.at[i].byte + 1] += 1
+        for k in range(256):
+            self.byte_first[k + 1] += self.byte_first[k]
+        for i in range(<int32_t>self.nodes.n):
+            k = self.nodes.at[i].byte
+            self.with_byte[self.byte_first[k]] = i
+            self.byte_first[k] += 1
+        for k in range(256, 0, -1):
+            self.byte_first[k] = self.byte_first[k - 1]
+        self.byte_first[0] = 0
+        return 0
 
     @property
     def n_nodes(self):
@@ -86,7 +138,7 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        own = len(self.joined) + 5 * self.n_vocab + 4 * self.n_tokens + 13 * self.nodes.n
+        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n + self.valid.n_bytes
         return own + self.slice_bytes()
 
     cdef Py_ssize_t slice_bytes(self) except -1:
@@ -137,100 +189,160 @@ cdef class Slice:
         for i in range(UPTO + 1):
             free(self.upto[i])
         free(self.bits)
-        free(self.inside)
-        free(self.places)
-        free(self.place_chars)
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
         cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t d, k, n_places = 0, n_inside = 0, most = nodes.token_first[end] - nodes.token_first[i]
-        cdef int at
-        cdef uint8_t* state = <uint8_t*>malloc(trie.max_depth + 1)
-        cdef int32_t* chars = <int32_t*>malloc(4 * (trie.max_depth + 1))
-        cdef int32_t* found = <int32_t*>malloc(4 * (<Py_ssize_t>end - i + 1))     # places
-        cdef uint8_t* counts = <uint8_t*>malloc(<Py_ssize_t>end - i + most + 1)  # characters: of places, of tokens
-        cdef int32_t* tokens = <int32_t*>malloc(4 * (<Py_ssize_t>most + 1))
-        cdef uint8_t* lengths = counts + (end - i)
-        self.depth = d = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t k, token, others = 0
+        cdef int byte
+        self.leading = {}
+        memcpy(self.start, start, 129)
+        memcpy(self.loop, loop, 129)
+        self.node, self.depth = node, nodes.at[node].depth if node >= 0 else 0
+        if node >= 0:
+            token = nodes.order[nodes.token_first[node]]
+            for k in range(self.depth):
+                self.above += trie.data[trie.first[token] + k] & 0xC0 != 0x80
         self.n_words = trie.n_words
-        self.n_nodes = end - i
+        self.n_nodes = (nodes.at[node].skip if node >= 0 else nodes.n) - node - 1
+        self.n_bytes = 2048 + 4 * self.n_words
         self.bits = <uint32_t*>calloc(self.n_words, 4)
-        try:
-            if not (state and chars and found and counts and tokens and self.bits):
-                raise MemoryError()
-            state[d] = START
-            chars[d] = 0
-            while i < end:
-                d = nodes.depth[i]
-                at = following(state[d - 1], nodes.byte[i], start, loop)
-                if at >= LEAVES:
-                    if at == LEAVES:
-                        found[n_places] = i
-                        counts[n_places] = <uint8_t>min(chars[d - 1], 255)
-                        n_places += 1
-                    i = nodes.skip[i]
-                    continue
-                state[d] = at
-                chars[d] = chars[d - 1] + (state[d - 1] == BASE or state[d - 1] == START)
-                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                    tokens[n_inside] = nodes.order[k]
-                    self.bits[tokens[n_inside] >> 5] |= <uint32_t>1 << (tokens[n_inside] & 31)
-                    lengths[n_inside] = <uint8_t>min(chars[d], 255)
-                    n_inside += 1
-                i += 1
-            self.places = <int32_t*>malloc(4 * (n_places + 1))
-            self.place_chars = <uint8_t*>malloc(n_places + 1)
-            self.inside = <int32_t*>malloc(4 * (n_inside + 1))
-            if not (self.places and self.place_chars and self.inside):
-                raise MemoryError()
-            for i in range(n_places):
-                self.place_first[nodes.byte[found[i]] + 1] += 1
-            for k in range(256):
-                self.place_first[k + 1] += self.place_first[k]
-            for i in range(n_places):
-                k = nodes.byte[found[i]]
-                self.places[self.place_first[k]] = found[i]
-                self.place_chars[self.place_first[k]] = counts[i]
-                self.place_first[k] += 1
-            shift(self.place_first)
-            for i in range(n_inside):
-                self.length_first[lengths[i] + 1] += 1
-            for k in range(256):
-                self.length_first[k + 1] += self.length_first[k]
-            for i in range(n_inside):
-                self.inside[self.length_first[lengths[i]]] = tokens[i]
-                self.length_first[lengths[i]] += 1
-            shift(self.length_first)
-            self.n_bytes = 2048 + 4 * self.n_words + 5 * n_places + 4 * n_inside
-        finally:
-            free(state)
-            free(chars)
-            free(found)
-            free(counts)
-            free(tokens)
+        if not self.bits:
+            raise MemoryError()
+        for byte in range(256):
+            if not loop[min(byte, 128)]:
+                others += trie.byte_first[byte + 1] - trie.byte_first[byte]
+        if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, 129) == 0:
+            self.leave_out(trie)
+            return 0
+        return self.take(trie)
+
+    cdef int take(self, Trie trie) except -1:
+        """Find the tokens that are all loop, from their beginnings."""
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t i = self.node + 1, end = <int32_t>(i + self.n_nodes), d, k, token
+        cdef int at
+        cdef uint8_t* state = <uint8_t*>grown(NULL, trie.max_depth + 1)
+        state[self.depth] = START
+        while i < end:
+            d = nodes.at[i].depth
+            at = following(state[d - 1], nodes.at[i].byte, self.start, self.loop)
+            if at >= LEAVES:
+                i = nodes.at[i].skip
+                continue
+            state[d] = at
+            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                token = nodes.order[k]
+                self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+            i += 1
+        free(state)
         return 0
+
+    cdef void leave_out(self, Trie trie) noexcept:
+        """The same where few bytes are not in the loop: all tokens of characters but those with such bytes."""
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t i, k, node, token, end = 0
+        cdef int byte
+        memcpy(self.bits, trie.valid.bits, 4 * <Py_ssize_t>self.n_words)
+        for byte in range(256):
+            if self.loop[min(byte, 128)]:
+                continue
+            end = 0
+            for i in range(trie.byte_first[byte], trie.byte_first[byte + 1]):
+                node = trie.with_byte[i]
+                if node < end:
+                    continue  # below the one before
+                end = nodes.at[node].skip
+                for k in range(nodes.token_first[node], nodes.token_first[end]):
+                    token = nodes.order[k]
+                    self.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
+
+    cdef bint may_leave(self, Trie trie, int byte) noexcept:
+        """Whether tokens may leave the loop with a byte: it is not the loop's, and some token has it."""
+        return not self.loop[min(byte, 128)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
+
+    cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept:
+        """The nodes at which tokens leave the loop with a byte, and the characters before each; returns how many."""
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t top = self.node + 1, end = nodes.at[self.node].skip if self.node >= 0 else <int32_t>nodes.n
+        cdef int32_t k = trie.byte_first[byte], last = trie.byte_first[byte + 1], n = 0, middle, high, before
+        while top < end:
+            if self.start[min(nodes.at[top].byte, 128)]:
+                high = last
+                while k < high:  # the first one below the node
+                    middle = (k + high) >> 1
+                    if trie.with_byte[middle] > top:
+                        high = middle
+                    else:
+                        k = middle + 1
+                while k < last and trie.with_byte[k] < nodes.at[top].skip:
+                    before = self.loop_before(trie, trie.with_byte[k])
+                    if before > 0:
+                        found[n], chars[n] = trie.with_byte[k], <uint8_t>min(before, 255)
+                        n += 1
+                    k += 1
+            top = nodes.at[top].skip
+        return n
+
+    cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads):
+        """The places of a byte that ``leads`` (nodes,) marks."""
+        cdef list found = self.leading.get(byte)
+        cdef int32_t most = trie.byte_first[byte + 1] - trie.byte_first[byte], i
+        cdef int32_t* nodes
+        cdef uint8_t* chars
+        if found is None:
+            nodes, chars = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>most + 1)), <uint8_t*>malloc(most + 1)
+            try:
+                if not chars:
+                    raise MemoryError()
+                found = [nodes[i] for i in range(self.places(trie, byte, nodes, chars)) if leads[nodes[i]]]
+            finally:
+                free(nodes)
+                free(chars)
+            self.leading[byte] = found
+            self.n_bytes += 100 + 40 * len(found)
+        return found
+
+    cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept:
+        """The number of characters before a node, all of the loop; 0 where they are not."""
+        cdef int32_t token = trie.nodes.order[trie.nodes.token_first[place]], n = 0, i
+        cdef int at = START, before
+        for i in range(trie.first[token] + self.depth, trie.first[token] + trie.nodes.at[place].depth - 1):
+            before = at
+            at = following(at, trie.data[i], self.start, self.loop)
+            if at >= LEAVES:
+                return 0
+            n += before == BASE or before == START
+        return n if at == BASE else 0
 
     cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL:
         """The tokens that leave the loop with a byte: the rest of each, or all of it."""
         cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i, k, place, token, from_
+        cdef int32_t most = trie.byte_first[byte + 1] - trie.byte_first[byte], i, k, place, token, from_, n_places
+        cdef int32_t* found = <int32_t*>malloc(4 * (<Py_ssize_t>most + 1))
+        cdef uint8_t* chars = <uint8_t*>malloc(most + 1)
         cdef Key* keys
-        n[0] = 0
-        for i in range(self.place_first[byte], self.place_first[byte + 1]):
-            n[0] += nodes.token_first[nodes.skip[self.places[i]]] - nodes.token_first[self.places[i]]
-        keys = <Key*>malloc(sizeof(Key) * (n[0] + 1))
-        if not keys:
-            raise MemoryError()
-        n[0] = 0
-        for i in range(self.place_first[byte], self.place_first[byte + 1]):
-            place = self.places[i]
-            from_ = self.depth if whole else nodes.depth[place] - 1
-            for k in range(nodes.token_first[place], nodes.token_first[nodes.skip[place]]):
-                token = nodes.order[k]
-                keys[n[0]] = key_of(trie.data + trie.first[token] + from_,
-                                    trie.first[token + 1] - trie.first[token] - from_, token, self.place_chars[i])
-                n[0] += 1
+        try:
+            if not (found and chars):
+                raise MemoryError()
+            n_places = self.places(trie, byte, found, chars)
+            n[0] = 0
+            for i in range(n_places):
+                n[0] += nodes.token_first[nodes.at[found[i]].skip] - nodes.token_first[found[i]]
+            keys = <Key*>malloc(sizeof(Key) * (<Py_ssize_t>n[0] + 1))
+            if not keys:
+                raise MemoryError()
+            n[0] = 0
+            for i in range(n_places):
+                place = found[i]
+                from_ = self.depth if whole else nodes.at[place].depth - 1
+                for k in range(nodes.token_first[place], nodes.token_first[nodes.at[place].skip]):
+                    token = nodes.order[k]
+                    keys[n[0]] = key_of(trie.data + trie.first[token] + from_,
+                                        trie.first[token + 1] - trie.first[token] - from_, token, chars[i])
+                    n[0] += 1
+        finally:
+            free(found)
+            free(chars)
         return keys
 
     cdef Tail* tail(self, Trie trie, int byte) except NULL:
@@ -254,7 +366,7 @@ cdef class Slice:
         finally:
             free(keys)
         self.tails[byte] = made
-        self.n_bytes += sizeof(Tail) + 5 * n + 13 * made.rests.n
+        self.n_bytes += sizeof(Tail) + 5 * n + 12 * made.rests.n
         return made
 
     cdef Nodes* whole(self, Trie trie, int byte) except NULL:
@@ -269,31 +381,33 @@ cdef class Slice:
             finally:
                 free(keys)
             made.has_whole = True
-            self.n_bytes += 4 * n + 13 * made.whole.n
+            self.n_bytes += 4 * n + 12 * made.whole.n
         return &made.whole
 
-    cdef const uint32_t* of_length(self, int32_t most) except NULL:
+    cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL:
         """The tokens that are all loop and at most ``most`` characters long, ``most`` up to UPTO."""
-        cdef int32_t k, token
+        cdef int32_t token
         cdef uint32_t* bits
         if self.upto[most] == NULL:
-            bits = <uint32_t*>calloc(self.n_words, 4)
+            bits = <uint32_t*>malloc(4 * <Py_ssize_t>self.n_words)
             if not bits:
                 raise MemoryError()
-            for k in range(self.length_first[most + 1]):
-                token = self.inside[k]
-                bits[token >> 5] |= <uint32_t>1 << (token & 31)
+            memcpy(bits, self.bits, 4 * <Py_ssize_t>self.n_words)
+            for token in range(trie.n_vocab):
+                if trie.chars[token] - self.above > most:
+                    bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
             self.upto[most] = bits
             self.n_bytes += 4 * self.n_words
         return self.upto[most]
 
-
-cdef void shift(int32_t* first) noexcept:
-    """Where each of 256 groups begins, from where each ends."""
-    cdef int k
-    for k in range(255, 0, -1):
-        first[k] = first[k - 1]
-    first[0] = 0
+    cdef int drop_longer(self, Trie trie, int32_t most, uint32_t* bits) noexcept:
+        """Clear the bits of tokens of more than ``most`` characters, ``most`` above UPTO."""
+        cdef int32_t k, token
+        for k in range(trie.n_long):
+            token = trie.long_tokens[k]
+            if trie.chars[token] - self.above > most:
+                bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
+        return 0
 
 
 cdef inline int following(int at, uint8_t byte, const uint8_t* start, const uint8_t* loop) noexcept nogil:
@@ -338,9 +452,7 @@ cdef inline Key key_of(const uint8_t* text, int32_t length, int32_t token, int32
 
 
 cdef void nodes_free(Nodes* nodes) noexcept:
-    free(nodes.byte)
-    free(nodes.depth)
-    free(nodes.skip)
+    free(nodes.at)
     free(nodes.token_first)
     free(nodes.order)
 
@@ -350,39 +462,39 @@ cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
-    cdef Key* spare = <Key*>malloc(sizeof(Key) * (n + 1))
-    if not spare:
-        raise MemoryError()
-    merge_sort(keys, spare, n)
-    free(spare)
+    cdef Key* spare
+    if not are_sorted(keys, n):
+        spare = <Key*>malloc(sizeof(Key) * (n + 1))
+        if not spare:
+            raise MemoryError()
+        merge_sort(keys, spare, n)
+        free(spare)
     for k in range(n):
         total += keys[k].length - (common(&keys[k - 1], &keys[k]) if k else 0)
         longest = max(longest, keys[k].length)
     nodes.n = total
-    nodes.byte = <uint8_t*>malloc(total + 1)
-    nodes.depth = <int32_t*>malloc(4 * (total + 1))
-    nodes.skip = <int32_t*>malloc(4 * (total + 1))
+    nodes.at = <Node*>malloc(sizeof(Node) * (total + 1))
     nodes.token_first = <int32_t*>malloc(4 * (total + 1))
     nodes.order = <int32_t*>malloc(4 * (n + 1))
     path = <int32_t*>malloc(4 * (longest + 1))
-    if not (nodes.byte and nodes.depth and nodes.skip and nodes.token_first and nodes.order and path):
+    if not (nodes.at and nodes.token_first and nodes.order and path):
         free(path)
         raise MemoryError()
     for k in range(n):
         nodes.order[k] = keys[k].token
         shared = common(&keys[k - 1], &keys[k]) if k else 0
         while depth > shared:
-            nodes.skip[path[depth]] = made
+            nodes.at[path[depth]].skip = made
             depth -= 1
         while depth < keys[k].length:
-            nodes.byte[made] = keys[k].text[depth]
+            nodes.at[made].byte = keys[k].text[depth]
             nodes.token_first[made] = <int32_t>k
             depth += 1
             path[depth] = made
-            nodes.depth[made] = depth
+            nodes.at[made].depth = <uint16_t>depth
             made += 1
     while depth > 0:
-        nodes.skip[path[depth]] = made
+        nodes.at[path[depth]].skip = made
         depth -= 1
     nodes.token_first[made] = <int32_t>n
     # A node's tokens come before those of the nodes below it: all keys of one string stand together.
@@ -405,6 +517,14 @@ cdef inline bint ordered(const Key* a, const Key* b) noexcept nogil:
         return a.head < b.head
     order = memcmp(a.text, b.text, min(a.length, b.length))
     return order < 0 or (order == 0 and a.length <= b.length)
+
+
+cdef bint are_sorted(const Key* keys, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t k
+    for k in range(1, n):
+        if not ordered(keys + k - 1, keys + k):
+            return False
+    return True
 
 
 cdef void merge_sort(Key* keys, Key* spare, Py_ssize_t n) noexcept nogil:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ class Contains(NamedTuple):
     most: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrays:
+class Arrays(NamedTuple):
     """The arrays that meet all of these.
 
     Attributes

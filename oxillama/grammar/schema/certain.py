@@ -8,15 +8,14 @@ it. All others are written at once, and what cannot be enforced is an error ther
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
 from oxillama.grammar.schema.conditions import TYPES, exact
 from oxillama.grammar.schema.formats import UNENFORCEABLE
-from oxillama.grammar.schema.keywords import MAX_COUNT, Keywords, Place
+from oxillama.grammar.schema.keywords import MAX_COUNT, TYPE_NAMES, Keywords, Place
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
 
 MAX_DEPTH = 40  # schemas applied to one value within each other
@@ -29,11 +28,12 @@ SIMPLE = {
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
-KNOWN = frozenset({"type", "enum", "const"}).union(*SIMPLE.values())
+VALUES = frozenset({"enum", "const"})
+KNOWN = VALUES.union({"type"}, *SIMPLE.values())
+COMBINATIONS = frozenset({"allOf", "anyOf", "oneOf"})
 
 
-@dataclass(frozen=True, slots=True)
-class Certain:
+class Certain(NamedTuple):
     """What is known of a schema.
 
     Attributes
@@ -44,6 +44,10 @@ class Certain:
 
     below: tuple[Schema, ...] = ()
     needs: Node = ANYHOW
+
+
+SCALARS = Certain()
+"""Of schemas that refer to no others, and are met by some value."""
 
 
 def key(schema: Schema) -> str:
@@ -67,37 +71,37 @@ class Certainty:
 
     def of(self, schema: Schema) -> Certain | None:
         """What is certain of a schema; None where it has to be written. GrammarError as for writing it."""
-        if schema.serial not in self.known:
-            self.known[schema.serial] = None  # while it is being looked at
+        number = schema.serial
+        if number not in self.known:
+            self.known[number] = None  # while it is being looked at
             self.depth += 1
-            found = self.known[schema.serial] = self.find(schema) if self.depth <= MAX_DEPTH else None
+            found = self.known[number] = self.find(schema) if self.depth <= MAX_DEPTH else None
             self.depth -= 1
             if found is not None and found.needs != ANYHOW:
                 self.needs[key(schema)] = found.needs
-        return self.known[schema.serial]
+        return self.known[number]
 
     def find(self, schema: Schema) -> Certain | None:
         value = schema.value
         if not isinstance(value, (dict, Mapping)):
-            return Certain() if value is True else None
+            return SCALARS if value is True else None
         if schema.resource.dynamic:
             return None
-        words = [word for word in value if word in schema.words and word not in WITHOUT_MEANING]
+        words = schema.words - WITHOUT_MEANING
         place = Place(schema, NO_SCOPE)
         if "$ref" in words:
             if len(words) > 1 and not schema.dialect.ref_hides_siblings:
                 return None
             return self.same_value([self.keywords.target(place, "$ref").what], all_of=True)
-        if len(words) == 1 and words[0] in ("allOf", "anyOf", "oneOf"):
-            subs = [sub.what for sub in place.subs(words[0])]
-            if words[0] == "allOf":
-                return self.same_value(subs, all_of=True) if len(subs) == 1 else None
-            if words[0] == "oneOf" and not _of_different_types(subs):
-                return None
-            return self.same_value(subs, all_of=False)
-        if not KNOWN.issuperset(words):
+        if KNOWN.issuperset(words):
+            return self.simple(place, words)
+        if len(words) > 1 or COMBINATIONS.isdisjoint(words):
             return None
-        return self.simple(place, set(words))
+        (word,) = words
+        subs = [sub.what for sub in place.subs(word)]
+        if (word == "allOf" and len(subs) > 1) or (word == "oneOf" and not _of_different_types(subs)):
+            return None
+        return self.same_value(subs, all_of=word == "allOf")
 
     def same_value(self, schemas: Sequence[object], all_of: bool) -> Certain | None:
         """Of a schema that applies others to the same value, and says nothing else."""
@@ -110,65 +114,68 @@ class Certainty:
         needs = [Ref(key(schema)) for schema in schemas if isinstance(schema, Schema)]
         return Certain(tuple(below), needs[0] if all_of else Alt(tuple(needs)))
 
-    def simple(self, place: Place, words: set[str]) -> Certain | None:
+    def simple(self, place: Place, words: frozenset[str]) -> Certain | None:
         types = place.get("type") if "type" in words else TYPES
-        named = list(types) if isinstance(types, (list, tuple)) else [types]
-        kinds = {kind for kind in named if isinstance(kind, str) and kind in (*TYPES, "integer")}
-        if not named or not all(isinstance(kind, str) and kind in kinds for kind in named):
+        named = types if isinstance(types, (list, tuple)) else (types,)
+        if not named or not all(isinstance(kind, str) and kind in TYPE_NAMES for kind in named):
             return None
-        if words & {"enum", "const"}:
-            return Certain() if len(words - {"type"}) == 1 and _few_scalars(place, kinds) else None
-        if "integer" in kinds:
-            kinds.add("number")
-        below: list[Schema] = []
+        if len(words) == 1 and "type" in words:
+            return SCALARS
+        kinds = {"number" if kind == "integer" else str(kind) for kind in named}
+        if not VALUES.isdisjoint(words):
+            return SCALARS if len(words - {"type"}) == 1 and _few_scalars(place, {*kinds, *named}) else None
+        below: tuple[Schema, ...] = ()
         needs: list[Node] = []
         for kind, group in SIMPLE.items():
-            if words & group:
-                test = {
-                    "number": self.number,
-                    "string": self.string,
-                    "array": self.array,
-                    "object": self.object,
-                }[kind]
-                found = test(place, words & group)
-                if found is None:
-                    return None
-                if kind in kinds:
-                    below += found.below
-                    needs.append(found.needs)
+            if words.isdisjoint(group):
+                continue
+            found = self.of_kind(kind, place, words & group)
+            if found is None:
+                return None
+            if kind in kinds:
+                below += found.below
+                needs.append(found.needs)
         scalar = not kinds <= {"array", "object"} or len(needs) < len(kinds)
-        return Certain(tuple(below), ANYHOW if scalar else needs[0] if len(needs) == 1 else Alt(tuple(needs)))
+        return Certain(below, ANYHOW if scalar else needs[0] if len(needs) == 1 else Alt(tuple(needs)))
+
+    def of_kind(self, kind: str, place: Place, words: frozenset[str]) -> Certain | None:
+        """What is certain of the keywords for values of one type."""
+        if kind == "string":
+            return self.string(place, words)
+        if kind == "object":
+            return self.object(place, words)
+        return self.array(place, words) if kind == "array" else self.number(place, words)
 
     # ----------------------------------------------------------------- types
 
-    def number(self, place: Place, words: set[str]) -> Certain | None:
+    def number(self, place: Place, words: frozenset[str]) -> Certain | None:
         values = [place.get(word) for word in words]
         if not all(_is_plain_number(value) for value in values):
             return None
         bounds = {word: exact(place.get(word), place.at(word)) for word in words}
         low = max([bounds[word] for word in ("minimum", "exclusiveMinimum") if word in words], default=None)
         high = min([bounds[word] for word in ("maximum", "exclusiveMaximum") if word in words], default=None)
-        return Certain() if low is None or high is None or high - low > 1 else None
+        return SCALARS if low is None or high is None or high - low > 1 else None
 
-    def string(self, place: Place, words: set[str]) -> Certain | None:
+    def string(self, place: Place, words: frozenset[str]) -> Certain | None:
         if words <= {"minLength", "maxLength"}:
-            return Certain() if _in_order(place, words, "minLength", "maxLength") else None
+            return SCALARS if _in_order(place, words, "minLength", "maxLength") else None
         if len(words) > 1:
             return None
         if "format" in words:
             name = place.get("format")
-            return Certain() if isinstance(name, str) and name not in UNENFORCEABLE else None
+            return SCALARS if isinstance(name, str) and name not in UNENFORCEABLE else None
         node = self.keywords.pattern(place.get("pattern"), place.at("pattern"))
-        return Certain() if node is None or is_productive(node) else None
+        return SCALARS if node is None or is_productive(node) else None
 
-    def array(self, place: Place, words: set[str]) -> Certain | None:
+    def array(self, place: Place, words: frozenset[str]) -> Certain | None:
         counts = words & {"minItems", "maxItems"}
         if not _in_order(place, counts, "minItems", "maxItems"):
             return None
         if "uniqueItems" in words and place.get("uniqueItems") is not False:
             return None
         if "items" not in words:
-            return Certain()
+            return SCALARS
         if not isinstance(place.get("items"), (bool, Mapping)) or place.get("items") is False:
             return None
         items = place.sub("items").what
@@ -176,10 +183,10 @@ class Certainty:
         some = "minItems" in words and place.count("minItems")
         return Certain((items,), Ref(key(items)) if some else ANYHOW)
 
-    def object(self, place: Place, words: set[str]) -> Certain | None:
+    def object(self, place: Place, words: frozenset[str]) -> Certain | None:
         below: dict[str, Schema] = {}
         for name in place.mapping("properties"):
-            sub = place.sub("properties", name).what
+            sub = place.schema.below.get(("properties", name)) or place.sub("properties", name).what
             if not isinstance(sub, Schema) or sub.value is False:
                 return None
             below[name] = sub
@@ -190,7 +197,7 @@ class Certainty:
         needs: list[Node] = []
         for name in place.strings("required", place.get("required")) if "required" in words else ():
             schema = below.get(name, others)
-            if not _is_text(name) or (schema is not None and schema.value is False):
+            if not is_text(name) or (schema is not None and schema.value is False):
                 return None
             if schema is not None:
                 needs.append(Ref(key(schema)))
@@ -198,7 +205,7 @@ class Certainty:
         return Certain(tuple(found), Seq(tuple(needs)))
 
 
-def _in_order(place: Place, words: set[str], least: str, most: str) -> bool:
+def _in_order(place: Place, words: frozenset[str], least: str, most: str) -> bool:
     """Whether bounds are counts, the lower not above the upper."""
     for word in words:
         count = place.get(word)
@@ -214,9 +221,9 @@ def _is_plain_number(value: Any) -> bool:
     return -MAX_NUMBER < value < MAX_NUMBER and len(str(value)) <= 16 and "e" not in str(value).lower()
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Whether it has an encoding."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _few_scalars(place: Place, kinds: set[str]) -> bool:
@@ -231,7 +238,7 @@ def _few_scalars(place: Place, kinds: set[str]) -> bool:
 
 def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
-        return _is_text(value)
+        return is_text(value)
     return value is None or isinstance(value, bool) or _is_plain_number(value)
 
 

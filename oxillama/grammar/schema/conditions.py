@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from operator import attrgetter
+from typing import NamedTuple
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
@@ -20,30 +21,30 @@ from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope
 MAX_EXPONENT = 400  # of a number in a schema
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """At least one of these conditions."""
 
     options: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A schema (in a dynamic scope) or a choice that holds, or does not if ``positive`` is false.
 
-    ``key`` orders conditions the same way in every run.
+    ``key`` orders conditions the same way in every run; that of a negative one ends in "!".
     """
 
     what: Schema | Choice
     scope: Scope
     positive: bool
-    key: str = field(compare=False)
+    key: str
 
     def negated(self) -> Condition:
         """The opposite."""
-        return Condition(self.what, self.scope, not self.positive, self.key)
+        key = self.key + "!" if self.positive else self.key[:-1]
+        return Condition(self.what, self.scope, not self.positive, key)
 
 
+_KEY = attrgetter("key")
 State = frozenset[Condition]
 ANYTHING: State = frozenset()
 _FALSE = Schema(False, "#", Resource("oxillama:false"), UNDECLARED, 0)
@@ -82,10 +83,10 @@ def any_of(options: list[Condition]) -> State:
     """That at least one of these holds."""
     if any(_is_trivial(c) for c in options):
         return ANYTHING
-    useful = tuple(sorted({c for c in options if not _is_false(c)}, key=order))
+    useful = tuple(sorted({c for c in options if not _is_false(c)}, key=_KEY))
     if len(useful) <= 1:
         return state_of(*useful) if useful else NOTHING
-    key = "|".join(map(order, useful))
+    key = "|".join(map(_KEY, useful))
     return frozenset({Condition(Choice(useful), NO_SCOPE, True, f"({key})")})
 
 
@@ -94,14 +95,9 @@ def not_all(state: State) -> State:
     return any_of([c.negated() for c in ordered(state)])
 
 
-def order(condition: Condition) -> str:
-    """What conditions are sorted by."""
-    return condition.key + ("" if condition.positive else "!")
-
-
 def ordered(state: State) -> list[Condition]:
     """The conditions in an order that does not depend on hashes."""
-    return sorted(state, key=order)
+    return sorted(state, key=_KEY)
 
 
 def _is_trivial(c: Condition) -> bool:

@@ -18,12 +18,14 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 # Keywords by what stands under them: one schema, a list of schemas, schemas by name.
-ONE = _words(
-    """additionalItems additionalProperties contains contentSchema else if items not propertyNames then
+ONE = frozenset(
+    _words(
+        """additionalItems additionalProperties contains contentSchema else if items not propertyNames then
     unevaluatedItems unevaluatedProperties"""
+    )
 )
-LIST = _words("allOf anyOf items oneOf prefixItems")
-NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
+LIST = frozenset(_words("allOf anyOf items oneOf prefixItems"))
+NAMED = frozenset(_words("$defs definitions dependencies dependentSchemas patternProperties properties"))
 
 _DRAFT_4 = frozenset(
     _words(

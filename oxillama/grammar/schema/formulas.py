@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.schema.arrays import Arrays
@@ -33,7 +34,7 @@ MAX_MEETS = 200_000  # in a whole compilation
 MAX_DEPTH = 60  # schemas applied to one value within each other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Atom:
     """Limits; ``path`` is where they are stated."""
 
@@ -41,42 +42,42 @@ class Atom:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Is:
     """A condition on the same value."""
 
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class All:
     """All of these; of none: true."""
 
     items: tuple[Formula, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Any:
     """At least one of these; of none: false."""
 
     items: tuple[Formula, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Not:
     """The opposite."""
 
     item: Formula
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class One:
     """Exactly one of these conditions."""
 
     items: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Unknown:
     """What could not be enforced and was let go: true, negated or not."""
 
@@ -91,6 +92,7 @@ class Expander:
     Parameters
     ----------
     formulas : the meaning of a schema, in a scope, for a type of values.
+    kinds : the types of values that a schema has to be asked about; it allows none of the others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
     """
@@ -98,11 +100,14 @@ class Expander:
     def __init__(
         self,
         formulas: Callable[[Condition, str], Iterable[Formula]],
+        kinds: Callable[[Schema], Sequence[str]],
         unenforced: Callable[[str, str], None],
     ) -> None:
         self.formulas = formulas
+        self.kinds = kinds
         self.unenforced = unenforced
         self.known: dict[tuple[Condition, str], Boxes | None] = {}
+        self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
         self.states: dict[tuple[State, str], Boxes] = {}
         self.impossible_states: dict[State, bool] = {}
         self.depth = 0
@@ -110,11 +115,15 @@ class Expander:
 
     def of_state(self, state: State, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a state."""
+        if len(state) == 1:
+            (condition,) = state
+            return self.of_condition(condition, kind)
         key = state, kind
         if key not in self.states:
-            found: Boxes = (TOP[kind],)
-            for condition in ordered(state):
-                found = self.conjunction(kind, found, self.of_condition(condition, kind))
+            parts = [self.of_condition(condition, kind) for condition in ordered(state)]
+            found: Boxes = () if () in parts else (TOP[kind],)
+            for part in parts:
+                found = self.conjunction(kind, found, part) if found else found
             self.states[key] = found
         return self.states[key]
 
@@ -122,17 +131,24 @@ class Expander:
         """The boxes of the values of a type that meet a condition."""
         key = condition, kind
         if key not in self.known:
-            path = condition.what.path if isinstance(condition.what, Schema) else "#"
             self.known[key] = None
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise GrammarError(f"{path}: at most {MAX_DEPTH} schemas may apply to one value")
-            self.known[key] = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
-            self.depth -= 1
+            self.known[key] = self._of_condition(condition, kind)
         found = self.known[key]
         if found is None:
-            path = condition.what.path if isinstance(condition.what, Schema) else "#"
-            raise GrammarError(f"{path}: the schema applies itself to the same value for ever")
+            raise GrammarError(
+                f"{_path(condition.what)}: the schema applies itself to the same value for ever"
+            )
+        return found
+
+    def _of_condition(self, condition: Condition, kind: str) -> Boxes:
+        what = condition.what
+        if isinstance(what, Schema) and kind not in self.kinds(what):
+            return () if condition.positive else (TOP[kind],)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise GrammarError(f"{_path(what)}: at most {MAX_DEPTH} schemas may apply to one value")
+        found = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
+        self.depth -= 1
         return found
 
     def meaning(self, condition: Condition, kind: str) -> Formula:
@@ -226,22 +242,48 @@ class Expander:
             self.impossible_states[state] = False  # as long as it is being looked at
             self.depth += 1
             if self.depth <= MAX_DEPTH:
-                self.impossible_states[state] = not any(self.of_state(state, kind) for kind in TOP)
+                asked = [self.kinds(c.what) for c in state if c.positive and isinstance(c.what, Schema)]
+                kinds = [kind for kind in TOP if all(kind in some for some in asked)]
+                self.impossible_states[state] = not any(self.of_state(state, kind) for kind in kinds)
             self.depth -= 1
         return self.impossible_states[state]
 
     def exactly_one(self, items: Sequence[Condition], kind: str) -> Boxes:
         """Each alternative less those of the others that overlap with it."""
-        parts = [self.of_condition(item, kind) for item in items]
         found: list[Boxes] = []
-        for i, part in enumerate(parts):
-            for box in part:
-                rest: Boxes = (box,)
-                for j, other in enumerate(parts):
-                    if j != i and any(self.meet(box, one) is not None for one in other):
-                        rest = self.conjunction(kind, rest, self.of_condition(items[j].negated(), kind))
-                found.append(rest)
+        for i, item in enumerate(items):
+            rest = self.of_condition(item, kind)
+            for j, other in enumerate(items):
+                if rest and j != i and self.overlap(item, other, kind):
+                    rest = self.less(rest, other, kind)
+            found.append(rest)
         return self.union(kind, found)
+
+    def overlap(self, one: Condition, other: Condition, kind: str) -> bool:
+        """Whether some value of a type is not seen to miss either condition."""
+        key = one, other, kind
+        if key not in self.overlaps:
+            pairs = product(self.of_condition(one, kind), self.of_condition(other, kind))
+            found = any(self.meet(a, b) is not None for a, b in pairs)
+            self.overlaps[key] = self.overlaps[other, one, kind] = found
+        return self.overlaps[key]
+
+    def less(self, boxes: Boxes, condition: Condition, kind: str) -> Boxes:
+        """The boxes of what is in one of some, and does not meet a condition."""
+        unwanted = self.of_condition(condition, kind)
+        found: list[Boxes] = []
+        for box in boxes:
+            meets = any(self.meet(box, one) is not None for one in unwanted)
+            found.append(
+                self.conjunction(kind, (box,), self.of_condition(condition.negated(), kind))
+                if meets
+                else (box,)
+            )
+        return self.union(kind, found)
+
+
+def _path(what: Schema | Choice) -> str:
+    return what.path if isinstance(what, Schema) else "#"
 
 
 def _none_or_two(items: Sequence[Condition]) -> Formula:

@@ -7,8 +7,8 @@ nothing about the type are true. Values of keywords are checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
@@ -16,6 +16,7 @@ from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Node
 from oxillama.grammar.schema.arrays import Arrays, Contains
 from oxillama.grammar.schema.conditions import (
+    ANYTHING,
     TYPES,
     Condition,
     State,
@@ -27,7 +28,7 @@ from oxillama.grammar.schema.conditions import (
 )
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formats import FORMATS, MOST, UNENFORCEABLE, format_node
-from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
+from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Box, Formula, Is, Not, One, Unknown
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Names, Objects, Rule, exactly, forbidden
 from oxillama.grammar.schema.references import NO_SCOPE, References, Schema, Scope
@@ -38,6 +39,7 @@ MAX_CHAIN = 60  # references to references
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 VALUES = ("type", "const", "enum")
 COMBINATIONS = ("allOf", "anyOf", "oneOf", "not", "if")
+TYPE_NAMES = frozenset({*TYPES, "integer"})
 OF_TYPE: dict[str, tuple[str, ...]] = {
     "null": (),
     "boolean": (),
@@ -45,18 +47,18 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "array": (
         *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-        *("contains", "minContains", "maxContains"),
+        *("contains", "minContains", "maxContains", "unevaluatedItems"),
     ),
     "object": (
         *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
         *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
+        "unevaluatedProperties",
     ),
 }
 """The keywords that say something of values of one type only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A schema in its scope: what a keyword is read from."""
 
     schema: Schema
@@ -147,6 +149,39 @@ class Keywords:
         self.plain_integers = plain_integers
         self.unenforced = unenforced
         self.constants: dict[str, Schema] = {}
+        self.kinds_of: dict[Schema, Sequence[str]] = {}
+
+    def kinds(self, schema: Schema) -> Sequence[str]:
+        """The types of values that a schema has to be asked about: it allows none of the others."""
+        found = self.kinds_of.get(schema)
+        if found is None:
+            self.kinds_of[schema] = TYPES  # while it is being looked at
+            found = self.kinds_of[schema] = self._kinds(schema)
+        return found
+
+    def _kinds(self, schema: Schema) -> Sequence[str]:
+        value, words = schema.value, schema.words
+        if isinstance(value, bool):
+            return TYPES if value else ()
+        assert isinstance(value, (dict, Mapping))
+        found = set(TYPES)
+        if "$ref" in words and (schema.dialect.ref_hides_siblings or len(words) == 1):
+            target = self.target(Place(schema, NO_SCOPE), "$ref").what
+            return self.kinds(target) if isinstance(target, Schema) else TYPES
+        for word in words.intersection(VALUES):
+            listed = word != "const" and isinstance(value[word], (list, tuple))
+            values = value[word] if listed else [value[word]]
+            if word == "type":
+                if not values or not all(isinstance(name, str) and name in TYPE_NAMES for name in values):
+                    return TYPES  # each of which fails
+                found &= {"number" if name == "integer" else str(name) for name in values}
+            else:
+                found &= {json_type(one, f"{schema.path}/{word}") for one in values}
+        if len(words) == 1 and not words.isdisjoint(("anyOf", "oneOf")):
+            (word,) = words
+            subs = [sub.what for sub in Place(schema, NO_SCOPE).subs(word)]
+            found = {kind for sub in subs if isinstance(sub, Schema) for kind in self.kinds(sub)}
+        return [kind for kind in TYPES if kind in found or not words.isdisjoint(OF_TYPE[kind])]
 
     def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
         """What all keywords but `unevaluated*` of a schema mean for values of a type.
@@ -155,9 +190,6 @@ class Keywords:
         """
         words = place.schema.words
         hidden = "$ref" in words and place.schema.dialect.ref_hides_siblings
-        if "type" in words and not hidden and words.isdisjoint(OF_TYPE[kind]) and not _may_be(place, kind):
-            yield FALSE
-            return
         if kind == "object" and not hidden:
             yield from self.objects(place)
         if not words.isdisjoint(REFERENCES):
@@ -213,7 +245,7 @@ class Keywords:
         if (
             not isinstance(names, (list, tuple))
             or not names
-            or not all(n in (*TYPES, "integer") for n in names)
+            or not all(isinstance(name, str) and name in TYPE_NAMES for name in names)
         ):
             raise GrammarError(f"{place.at('type')}: expected names of types, got {shown(value):.80}")
         if kind in names:
@@ -259,11 +291,11 @@ class Keywords:
 
     def combinations(self, place: Place, kind: str) -> Iterator[Formula]:
         if place.has("allOf"):
-            yield from map(Is, place.subs("allOf"))
+            yield from map(Is, self.alternatives(place, "allOf"))
         if place.has("anyOf"):
-            yield Any(tuple(map(Is, place.subs("anyOf"))))
+            yield Any(tuple(map(Is, self.alternatives(place, "anyOf"))))
         if place.has("oneOf"):
-            yield One(tuple(place.subs("oneOf")))
+            yield One(tuple(self.alternatives(place, "oneOf")))
         if place.has("not"):
             yield Not(Is(place.sub("not")))
         if place.has("if") and (place.has("then") or place.has("else")):
@@ -271,6 +303,10 @@ class Keywords:
             then = Is(place.sub("then")) if place.has("then") else TRUE
             other = Is(place.sub("else")) if place.has("else") else TRUE
             yield Any((All((test, then)), All((Not(test), other))))
+
+    def alternatives(self, place: Place, keyword: str) -> list[Condition]:
+        """The schemas of a list, references followed."""
+        return [self.followed(sub) for sub in place.subs(keyword)]
 
     # ----------------------------------------------------------------- numbers and strings
 
@@ -290,15 +326,16 @@ class Keywords:
             yield Atom(Numbers(step=step), place.at("multipleOf"))
 
     def strings(self, place: Place) -> Iterator[Formula]:
-        if place.has("minLength"):
-            yield Atom(Strings(least=place.count("minLength")), place.at("minLength"))
-        if place.has("maxLength"):
-            yield Atom(Strings(most=place.count("maxLength")), place.at("maxLength"))
+        least = place.count("minLength") if place.has("minLength") else 0
+        most = place.count("maxLength") if place.has("maxLength") else None
+        patterns: frozenset[Node] = frozenset()
         if place.has("pattern"):
             node = self.pattern(place.get("pattern"), place.at("pattern"))
-            yield (
-                Unknown() if node is None else Atom(Strings(patterns=frozenset({node})), place.at("pattern"))
-            )
+            if node is None:
+                yield Unknown()
+            else:
+                patterns = frozenset({node})
+        yield _limits(Strings(least, most, patterns).settled(), place)
         if place.has("format"):
             yield self.format(place)
 
@@ -330,14 +367,9 @@ class Keywords:
 
     def arrays(self, place: Place) -> Iterator[Formula]:
         prefix, rest = array_items(place)
-        for i, state in enumerate(prefix):
-            yield Atom(Arrays((frozenset(),) * i + (state,)), place.path)
-        if rest is not None:
-            yield Atom(Arrays((frozenset(),) * len(prefix), rest), place.path)
-        if place.has("minItems"):
-            yield Atom(Arrays(least=place.count("minItems")), place.at("minItems"))
-        if place.has("maxItems"):
-            yield Atom(Arrays(most=place.count("maxItems")), place.at("maxItems"))
+        least = place.count("minItems") if place.has("minItems") else 0
+        most = place.count("maxItems") if place.has("maxItems") else None
+        yield _limits(Arrays(tuple(prefix), rest or ANYTHING, least, most).settled(), place)
         if place.has("uniqueItems") and place.is_true("uniqueItems"):
             yield Atom(Arrays(unique=True), place.at("uniqueItems"))
         if place.has("contains"):
@@ -351,35 +383,29 @@ class Keywords:
 
     def objects(self, place: Place) -> Iterator[Formula]:
         names = list(place.mapping("properties"))
-        if names:
-            states = tuple((name, place.state("properties", name)) for name in names)
-            yield Atom(Objects(states), place.at("properties"))
-        patterns: list[Node] | None = []
+        properties = tuple([(name, place.state("properties", name)) for name in names])
+        patterns: list[Node] = []
+        all_known = True  # else which names are additional is not known
+        rules: list[Rule] = []
         for text in place.mapping("patternProperties"):
-            path = f"{place.at('patternProperties')}/{text}"
-            node = self.pattern(text, path)
-            if node is None or patterns is None:
-                patterns = None  # which names are additional is not known any more
+            node = self.pattern(text, f"{place.at('patternProperties')}/{text}")
+            if node is None:
+                all_known = False
                 break
-            patterns = [*patterns, node]
-            state = place.state("patternProperties", text)
-            yield Atom(Objects(rules=(Rule(Names(patterns=(node,)), state),)), path)
-        if place.has("additionalProperties") and patterns is None:
-            yield Unknown()
-        elif place.has("additionalProperties"):
-            rule = Rule(
-                Names(frozenset(names), (), tuple(patterns or ())), place.state("additionalProperties")
-            )
-            yield Atom(Objects(rules=(rule,)), place.at("additionalProperties"))
-        if place.has("propertyNames"):
-            yield Atom(Objects(names=place.state("propertyNames")), place.at("propertyNames"))
-        if place.has("required"):
-            required = place.strings("required", place.get("required"))
-            yield Atom(Objects(required=required), place.at("required"))
-        if place.has("minProperties"):
-            yield Atom(Objects(least=place.count("minProperties")), place.at("minProperties"))
-        if place.has("maxProperties"):
-            yield Atom(Objects(most=place.count("maxProperties")), place.at("maxProperties"))
+            patterns.append(node)
+            rules.append(Rule(Names(patterns=(node,)), place.state("patternProperties", text)))
+        if place.has("additionalProperties"):
+            state = place.state("additionalProperties")
+            if all_known:
+                rules.append(Rule(Names(frozenset(names), (), tuple(patterns)), state))
+            else:
+                yield Unknown()
+        every_name = place.state("propertyNames") if place.has("propertyNames") else ANYTHING
+        required = place.strings("required", place.get("required")) if place.has("required") else ()
+        least = place.count("minProperties") if place.has("minProperties") else 0
+        most = place.count("maxProperties") if place.has("maxProperties") else None
+        box = Objects(properties, tuple(rules), every_name, tuple(dict.fromkeys(required)), least, most)
+        yield _limits(box.settled(), place)
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, value in place.mapping(keyword).items():
                 yield self.dependency(place, keyword, name, value)
@@ -395,12 +421,9 @@ class Keywords:
         return Any((absent, Atom(Objects(required=(name, *others)), path)))
 
 
-def _may_be(place: Place, kind: str) -> bool:
-    """Whether `type` has a type of values, or is no type."""
-    types = place.get("type")
-    names = types if isinstance(types, (list, tuple)) else [types]
-    own = (kind, "integer") if kind == "number" else (kind,)
-    return not names or any(name in own or name not in (*TYPES, "integer") for name in names)
+def _limits(box: Box | None, place: Place) -> Formula:
+    """The limits that a schema's own keywords state; None where they exclude each other."""
+    return FALSE if box is None else Atom(box, place.path)
 
 
 def array_items(place: Place) -> tuple[list[State], State | None]:

@@ -1,20 +1,20 @@
 """The texts of objects.
 
-Properties whose names the schema mentions come at most once each: in any order where they are few, else in
-the order of the schema. Properties with other names may stand anywhere between them. What a text's reader
-makes of a name that comes twice is its own affair: where other names are counted, or one must be there, they
-are told apart (`Distinct`), and no name comes twice.
+Properties whose names the schema mentions come at most once each, in the order of the schema or in any.
+Properties with other names may stand anywhere between them. What a text's reader makes of a name that comes
+twice is its own affair: where other names are counted, or one must be there, they are told apart
+(`Distinct`), and no name comes twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import language
+from oxillama.grammar.expressions import differ
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Repeat, Seq
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
 from oxillama.grammar.schema.json_text import bracketed
@@ -27,17 +27,15 @@ MAX_MEMBERS = 20_000  # of all places of one object
 MAX_KINDS = 3  # of properties of unknown names that must exist
 FEW_NAMES = 32  # that are not mentioned and become known where they are told apart
 MAX_CASES = 64  # ways to meet what must exist
-MAX_NEEDED = 63  # properties that must be there and may come in any order
 
 EMPTY = Seq(())
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A property with a known name."""
+class Known(NamedTuple):
+    """A property with a known name, and what its value meets."""
 
     name: str
-    node: Node
+    state: State
     required: bool
 
 
@@ -54,10 +52,18 @@ class Others(NamedTuple):
 
 def object_node(box: Objects, writer: Writer) -> Node:
     """The JSON texts of the objects of a box."""
-    if tells_apart(box):
-        box = _with_few_names(box, writer)
-    found = [ObjectText(case, writer).node() for case in _cases(box, writer)]
+    found = [text.node() for text in object_texts(box, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
+
+
+def object_texts(box: Objects, writer: Writer) -> list[ObjectText]:
+    """What writes the objects of a box: boxes that cover it, one after another. They are found once."""
+
+    def make() -> tuple[Objects, list[ObjectText]]:
+        known = _with_few_names(box, writer) if tells_apart(box) else box
+        return box, [ObjectText(case, writer) for case in _cases(known, writer)]
+
+    return writer.once(("object", id(box)), make)[1]
 
 
 def tells_apart(box: Objects) -> bool:
@@ -67,21 +73,23 @@ def tells_apart(box: Objects) -> bool:
 
 def _with_few_names(box: Objects, writer: Writer) -> Objects:
     """The same; where the names that it does not mention are few, they are mentioned."""
-    others = ObjectText(replace(box, exists=()), writer).others
+    if not (box.names or any(kind.patterns or kind.absent or kind.state for kind, _ in box.rules)):
+        return box
+    others = ObjectText(box._replace(exists=()), writer).others
     size = others.size() if others is not None else None
     if others is None or size is None or size > FEW_NAMES:
         return box
     names = {text: None for _, kinds in others.ways for named in kinds for text in named.texts()}
     properties = (*box.properties, *((name, ANYTHING) for name in names))
     no_others = Rule(Names(but=frozenset((*box.known_names(), *names))), NOTHING)
-    return replace(box, properties=properties, rules=(*box.rules, no_others))
+    return box._replace(properties=properties, rules=(*box.rules, no_others))
 
 
 def _cases(box: Objects, writer: Writer) -> list[Objects]:
     """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
     known = box.known_names()
     is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
-    cases = [replace(box, exists=())]
+    cases = [box._replace(exists=())]
     for rule in box.exists:
         found = []
         for case in cases:
@@ -92,7 +100,7 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
             if is_closed:
                 continue
             if len(case.exists) < MAX_KINDS or rule in case.exists:
-                found.append(replace(case, exists=tuple(dict.fromkeys((*case.exists, rule)))))
+                found.append(case._replace(exists=tuple(dict.fromkeys((*case.exists, rule)))))
             else:
                 reason = f"that properties of unknown names exist of more than {MAX_KINDS} kinds"
                 writer.unenforced(writer.path, reason)
@@ -107,12 +115,13 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
 
 def _is_of(name: str, names: Names, writer: Writer) -> bool:
     """Whether a name is of a kind."""
-    return (
-        name not in names.but
-        and all(language(node).accepts(name) for node in names.patterns)
-        and not any(language(node).accepts(name) for node in names.absent)
-        and (not names.state or any(box.accepts(name) for box in writer.strings(names.state)))
-    )
+    if name in names.but:
+        return False
+    if names.patterns and not all(language(node).accepts(name) for node in names.patterns):
+        return False
+    if names.absent and any(language(node).accepts(name) for node in names.absent):
+        return False
+    return not names.state or any(box.accepts(name) for box in writer.strings(names.state))
 
 
 class ObjectText:
@@ -130,12 +139,12 @@ class ObjectText:
         self.is_once = value is not None
         self.value = value or writer.node
         self.names = box.known_names()
+        self.own: dict[tuple[str, State], Node] = {}  # properties whose values are written in one way
         self.tells_apart = tells_apart(box)
         self.known = self.known_members()
         self.n_required = sum(member.required for member in self.known)
         self.others = self.other_members(())
-        few = len(self.known) <= writer.any_order and self.n_required <= MAX_NEEDED
-        self.any_order = few and not self.is_once
+        self.any_order = writer.any_order and not self.is_once
         self.least = box.least if box.least > max(1, self.n_required) else 0
         self.most = box.most
         if self.others is None and self.most is not None and len(self.known) <= self.most:
@@ -165,31 +174,32 @@ class ObjectText:
     def known_members(self) -> list[Known]:
         """The properties whose names are known, those that cannot be left out."""
         found = []
-        properties = dict(self.box.properties)
+        properties, required = dict(self.box.properties), set(self.box.required)
+        names = self.writer.strings(self.box.names) if self.box.names else None
         for name in self.names:
-            state = self.value_state(name, properties.get(name, ANYTHING))
-            if state == NOTHING:
+            state = properties.get(name, ANYTHING)
+            if names is not None and not any(box.accepts(name) for box in names):
                 continue
-            found.append(Known(name, self.member(name, state), name in self.box.required))
+            for kind, needs in self.box.rules:
+                if _is_of(name, kind, self.writer):
+                    state = both(state, needs)
+            if not self.writer.impossible(state):
+                found.append(Known(name, state, name in required))
         return found
 
-    def member(self, name: str, state: State) -> Node:
+    def member(self, known: Known) -> Node:
         """A property, as a rule: it may be written in several places."""
 
         def make() -> Node:
-            item = Seq((self.layout.name(name), self.layout.colon, self.value(state)))
-            return self.writer.rule(item, f"{self.writer.path}/{name}-")
+            item = Seq((self.layout.name(known.name), self.layout.colon, self.value(known.state)))
+            return self.writer.rule(item, f"{self.writer.path}/{known.name}-")
 
-        return make() if self.is_once else self.writer.once((name, state), make)
-
-    def value_state(self, name: str, state: State) -> State:
-        """What the value of a name must meet."""
-        if self.box.names and not any(box.accepts(name) for box in self.writer.strings(self.box.names)):
-            return NOTHING
-        for rule in self.box.rules:
-            if _is_of(name, rule.names, self.writer):
-                state = both(state, rule.state)
-        return NOTHING if self.writer.impossible(state) else state
+        key = known.name, known.state
+        if not self.is_once:
+            return self.writer.once(key, make)
+        if key not in self.own:
+            self.own[key] = make()
+        return self.own[key]
 
     def other_members(self, must: tuple[Rule, ...]) -> Others | None:
         """The properties of other names that are of all kinds of ``must``; None where there can be none."""
@@ -212,6 +222,8 @@ class ObjectText:
             raise GrammarError(
                 f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
             )
+        if not patterns and names == [Strings()]:
+            return self.kinds(patterns, names, wanted, state)
         key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
         return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
 
@@ -219,6 +231,7 @@ class ObjectText:
         """The properties of other names, by the patterns that their names match."""
         rules = self.box.rules
         closed = not self.writer.open_objects and self.names and all(kind.patterns for kind, _ in rules)
+        known = frozenset(self.names) | wanted.but
         ways: dict[State, list[Strings]] = {}
         for matched, absent in self.classes(patterns, wanted):
             state = must
@@ -229,8 +242,11 @@ class ObjectText:
                 continue
             kind_of_name = Strings(patterns=frozenset(matched), absent=frozenset(absent))
             for box in names:
-                named = kind_of_name.meet(box)
-                named = named.without(frozenset(self.names) | wanted.but) if named else None
+                named = kind_of_name.meet(box) if patterns else box
+                if named == Strings():
+                    named = Strings(excluded=known)
+                elif named is not None:
+                    named = named.without(known)
                 if named is not None and not (self.tells_apart and named.is_empty()):
                     ways.setdefault(state, []).append(named)
         if not ways:
@@ -245,11 +261,13 @@ class ObjectText:
                 continue
             longer = []
             for matched, absent in found:
-                longer.append((matched, absent | {node}))
                 if not matched:
-                    longer.append(({node}, absent))
-                elif not Strings(patterns=frozenset(matched | {node})).is_empty():
-                    longer.append((matched | {node}, absent))
+                    longer.append((matched, absent | {node}))
+                    longer.append(({node}, {other for other in absent if not differ(node, other)}))
+                elif any(differ(node, other) for other in matched) or _none_match(matched | {node}):
+                    longer.append((matched, absent))
+                else:
+                    longer += [(matched, absent | {node}), (matched | {node}, absent)]
             found = longer
         return found
 
@@ -283,14 +301,14 @@ class ObjectText:
         tails = [tail]
         for i in range(len(self.known) - 1, -1, -1):
             member = self.known[i]
-            item: Node = Seq((comma, member.node))
+            item: Node = Seq((comma, self.member(member)))
             item = item if member.required else Repeat(item, 0, 1)
             tail = Seq((loop, item, *(tail.items if isinstance(tail, Seq) else (tail,))))
             if i <= n_starts + 1 and n_starts:  # used here and in the next one
                 tail = self.writer.rule(tail, f"{self.writer.path}-rest")
             tails.append(tail)
         tails.reverse()
-        starts = [(member.node, tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
+        starts = [(self.member(member), tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
         starts += [(other, tails[0])] if other else []
         return Alt(tuple([Seq((pad, first, rest, pad)) for first, rest in starts]))
 
@@ -303,8 +321,6 @@ class ObjectText:
         n_kinds = len(self.box.exists)
         self.bound_by_names()
         known = sorted(self.known, key=lambda m: not m.required) if self.any_order else self.known
-        if self.any_order and self.others is None:
-            self.most = len(known) if self.most is None else min(self.most, len(known))
         passed = range(1 if self.any_order else len(known) + 1)
         places = [(done, seen) for done in passed for seen in range(1 << n_kinds)]
         number = {place: i for i, place in enumerate(places)}
@@ -315,7 +331,7 @@ class ObjectText:
             )
         ends = [seen == (1 << n_kinds) - 1 and not self.needed((done, 0), known, 0) for done, seen in places]
         marks = self.n_required if self.any_order else 0
-        needed = tuple([member.node for member in known if member.required])
+        needed = tuple([self.member(member) for member in known if member.required])
         body = Distinct(
             tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks, needed
         )
@@ -362,7 +378,9 @@ class ObjectText:
             rest = len(known) - i - 1 if self.others is None and not self.any_order else self.least
             if must or fits(to):
                 after = max(0, self.least - rest - 1)
-                yield Member(known[i].node, "mark", number[to], i, None, after, None if must else room(to))
+                yield Member(
+                    self.member(known[i]), "mark", number[to], i, None, after, None if must else room(to)
+                )
             if known[i].required and not self.any_order:
                 break
         if not (self.least or self.most is not None or n_kinds):
@@ -386,3 +404,8 @@ class ObjectText:
             mark = self.layout.mark
             keys = [named.node(self.layout) if mark else named.spelled_once() for named in names]
             yield Member(Alt(tuple(keys)), "text", to, rest=Seq(self.behind(state)), room=room)
+
+
+def _none_match(patterns: set[Node]) -> bool:
+    """Whether no name matches all of some patterns."""
+    return Strings(patterns=frozenset(patterns)).is_empty()

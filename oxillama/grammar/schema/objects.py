@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oxillama.grammar.rules import Node
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
+
+T = TypeVar("T")
 
 
 class Names(NamedTuple):
@@ -26,8 +27,7 @@ class Rule(NamedTuple):
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
+class Objects(NamedTuple):
     """The objects that meet all of these.
 
     Attributes
@@ -50,30 +50,36 @@ class Objects:
 
     def meet(self, other: Objects) -> Objects | None:
         """Both; None where a property is required and impossible, or the counts exclude each other."""
-        properties = dict(self.properties)
-        for name, state in other.properties:
-            properties[name] = both(properties.get(name, ANYTHING), state)
+        properties = self.properties
+        if properties and other.properties:
+            merged = dict(properties)
+            for name, state in other.properties:
+                known = merged.get(name)
+                merged[name] = both(known, state) if known else state
+            properties = tuple(merged.items())
         mosts = [most for most in (self.most, other.most) if most is not None]
         return Objects(
-            tuple(properties.items()),
-            tuple(dict.fromkeys(self.rules + other.rules)),
+            properties or other.properties,
+            _joined(self.rules, other.rules),
             both(self.names, other.names),
-            tuple(dict.fromkeys(self.required + other.required)),
+            _joined(self.required, other.required),
             max(self.least, other.least),
             min(mosts) if mosts else None,
-            tuple(dict.fromkeys(self.exists + other.exists)),
+            _joined(self.exists, other.exists),
         ).settled()
 
     def settled(self) -> Objects | None:
         """The same; None where it is seen to be empty."""
-        properties = dict(self.properties)
-        if any(properties.get(name) == NOTHING for name in self.required):
+        if not self.required:
+            return None if self.most is not None and self.least > self.most else self
+        required = set(self.required)
+        if any(state == NOTHING and name in required for name, state in self.properties):
             return None
         for names, state in self.rules:
             closed = state == NOTHING and not (names.patterns or names.absent or names.state)
-            if closed and any(name not in names.but for name in self.required):
+            if closed and not required <= names.but:
                 return None
-        if self.most is not None and max(self.least, len(self.required)) > self.most:
+        if self.most is not None and max(self.least, len(required)) > self.most:
             return None
         return self
 
@@ -82,7 +88,8 @@ class Objects:
         names = dict.fromkeys([name for name, _ in self.properties])
         names |= dict.fromkeys(self.required)
         for kind, _ in (*self.rules, *self.exists):
-            names |= dict.fromkeys(sorted(kind.but))
+            if not names.keys() >= kind.but:
+                names |= dict.fromkeys(sorted(kind.but))
         return list(names)
 
     def negated(self) -> Iterator[Objects]:
@@ -101,6 +108,11 @@ class Objects:
             yield Objects(most=self.least - 1)
         if self.most is not None:
             yield Objects(least=self.most + 1)
+
+
+def _joined(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
+    """Both, without repeats."""
+    return tuple(dict.fromkeys(a + b)) if a and b else a or b
 
 
 def forbidden(name: str) -> Objects:

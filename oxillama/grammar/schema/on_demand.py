@@ -50,23 +50,29 @@ class OnDemand:
         if not isinstance(node, Ref):
             raise GrammarError(NO_VALUE)
         self.root = node.name
-        todo = [self.writer.states[self.root]] if self.root in self.writer.states else []
+        todo: list[State | Schema] = (
+            [self.writer.states[self.root]] if self.root in self.writer.states else []
+        )
         states = CertainStates(self.writer)
         needs: dict[str, Node] = {}
-        seen = {ANYTHING}
-        for state in todo:  # grows while it is read
-            if state in seen:
+        seen: set[State | Schema] = {ANYTHING}
+        for one in todo:  # grows while it is read
+            if one in seen:
                 continue
-            seen.add(state)
-            schema = _alone(state)
+            seen.add(one)
+            schema = one if isinstance(one, Schema) else _alone(one)
             found = self.certainty.of(schema) if schema is not None else None
             if found is not None:
-                for one in found.below:
-                    state = self.writer.followed_state(state_of(of_schema(one, NO_SCOPE)))
-                    todo.append(state)
-                    if self.certainty.of(one) is None:
-                        needs[key(one)] = self.met(state)
+                todo += found.below
                 continue
+            if isinstance(one, Schema):
+                state = self.writer.followed_state(state_of(of_schema(one, NO_SCOPE)))
+                needs[key(one)] = self.met(state)
+                if state in seen:
+                    continue
+                seen.add(state)
+            else:
+                state = one
             first = len(self.writer.queue)
             known = states.of(state)
             if known is not None:

@@ -31,6 +31,8 @@ MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
 _NONE: frozenset[str] = frozenset()
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
+IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})
+BELOW = ONE | LIST | NAMED
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +117,8 @@ class References:
 
     def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
-        if not isinstance(value, (bool, dict, Mapping)):
+        words: Mapping[str, object] = value if isinstance(value, (dict, Mapping)) else {}
+        if words is not value and not isinstance(value, bool):
             raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {shown(value):.80}")
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
@@ -123,19 +126,21 @@ class References:
                 f"{path}: at most {MAX_SCHEMAS} subschemas, {MAX_NESTING} within each other, are read"
             )
         fresh = resource.root is None
-        if isinstance(value, (dict, Mapping)):
-            declared = value.get("$schema")
+        is_named = not IDENTIFIERS.isdisjoint(words)
+        if is_named:
+            declared = words.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
-            resource, fresh = self.identified(value, resource, dialect, fresh)
+            resource, fresh = self.identified(words, resource, dialect, fresh)
         made = Schema(value, path, resource, dialect, self.n_schemas)
         if fresh:
             resource.root = made
             self.resources.setdefault(resource.uri, resource)
-        if isinstance(value, (dict, Mapping)):
-            self.take_anchors(made, value)
-            for keys, below in _subschemas(value):
-                at = path + "".join("/" + _escaped(key) for key in keys)
+        if is_named:
+            self.take_anchors(made, words)
+        if not BELOW.isdisjoint(words):
+            for keys, below in _subschemas(words):
+                at = "/".join([path, *map(_escaped, keys)])
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
         return made
 
@@ -236,7 +241,7 @@ class References:
             if keys in schema.below:
                 schema, keys = schema.below[keys], ()
         if keys:
-            path = schema.path + "".join("/" + _escaped(key) for key in keys)
+            path = schema.path + "".join(["/" + _escaped(key) for key in keys])
             schema.below[keys] = self.schema(value, path, schema.resource, schema.dialect, 0)
             schema = schema.below[keys]
         return schema
@@ -276,6 +281,8 @@ def join(base: str, reference: str) -> str:
 
 def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for keyword, below in value.items():
+        if keyword not in BELOW:
+            continue
         if keyword in ONE and isinstance(below, (bool, dict, Mapping)):
             yield (keyword,), below
         elif keyword in LIST and isinstance(below, (list, tuple)):
@@ -287,4 +294,4 @@ def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+    return key.replace("~", "~0").replace("/", "~1") if "/" in key or "~" in key else key

@@ -38,7 +38,7 @@ class Writer:
     ----------
     followed : what a condition on nothing but a reference stands for.
     layout : separators and white space.
-    any_order : objects of at most this many names accept their properties in any order.
+    any_order : objects take their properties in any order.
     open_objects : objects that list properties and do not say so accept others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
@@ -51,7 +51,7 @@ class Writer:
         expander: Expander,
         followed: Callable[[Condition], Condition],
         layout: Layout,
-        any_order: int,
+        any_order: bool,
         open_objects: bool,
         unenforced: Callable[[str, str], None],
         array_node: Callable[[Arrays, Writer], Node],
@@ -132,7 +132,9 @@ class Writer:
         """A name for a rule, after the last part of a path."""
         if len(self.rules) + len(self.queue) > MAX_RULES:
             raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
-        word = re.sub("[^a-z0-9]+", "-", path.rpartition("/")[2].lower()).strip("-")[:40] or "value"
+        word = path.rpartition("/")[2].lower()
+        if not (word.isalnum() and word.isascii() and len(word) <= 40):
+            word = re.sub("[^a-z0-9]+", "-", word).strip("-")[:40] or "value"
         self.counts[word] = self.counts.get(word, 0) + 1
         number = self.counts[word]
         name = f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
