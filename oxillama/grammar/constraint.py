@@ -122,12 +122,8 @@ class Constraint:
 
     # ------------------------------------------------------------------ masks
 
-    def mask(self, tables: Tables, state: int) -> np.ndarray:
-        """The tokens that may follow: uint32 (n_words,), shared, read-only."""
-        mask = tables.masks.get(state)
-        return self._new_mask(tables, state) if mask is None else mask
-
-    def _new_mask(self, tables: Tables, state: int) -> np.ndarray:
+    def new_mask(self, tables: Tables, state: int) -> np.ndarray:
+        """Find the tokens that may follow: uint32 (n_words,), shared, read-only; ``tables.masks`` keeps it."""
         mask = self.vocabulary.empty_mask()
         tables.matcher.fill(state, mask)
         if self._token_masks:

@@ -63,33 +63,36 @@ class Ref:
     name: str
 
 
+class _Kept:
+    """Has room for its hash: large nodes are asked for theirs many times."""
+
+    __slots__ = ("_hash",)
+
+
+def _kept_hash(node: Seq | Alt) -> int:
+    found: int | None = getattr(node, "_hash", None)
+    if found is None:
+        found = hash((type(node), node.items))
+        object.__setattr__(node, "_hash", found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(_Kept):
     """These one after another; none match the empty string."""
 
     items: tuple[Node, ...]
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
-    def __hash__(self) -> int:
-        return _kept_hash(self, 1)
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
-class Alt:
+class Alt(_Kept):
     """Any one of these; none match nothing."""
 
     items: tuple[Node, ...]
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
-    def __hash__(self) -> int:
-        return _kept_hash(self, 2)
-
-
-def _kept_hash(node: Seq | Alt, kind: int) -> int:
-    """The hash of a node, which is found once: large ones are asked for theirs many times."""
-    if not node._hash:
-        object.__setattr__(node, "_hash", hash((kind, node.items)))
-    return node._hash
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)

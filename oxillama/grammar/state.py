@@ -83,13 +83,17 @@ class GrammarState:
         GrammarError
             The mask, or the sequence as a whole, took more work than it may.
         """
-        started = time.perf_counter()
-        tables = self._current()
-        before = tables.states.work
-        mask = self._constraint.mask(tables, self._states[-1])
+        started = 0.0 if self._timer is None else time.perf_counter()
+        tables, work = self._current(), 0
+        mask = tables.masks.get(self._states[-1])
+        if mask is None:
+            work = -tables.states.work
+            mask = self._constraint.new_mask(tables, self._states[-1])
+            work += tables.states.work
         if self._timer is not None:
             self._timer.note(started, time.perf_counter())
-        self._spend(tables.states.work - before)
+        if work:
+            self._spend(work)
         return mask
 
     # ------------------------------------------------------------------ moves

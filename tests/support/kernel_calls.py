@@ -810,9 +810,13 @@ def of_mask_pool() -> dict[str, Maker]:
 
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
+    "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
+    "grammar.characters": dict,
     "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
+    "grammar.edges": dict,
+    "grammar.flags": dict,
     "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
@@ -822,8 +826,9 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
+    "grammar.pruning": dict,
     "grammar.registers": of_registers,
-    "grammar.rows": dict,  # for kernels alone
+    "grammar.rows": dict,
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
@@ -1027,7 +1032,7 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Slice", "NotBuilt", "Product", "Speller"}
+INNER = {"Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Product", "Speller"}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

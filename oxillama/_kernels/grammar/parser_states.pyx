@@ -15,6 +15,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.edges cimport COUNT_BITS, ENOUGH, KEEP, MORE, NEXT, ONE
+from oxillama._kernels.grammar.flags cimport CONSUMES, ENDS_ALWAYS, ENDS_IF_ENOUGH, FINAL, PURE_FINAL
 from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
 )
@@ -24,21 +26,6 @@ from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, MARKS, REGI
 from oxillama._kernels.grammar.rows cimport DEAD, add_row, entry, rows_alloc, rows_free
 
 from oxillama.errors import GrammarError
-
-cdef enum:  # of RTN states; oxillama.grammar.program
-    FINAL = 1
-    CONSUMES = 2
-    PURE_FINAL = 4
-    ENDS_ALWAYS = 8
-    ENDS_IF_ENOUGH = 16
-
-cdef enum:  # of edges; builder.pyx
-    MORE = 1
-    ENOUGH = 2
-    COUNT_BITS = 12
-    KEEP = 4
-    NEXT = 8
-    ONE = 12
 
 cdef enum:
     MAX_WIDTH = 4096      # items of one parser state or stack

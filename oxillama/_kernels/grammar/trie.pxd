@@ -28,6 +28,9 @@ cdef struct Key:
     int32_t length, token, chars
 
 
+cdef class Slice
+
+
 cdef class Trie:
     cdef Nodes nodes
     cdef readonly int n_vocab, n_words, max_depth
@@ -42,6 +45,7 @@ cdef class Trie:
     cdef int32_t byte_first[257]
     cdef object joined
     cdef dict slices
+    cdef Slice valid         # the tokens of characters, the last of which may be incomplete
     cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
 
     cdef int note_characters(self) except -1
@@ -72,6 +76,8 @@ cdef class Slice:
     cdef Py_ssize_t n_bytes
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
+    cdef int take(self, Trie trie) except -1
+    cdef void leave_out(self, Trie trie) noexcept
     cdef bint may_leave(self, Trie trie, int byte) noexcept
     cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
     cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)

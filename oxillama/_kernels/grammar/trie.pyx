@@ -10,7 +10,7 @@ after the loop, so those parts, each once, make small tries of their own, one fo
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.grammar.memory cimport grown
 
@@ -46,6 +46,8 @@ cdef class Trie:
                 raise TypeError(f"strings: expected bytes, got {type(text)}")
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
+        cdef uint8_t[129] all_chars
+        cdef Slice valid
         cdef Key* keys
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
@@ -78,6 +80,10 @@ cdef class Trie:
             free(keys)
         self.note_characters()
         self.sort_by_byte()
+        memset(all_chars, 1, 129)
+        valid = Slice.__new__(Slice)
+        valid.build(self, -1, all_chars, all_chars)
+        self.valid = valid
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
@@ -132,7 +138,7 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n
+        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n + self.valid.n_bytes
         return own + self.slice_bytes()
 
     cdef Py_ssize_t slice_bytes(self) except -1:
@@ -186,10 +192,8 @@ cdef class Slice:
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
         cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
-        cdef int32_t d, k, token
-        cdef int at
-        cdef uint8_t* state = <uint8_t*>malloc(trie.max_depth + 1)
+        cdef int32_t k, token, others = 0
+        cdef int byte
         self.leading = {}
         memcpy(self.start, start, 129)
         memcpy(self.loop, loop, 129)
@@ -199,27 +203,58 @@ cdef class Slice:
             for k in range(self.depth):
                 self.above += trie.data[trie.first[token] + k] & 0xC0 != 0x80
         self.n_words = trie.n_words
-        self.n_nodes = end - i
+        self.n_nodes = (nodes.at[node].skip if node >= 0 else nodes.n) - node - 1
         self.n_bytes = 2048 + 4 * self.n_words
         self.bits = <uint32_t*>calloc(self.n_words, 4)
-        try:
-            if not (state and self.bits):
-                raise MemoryError()
-            state[self.depth] = START
-            while i < end:
-                d = nodes.at[i].depth
-                at = following(state[d - 1], nodes.at[i].byte, start, loop)
-                if at >= LEAVES:
-                    i = nodes.at[i].skip
-                    continue
-                state[d] = at
-                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                    token = nodes.order[k]
-                    self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
-                i += 1
-        finally:
-            free(state)
+        if not self.bits:
+            raise MemoryError()
+        for byte in range(256):
+            if not loop[min(byte, 128)]:
+                others += trie.byte_first[byte + 1] - trie.byte_first[byte]
+        if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, 129) == 0:
+            self.leave_out(trie)
+            return 0
+        return self.take(trie)
+
+    cdef int take(self, Trie trie) except -1:
+        """Find the tokens that are all loop, from their beginnings."""
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t i = self.node + 1, end = <int32_t>(i + self.n_nodes), d, k, token
+        cdef int at
+        cdef uint8_t* state = <uint8_t*>grown(NULL, trie.max_depth + 1)
+        state[self.depth] = START
+        while i < end:
+            d = nodes.at[i].depth
+            at = following(state[d - 1], nodes.at[i].byte, self.start, self.loop)
+            if at >= LEAVES:
+                i = nodes.at[i].skip
+                continue
+            state[d] = at
+            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                token = nodes.order[k]
+                self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+            i += 1
+        free(state)
         return 0
+
+    cdef void leave_out(self, Trie trie) noexcept:
+        """The same where few bytes are not in the loop: all tokens of characters but those with such bytes."""
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t i, k, node, token, end = 0
+        cdef int byte
+        memcpy(self.bits, trie.valid.bits, 4 * <Py_ssize_t>self.n_words)
+        for byte in range(256):
+            if self.loop[min(byte, 128)]:
+                continue
+            end = 0
+            for i in range(trie.byte_first[byte], trie.byte_first[byte + 1]):
+                node = trie.with_byte[i]
+                if node < end:
+                    continue  # below the one before
+                end = nodes.at[node].skip
+                for k in range(nodes.token_first[node], nodes.token_first[end]):
+                    token = nodes.order[k]
+                    self.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
 
     cdef bint may_leave(self, Trie trie, int byte) noexcept:
         """Whether tokens may leave the loop with a byte: it is not the loop's, and some token has it."""
