@@ -10,8 +10,9 @@ from threading import Lock
 import numpy as np
 
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.nodes import references
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import check, find_calls, nullable_rules, walk
+from oxillama.grammar.analysis import check, find_calls, nullable_rules
 from oxillama.grammar.rules import Common, Node, Part, Ref, Rules, Tokens
 
 MAX_STATES = 300_000
@@ -144,7 +145,7 @@ class Units:
             other = self.number(owner, body.name)
             self._build(other)
             return other
-        if len(rules.rules) == 1 and not any(isinstance(node, Ref) for node in walk(body)):
+        if len(rules.rules) == 1 and not references(body):
             return _leaf(body)
         return _piece(rules, lambda name: self.number(owner, name), self)
 
