@@ -28,6 +28,7 @@ from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.machines import Machine, reduced
@@ -38,6 +39,7 @@ from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repe
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
+from oxillama._kernels.grammar.stacks import Stacks
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
@@ -793,6 +795,14 @@ def of_parser_states() -> dict[str, Maker]:
     }
 
 
+def of_stacks() -> dict[str, Maker]:
+    return {"Stacks": lambda: Call(Stacks, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
+
+
+def of_closure() -> dict[str, Maker]:
+    return {"Closure": lambda: Call(Closure, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
+
+
 def of_matcher() -> dict[str, Maker]:
     def matcher() -> Any:
         states = ParserStates(PROGRAM, 1 << 20, 1 << 20)
@@ -842,6 +852,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.builder": of_builder,
     "grammar.classes": of_classes,
     "grammar.characters": dict,
+    "grammar.closure": of_closure,
     "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
     "grammar.edges": dict,
@@ -861,6 +872,8 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.registers": of_registers,
     "grammar.rows": dict,
     "grammar.spelling": of_spelling,
+    "grammar.stacks": of_stacks,
+    "grammar.told_apart": dict,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
     "machine.team": of_team,
