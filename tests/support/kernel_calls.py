@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from oxillama._kernels.grammar.classes import Classes
-from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
@@ -29,6 +28,7 @@ from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.machines import Machine, reduced
