@@ -329,6 +329,9 @@ def test_patterns_see_characters_not_their_spelling() -> None:
         for ascii_only in (True, False):
             text = json.dumps(chr(point), ensure_ascii=ascii_only)
             assert made.matches(text) == (0x10001 <= point <= 0x107FE), text
+    made = grammar({"type": "string", "pattern": "^[\\u{10001}\\u{10003}-\\u{10005}]$"})  # one high surrogate
+    for point in range(0x10000, 0x10007):
+        assert made.matches(json.dumps(chr(point))) == (point in (0x10001, 0x10003, 0x10004, 0x10005))
 
 
 def test_literals_are_spelled_as_json_dumps_does() -> None:
