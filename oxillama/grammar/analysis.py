@@ -18,7 +18,7 @@ def children(node: Node) -> tuple[Node, ...]:
         return node.items
     if isinstance(node, Distinct):
         parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
-        return (*(part for part in parts if part is not None), node.separator)
+        return tuple([part for part in (*parts, node.separator) if part is not None])
     return (node.item,) if isinstance(node, Repeat) else ()
 
 
@@ -58,36 +58,23 @@ def unproductive(rules: Mapping[str, Node]) -> set[str]:
     Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
     those that it waits for is found to match something.
     """
+    open_rules = {name: needs(rule, rules) for name, rule in rules.items()}
     waiting: dict[str, list[str]] = {}
-    open_rules: dict[str, Node] = {}
-    todo = []
-    for name, rule in rules.items():
-        wanted = needs(rule, rules)
-        if wanted == NOTHING:
-            todo.append(name)
-        else:
-            open_rules[name] = wanted
-    for name in reversed(list(open_rules)):
-        _wait(name, open_rules, waiting, todo)
+    todo = [*open_rules, *(name for name, wanted in open_rules.items() if wanted == NOTHING)]
     while todo:
-        for user in waiting.pop(todo.pop(), ()):
-            if user in open_rules:
-                _wait(user, open_rules, waiting, todo)
+        name = todo.pop()
+        if name in open_rules:
+            missing = _missing(open_rules[name], open_rules)
+            if missing is None:
+                del open_rules[name]
+                todo += waiting.pop(name, ())
+            else:
+                for other in missing:
+                    waiting.setdefault(other, []).append(name)
     return set(open_rules)
 
 
 NOTHING = Seq(())
-
-
-def _wait(name: str, open_rules: dict[str, Node], waiting: dict[str, list[str]], todo: list[str]) -> None:
-    """Close a rule whose needs are met; else note for which names it waits."""
-    missing = _missing(open_rules[name], open_rules)
-    if missing is None:
-        del open_rules[name]
-        todo.append(name)
-        return
-    for other in missing:
-        waiting.setdefault(other, []).append(name)
 
 
 def _missing(node: Node, open_rules: Mapping[str, Node]) -> list[str] | None:

@@ -11,6 +11,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import groupby
 
 from oxillama.grammar.rules import LAST_CODE_POINT
 
@@ -23,17 +24,9 @@ WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 LINE_ENDS: Ranges = ((0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029))
 # ECMA-262, WhiteSpace and LineTerminator
 SPACES: Ranges = (
-    (0x9, 0xD),
-    (0x20, 0x20),
-    (0xA0, 0xA0),
-    (0x1680, 0x1680),
-    (0x2000, 0x200A),
-    (0x2028, 0x2029),
-    (0x202F, 0x202F),
-    (0x205F, 0x205F),
-    (0x3000, 0x3000),
-    (0xFEFF, 0xFEFF),
-)
+    (0x9, 0xD), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+    (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+)  # fmt: skip
 SURROGATES: Ranges = ((0xD800, 0xDFFF),)
 
 _CATEGORIES = """
@@ -134,19 +127,12 @@ def category(name: str) -> Ranges | None:
 @lru_cache(maxsize=1)
 def _by_category() -> dict[str, Ranges]:
     # Planes 4 to 13 are unassigned, 15 and 16 for private use (but for the last two points of every plane).
-    runs: dict[str, list[tuple[int, int]]] = {}
-    blocks = ((0, 0x3FFFF), (0xE0000, 0xE0FFF))
-    seen: list[tuple[int, int]] = []
-    for low, high in blocks:
-        start, current = low, unicodedata.category(chr(low))
-        for point in range(low + 1, high + 1):
-            found = unicodedata.category(chr(point))
-            if found != current:
-                runs.setdefault(current, []).append((start, point - 1))
-                start, current = point, found
-        runs.setdefault(current, []).append((start, high))
-        seen.append((low, high))
+    blocks = range(0x40000), range(0xE0000, 0xE1000)
     private = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
-    runs.setdefault("Co", []).extend(private)
-    runs.setdefault("Cn", []).extend(complement(union(seen, private)))
+    unseen = complement(union([(block[0], block[-1]) for block in blocks], private))
+    runs: dict[str, list[tuple[int, int]]] = {"Co": [*private], "Cn": [*unseen]}
+    for block in blocks:
+        for name, points in groupby(block, lambda point: unicodedata.category(chr(point))):
+            run = list(points)
+            runs.setdefault(name, []).append((run[0], run[-1]))
     return {name: union(ranges) for name, ranges in runs.items()}

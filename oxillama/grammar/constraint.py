@@ -123,7 +123,7 @@ class Constraint:
     # ------------------------------------------------------------------ masks
 
     def new_mask(self, tables: Tables, state: int) -> np.ndarray:
-        """Find the tokens that may follow: uint32 (n_words,), shared, read-only; ``tables.masks`` keeps it."""
+        """The tokens that may follow: uint32 (n_words,), shared, read-only; kept in ``tables.masks``."""
         mask = self.vocabulary.empty_mask()
         tables.matcher.fill(state, mask)
         if self._token_masks:

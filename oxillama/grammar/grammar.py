@@ -16,7 +16,7 @@ from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.plain import plain_rules
 from oxillama.grammar.program import compile_rules
-from oxillama.grammar.regex import from_regex
+from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
@@ -92,7 +92,7 @@ class Grammar:
         GrammarError
             The pattern is malformed, not regular (with the position), over a limit, or matches nothing.
         """
-        return cls(from_regex(pattern))
+        return cls(Rules("root", {"root": parse_regex(pattern, search=False)}))
 
     @classmethod
     def from_json_schema(

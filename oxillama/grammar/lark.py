@@ -2,7 +2,7 @@
 
 Rules have names in lower case and terminals in upper case; what `%ignore` names may stand behind each
 terminal of a rule. There is no lexer: a text belongs to the language if any way to cut it into
-terminals fits.
+terminals fits; of what lazy rules change about that see `lark_lazy`.
 Regular expressions are those of `grammar/regex.py` (ECMA-262), with the flags ``i`` and ``s``. Source: the
 syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond this is an error with its place.
 """
@@ -17,9 +17,10 @@ from oxillama.grammar.dfa import determinise, language
 from oxillama.grammar.expressions import EMPTY
 from oxillama.grammar.grammar_text import TokenIds
 from oxillama.grammar.lark_items import LarkItems
+from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
-from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
@@ -30,6 +31,7 @@ MAX_DEPTH = 60
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
+_ATTRIBUTE = re.compile(r"lazy\b|suffix\s*=\s*")
 _WORD = re.compile(r"%[a-z]*")
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
 
@@ -72,6 +74,8 @@ class _Parser(LarkItems):
         self.ignored: list[Node] = []
         self.skips_first = False
         self.in_terminal = False
+        self.lexemes: dict[Ref, Node] = {}  # what stands for each terminal in a rule, and what matches there
+        self.lazy: dict[Ref, str] = {}  # those of them that are lazy, with their rules
 
     def parse(self) -> Rules:
         while True:
@@ -89,10 +93,27 @@ class _Parser(LarkItems):
             raise GrammarError(f"grammar: expected a rule start, got {', '.join(self.nodes) or 'no rules'}")
         skip = Repeat(Alt(tuple(self.inlined(node, ()) for node in self.ignored)), 0, None)
         self.book.define(self.skip, skip if self.ignored else EMPTY)
-        for name, node in self.nodes.items():
-            self.book.define(self.ref(name), self.inlined(node, (name,)) if name.isupper() else node)
         start = self.ref("start")
+        if self.lazy:
+            self.cut_lazily(start)
+        for name, node in self.nodes.items():
+            if name.isupper():
+                self.book.define(self.ref(name), self.inlined(node, (name,)))
+            else:
+                self.book.define(self.ref(name), replaced(node, lambda ref: self.lexemes.get(ref, ref)))
         return self.book.rules(Seq((self.skip, start)) if self.skips_first else start)
+
+    def cut_lazily(self, start: Ref) -> None:
+        """Have lazy rules, and what may stand beside them, match what they match then."""
+        at = min(self.places[name] for name in self.lazy.values())
+        if self.ignored:
+            self.fail("expected no %ignore beside lazy rules", at)
+        rules = {self.ref(name): node for name, node in self.nodes.items() if not name.isupper()}
+        terminals = {one: self.inlined(node, ()) for one, node in self.lexemes.items()}
+        try:
+            self.lexemes |= cut_lazily(rules, start, terminals, self.lazy)
+        except GrammarError as error:
+            self.fail(str(error), at)
 
     def ref(self, name: str) -> Ref:
         """What stands for a rule or a terminal."""
@@ -108,15 +129,31 @@ class _Parser(LarkItems):
         if self.text.startswith("%", start):
             return self.directive()
         name = self.read(_NAME, "a rule, a terminal or a directive")[1]
-        if self.peek() == "[":
-            self.fail(
-                "attributes are not supported; structural tags rule what follows a trigger in free text"
-            )
+        suffix = self.attribute() if self.peek() == "[" and name.islower() else None
         if self.peek() == ".":
             self.fail("priorities are not supported")
         self.blanks()
         self.expect(":", f"after {name}")
-        self.define(name, start, self.body(name.isupper()))
+        node = self.body(name.isupper() or suffix is not None)
+        if suffix is not None:
+            self.in_terminal = False
+            node = self.lexeme(Seq((node, suffix)))
+            self.lazy[next(reversed(self.lexemes))] = name
+        self.define(name, start, node)
+
+    def attribute(self) -> Node:
+        """What a lazy rule ends with beside its body; only attributes that say which texts match are read."""
+        self.pos += 1
+        found = self.read(_ATTRIBUTE, "lazy or suffix=")
+        suffix = None
+        if found[0] != "lazy":
+            self.in_terminal = True
+            suffix = self.item()
+            if suffix is None:
+                self.fail(f"expected a terminal behind suffix=, got {self.found()}")
+        self.blanks()
+        self.expect("]", "to close the attribute")
+        return suffix or EMPTY
 
     def define(self, name: str, at: int, node: Node) -> None:
         if name in self.nodes:
@@ -214,8 +251,8 @@ class _Parser(LarkItems):
     def combined(self, items: list[tuple[bool, Node]], start: int) -> Node:
         """The strings that match just those items that must match."""
         nodes = [self.inlined(node, ()) for _, node in items]
-        if any(map(_has_automaton, nodes)):
-            self.fail("expected parts without &, ~ and %regex of their own", start)
+        if any(isinstance(one, Ref) for node in nodes for one in walk(node)):
+            self.fail("expected parts without %regex", start)
         wanted = [must for must, _ in items]
         try:
             return determinise([language(node) for node in nodes], lambda found: list(found) == wanted)
@@ -262,7 +299,7 @@ class _Parser(LarkItems):
         found = _NAME.match(self.text, start)
         if found is None or (char and char in "?!"):
             if char == "@":
-                self.fail("other grammars cannot be named")
+                self.fail("other grammars cannot be named; %json takes a schema, and rules all else")
             return None
         self.pos = found.end()
         name = found[1]
@@ -273,7 +310,11 @@ class _Parser(LarkItems):
 
     def lexeme(self, node: Node) -> Node:
         """A terminal; in a rule, with what is ignored behind it."""
-        return node if self.in_terminal else Seq((node, self.skip))
+        if self.in_terminal:
+            return node
+        one = self.book.name("terminal")
+        self.lexemes[one] = node
+        return Seq((one, self.skip))
 
     def group(self, close: str) -> Node:
         start = self.pos
@@ -319,7 +360,3 @@ class _Parser(LarkItems):
     def need_terminal(self, what: str) -> None:
         if not self.in_terminal:
             self.fail(f"{what} can only combine the parts of a terminal")
-
-
-def _has_automaton(node: Node) -> bool:
-    return any(isinstance(one, (Dfa, Ref)) for one in walk(node))

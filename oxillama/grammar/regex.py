@@ -14,19 +14,9 @@ from oxillama.grammar.anchors import assertions, pieces
 from oxillama.grammar.expressions import ANYTHING, EMPTY, alternatives
 from oxillama.grammar.lookaround import look_around
 from oxillama.grammar.regex_parser import Parser
-from oxillama.grammar.rules import Node, Rules
+from oxillama.grammar.rules import Node
 
 MAX_PATTERN = 20_000  # characters
-
-
-def from_regex(pattern: str) -> Rules:
-    """The grammar of the texts that ``pattern`` matches as a whole.
-
-    Raises
-    ------
-    GrammarError : the pattern is malformed, over a limit, or uses what is not regular; with the position.
-    """
-    return Rules("root", {"root": parse_regex(pattern, search=False)})
 
 
 @lru_cache(maxsize=64)
@@ -39,7 +29,7 @@ def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
 
     Raises
     ------
-    GrammarError : as `from_regex`.
+    GrammarError : the pattern is malformed, over a limit, or uses what is not regular; with the position.
     """
     if len(pattern) > MAX_PATTERN:
         raise GrammarError(f"regex: at most {MAX_PATTERN} characters are read, this has {len(pattern)}")

@@ -63,33 +63,36 @@ class Ref:
     name: str
 
 
+class _Kept:
+    """Has room for its hash: large nodes are asked for theirs many times."""
+
+    __slots__ = ("_hash",)
+
+
+def _kept_hash(node: Seq | Alt) -> int:
+    found: int | None = getattr(node, "_hash", None)
+    if found is None:
+        found = hash((type(node), node.items))
+        object.__setattr__(node, "_hash", found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(_Kept):
     """These one after another; none match the empty string."""
 
     items: tuple[Node, ...]
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
-    def __hash__(self) -> int:
-        return _kept_hash(self, 1)
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
-class Alt:
+class Alt(_Kept):
     """Any one of these; none match nothing."""
 
     items: tuple[Node, ...]
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
-    def __hash__(self) -> int:
-        return _kept_hash(self, 2)
-
-
-def _kept_hash(node: Seq | Alt, kind: int) -> int:
-    """The hash of a node, which is found once: large ones are asked for theirs many times."""
-    if not node._hash:
-        object.__setattr__(node, "_hash", hash((kind, node.items)))
-    return node._hash
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +131,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """One or more members with separators between them, no two of them the same.
+    """One or more members, no two of them the same.
 
-    It stands behind an opening bracket, and a separator is a comma with white space. Members that are told
-    apart by their texts are written in one way. Those told apart by value are such that from each beginning
-    of one there is no end to the values that it can become.
+    Where members are told apart by their texts or values, it stands behind an opening bracket, and separators
+    are commas with white space. Members that are told apart by their texts are written in one way. Those told
+    apart by value are such that from each beginning of one there is no end to the values that it can become.
 
     Attributes
     ----------
     places : the members that may stand at each place; the first one begins.
     ends : for each place, whether the last member may lead there.
+    separator : what stands between members; None for nothing.
     least, most : bounds of the number of members; None for no upper bound.
     marks : members with all marks below this must be there.
     needed : what must match something for any members to do.
@@ -146,7 +150,7 @@ class Distinct:
 
     places: tuple[tuple[Member, ...], ...]
     ends: tuple[bool, ...]
-    separator: Node
+    separator: Node | None
     least: int = 1
     most: int | None = None
     marks: int = 0

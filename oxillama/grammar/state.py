@@ -92,7 +92,7 @@ class GrammarState:
             work += tables.states.work
         if self._timer is not None:
             self._timer.note(started, time.perf_counter())
-        if work:
+        if work or self._left < 0:  # what has no work left gets no known masks either
             self._spend(work)
         return mask
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
@@ -211,6 +213,40 @@ def test_masks_hold_the_members_that_are_left(seed: int) -> None:
         for text in texts(names, least, len(names))
         if all(f"[{name}" in text or f",{name}" in text or f", {name}" in text for name in names[:required])
     }
+    for _ in range(4):
+        follow(grammar, language, rng)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_masks_hold_what_leaves_room_for_the_kind_that_must_come(seed: int) -> None:
+    rng = random.Random(seed)
+    values = rng.sample(VALUES[:10], 5)
+    wanted = set(rng.sample(values, rng.randint(1, 4)))
+    most, most_of_kind = rng.randint(1, 4), rng.randint(1, 5)
+    least, least_of_kind = rng.randint(0, most), rng.randint(0, min(most_of_kind, len(wanted), most))
+    schema: dict[str, object] = {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"enum": [json.loads(value) for value in values]},
+        "contains": {"enum": [json.loads(value) for value in wanted]},
+        "minContains": least_of_kind,
+    }
+    schema |= {"maxItems": most} if rng.random() < 0.7 else {}
+    schema |= {"maxContains": most_of_kind} if rng.random() < 0.7 else {}
+    schema |= {"minItems": least} if rng.random() < 0.7 else {}
+    counts = range(least if "minItems" in schema else 0, (most if "maxItems" in schema else 5) + 1)
+    at_most = most_of_kind if "maxContains" in schema else 5
+    language = {
+        "[" + ",".join(chosen) + "]"
+        for n in counts
+        for chosen in permutations(values, n)
+        if least_of_kind <= len(wanted.intersection(chosen)) <= at_most
+    }
+    if not language:
+        with pytest.raises(GrammarError, match="no value meets"):
+            Grammar.from_json_schema(schema)
+        return
+    grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(whitespace="compact"))
     for _ in range(4):
         follow(grammar, language, rng)
 

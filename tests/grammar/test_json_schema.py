@@ -253,6 +253,18 @@ def test_many_properties_may_come_in_any_order() -> None:
         assert made.matches(json.dumps({**dict.fromkeys(names[:70]), "x": 1})) == (not closed)
 
 
+def test_the_same_properties_in_another_order_lead_to_the_same_parser_state() -> None:
+    made = grammar(
+        {"type": "object", "properties": {name: {"type": "null"} for name in "abcd"}}, any_order=True
+    )
+    states = ParserStates(made.program, 1 << 26, 1 << 24)
+    found = set()
+    for names in itertools.permutations("abd"):
+        text = json.dumps(dict.fromkeys(names))[:-1] + ', "'
+        found.add(states.advance(states.start(), text.encode()))
+    assert len(found) == 1 and states.advance(found.pop(), b"c")
+
+
 def test_unknown_names_are_counted_once() -> None:
     made = grammar({"type": "object", "minProperties": 2, "maxProperties": 3, "additionalProperties": {}})
     assert made.matches('{"é": 1, "f": 2}') and made.matches('{"a": 1, "b": 2, "c": 3}')
@@ -317,6 +329,9 @@ def test_patterns_see_characters_not_their_spelling() -> None:
         for ascii_only in (True, False):
             text = json.dumps(chr(point), ensure_ascii=ascii_only)
             assert made.matches(text) == (0x10001 <= point <= 0x107FE), text
+    made = grammar({"type": "string", "pattern": "^[\\u{10001}\\u{10003}-\\u{10005}]$"})  # one high surrogate
+    for point in range(0x10000, 0x10007):
+        assert made.matches(json.dumps(chr(point))) == (point in (0x10001, 0x10003, 0x10004, 0x10005))
 
 
 def test_literals_are_spelled_as_json_dumps_does() -> None:
@@ -703,12 +718,11 @@ def test_options_are_checked() -> None:
 
 
 def test_lenient_lists_what_it_lets_go() -> None:
+    integer = {"type": "integer"}
+    differ = {"uniqueItems": True, "prefixItems": [integer], "items": integer, "contains": {"minimum": 1}}
     schema = {
         "type": "object",
-        "properties": {
-            "a": {"type": "string", "pattern": r"(x)\1"},
-            "b": {"uniqueItems": True, "items": {"type": "integer"}, "contains": {"minimum": 1}},
-        },
+        "properties": {"a": {"type": "string", "pattern": r"(x)\1"}, "b": differ},
     }
     with pytest.raises(GrammarError, match=r"#/properties/a/pattern: cannot be enforced: .* backreference"):
         grammar(schema)
@@ -785,7 +799,10 @@ MALFORMED = [
     ({"$ref": "#"}, "#: the schema applies itself to the same value for ever"),
     ('{"a":', "schema: is not JSON"),
     ("[1]", "#: expected a schema"),
-    ({"uniqueItems": True, "contains": {"type": "string"}}, "#/uniqueItems: cannot be enforced"),
+    (
+        {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
+        "#/uniqueItems: cannot be enforced",
+    ),
     ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
     ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),
 ]

@@ -68,10 +68,46 @@ SQUARE = {
         ({"type": "object", "minProperties": 1, "not": {"required": ["a"]}}, {"b": 1}, {"a": 1}),
         ({"anyOf": [SQUARE, {"items": SQUARE, "minItems": 1}]}, [{"kind": "square"}], [{"kind": 1}]),
         ({"anyOf": [{"not": {}}, {"type": "null"}]}, None, 1),
+        (
+            {"patternProperties": {"^x": SQUARE}, "additionalProperties": False},
+            {"x": {"kind": "square"}},
+            {"y": 1},
+        ),
+        (
+            {"patternProperties": {"a": {"type": "null"}, "b$": {"type": "null"}}},
+            {"ab": None, "c": 1},
+            {"bb": 1},
+        ),
+        (
+            {"patternProperties": {"^[ab]": {"minimum": 2}, "^[bc]": {"maximum": 3}}},
+            {"b": 3, "a": 5},
+            {"b": 5},
+        ),
+        (
+            {"properties": {"ab": {"minimum": 2}}, "patternProperties": {"^ab$": {"maximum": 2}}},
+            {"ab": 2},
+            {"ab": 1},
+        ),
+        ({"propertyNames": {"pattern": "^[a-c]+$"}, "required": ["a"]}, {"a": 1, "cc": 2}, {"a": 1, "d": 2}),
+        (
+            {"type": "object", "not": {"additionalProperties": {"type": "string"}}},
+            {"a": "", "b": 1},
+            {"a": ""},
+        ),
+        ({"minProperties": 2, "maxProperties": 3, "required": ["a"]}, {"a": 1, "b": 1}, {"a": 1}),
+        ({"contains": SQUARE, "minContains": 2}, [{"kind": "square"}] * 2, [{"kind": "square"}, 1]),
+        ({"contains": {"type": "null"}, "maxContains": 1, "minItems": 2}, [1, None], [None, None]),
+        ({"type": "array", "not": {"contains": {"type": "null"}}}, [1], [None]),
+        ({"multipleOf": 7, "minimum": 10}, 14, 10),
+        ({"not": {"multipleOf": 0.25}, "type": "number", "maximum": 3}, 2.9, 2.75),
     ],
-    ids=["discriminator", "types", "allOf", "if", "not", "anyOf", "false"],
+    ids=[
+        *("discriminator", "types", "allOf", "if", "not", "anyOf", "false"),
+        *("pattern", "patterns", "overlap", "one name"),
+        *("names", "other names", "counted", "contains", "at most", "none", "multiple", "no multiple"),
+    ],
 )
-def test_combinations_are_written_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
+def test_what_is_certain_is_written_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
     part = JsonSchemaCompiler().on_demand({"items": schema}).parts["value"]
     assert isinstance(part, OnDemand)
     assert part.local == {}
@@ -138,7 +174,7 @@ SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": 
     [
         ({"type": "string", "pattern": r"(a)\1"}, "#/properties/a/items/pattern: cannot be enforced"),
         (
-            {"type": "array", "uniqueItems": True, "contains": {"const": 1}},
+            {"type": "array", "uniqueItems": True, "prefixItems": [{}], "contains": {"const": 1}},
             "#/properties/a/items/uniqueItems: cannot be enforced",
         ),
         (
@@ -156,6 +192,20 @@ SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": 
         ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
         ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),
         ({"allOf": [{"$ref": "#/properties/a/items"}]}, "applies itself to the same value"),
+        (
+            {"patternProperties": {f"^{c}": {} for c in "abcdefghi"}},
+            "more than 8 patterns tell its properties",
+        ),
+        (
+            {"patternProperties": {"a.{12}$": {"type": "null"}}},
+            "#/properties/a/items/patternProperties: expected an automaton of at most 4000 states",
+        ),
+        ({"multipleOf": 123456789}, "#/properties/a/items/multipleOf: cannot be enforced"),
+        ({"contains": {}, "minContains": 3000}, "its arrays need more than 2000 states"),
+        (
+            {"anyOf": [{"type": "string"}, {"enum": ["x"], "maximum": []}]},
+            "items/anyOf/1/maximum: expected a number",
+        ),
     ],
 )
 def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str) -> None:
@@ -178,6 +228,22 @@ def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str
         {"type": "string", "enum": ["\ud800"]},
         {"allOf": [{"type": "object", "required": ["b"]}, {"properties": {"b": {"allOf": [{"not": {}}]}}}]},
         {"oneOf": [{"type": "array", "minItems": 1, "items": {"allOf": [{"enum": [1]}, {"enum": [2]}]}}]},
+        {"type": "array", "contains": {"allOf": [{"enum": [1]}, {"enum": [2]}]}},
+        {"type": "array", "contains": {"type": "null"}, "maxContains": 0},
+        {"type": "array", "items": {"type": "null"}, "not": {"contains": {"type": "null"}}, "minItems": 1},
+        {"type": "number", "multipleOf": 2, "not": {"multipleOf": 3}, "minimum": 6, "maximum": 6},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"allOf": [{"enum": [1]}, {"enum": [2]}]},
+        },
+        {"type": "object", "patternProperties": {"^b": {"$ref": "#/properties/a"}}, "required": ["b"]},
+        {
+            "type": "object",
+            "minProperties": 2,
+            "maxProperties": 2,
+            "additionalProperties": {"$ref": "#/properties/a"},
+        },
     ],
     ids=json.dumps,
 )

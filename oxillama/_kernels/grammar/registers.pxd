@@ -74,3 +74,8 @@ cdef class Registers:
     cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept
     cdef int32_t carried(self, int32_t n, Registers other) except -1
     cdef int32_t carried_text(self, int32_t text, Registers other) except -1
+
+
+cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:
+    """An operation on a register, as edges hold it."""
+    return REGISTER | kind << KIND | argument << ARGUMENT

@@ -1,8 +1,8 @@
 """States of which it is known that they can be written, though they are of several or combined conditions.
 
 `certain` knows schemas by their keywords. Here a state is brought into its boxes, which takes a small part of
-the time of writing its rule, and each box is looked at: one of simple limits can be written, and refers to
-states that are read off it. So what is combined is written on demand as well.
+the time of writing its rule, and each box is looked at: which states it refers to is read from what will
+write it, and automata that might be too large are made now. So what is combined is written on demand as well.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CertainStates:
         ((kind, start, least, most), *more) = box.contains
         if more or start or box.prefix or max(box.least, box.most or 0, least, most or 0) > MAX_COUNTED:
             return None
-        if box.most is not None and least > box.most:
+        if any(bound is not None and least > bound for bound in (most, box.most)):
             return NEVER
         one = self.meets(both(box.rest, kind))
         other = self.meets(box.rest if most is None else both(box.rest, not_all(kind)))
@@ -138,8 +138,9 @@ class CertainStates:
 
     def object(self, text: ObjectText) -> Node | None:
         """What one of the ways to write the objects of a box needs."""
-        box, ways = text.box, text.others.ways if text.others is not None else ()
-        names = [named for _, kinds in ways for named in kinds]
+        box, others = text.box, text.others
+        existing = text.other_members(box.exists) if box.exists else None
+        names = [named for found in (others, existing) if found for _, kinds in found.ways for named in kinds]
         is_plain = not any(named.patterns or named.absent for named in names)
         if text.tells_apart and not (is_plain and len(text.known) <= MAX_MEMBERS):
             return None
@@ -151,13 +152,12 @@ class CertainStates:
         members = {
             known.name: self.meets(known.state) if is_text(known.name) else NEVER for known in text.known
         }
-        unknown = _any([self.meets(state) for state, _ in ways])
+        unknown = _any([self.meets(state) for state, _ in others.ways]) if others else NEVER
         needs = [members[name] for name in box.required]
         if box.exists:
             if text.least or (text.most is not None and text.n_required >= text.most):
                 return None
-            found = text.other_members(box.exists)
-            needs.append(NEVER if found is None else _any([self.meets(state) for state, _ in found.ways]))
+            needs.append(_any([self.meets(state) for state, _ in existing.ways]) if existing else NEVER)
         elif text.least:
             if unknown != ANYHOW and len(text.known) > text.n_required:
                 return None

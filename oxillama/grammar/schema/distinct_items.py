@@ -12,11 +12,12 @@ from dataclasses import replace
 from math import prod
 from typing import cast
 
+from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import from_steps
 from oxillama.grammar.rules import Alt, Dfa, Distinct, Member, Node, Ref, Text
-from oxillama.grammar.schema.array_text import counting_array, plain_array
+from oxillama.grammar.schema.array_text import MAX_COUNTING, counting_array, plain_array
 from oxillama.grammar.schema.arrays import Arrays
-from oxillama.grammar.schema.conditions import NOTHING, State, both
+from oxillama.grammar.schema.conditions import NOTHING, State, both, not_all
 from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.formulas import TOP, Box
 from oxillama.grammar.schema.json_text import bracketed, decimal_text
@@ -57,6 +58,11 @@ def _differ(box: Arrays, writer: Writer) -> bool:
     )
 
 
+def _lowest(*bounds: int | None) -> int | None:
+    """The lowest of some upper bounds, of which None is no bound."""
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
 class _SeveralWays(Exception):
     """Items that are equal can be written in several ways."""
 
@@ -78,7 +84,7 @@ class _Items:
     def array(self, box: Arrays) -> Node:
         """The arrays of a box, no two items equal. Raises _SeveralWays."""
         if box.contains:
-            raise _SeveralWays("together with contains")
+            return self.counted(box)
         states = self.states(box)
         counts = [self.count(state, 0) for state in states]
         most = box.most
@@ -106,6 +112,47 @@ class _Items:
             may_run_out=len(states) > 1 and any(count is not None for count in counts),
         )
         return bracketed(body if box.least else Alt((Text(""), body)), "[]")
+
+    def counted(self, box: Arrays) -> Node:
+        """The arrays of a box with `contains`, no two items equal. Raises _SeveralWays.
+
+        A place is how many items of the kind there were, as far as it matters.
+        """
+        kind = box.contains[0]
+        if len(box.contains) > 1 or box.prefix or kind.start:
+            raise _SeveralWays("together with contains and prefixItems, or with several contains")
+        states = [both(box.rest, kind.state), both(box.rest, not_all(kind.state))]
+        counts = [self.count(state, 0) for state in states]
+        of_kind = _lowest(kind.most, counts[0])
+        most = _lowest(box.most, None if of_kind is None or counts[1] is None else of_kind + counts[1])
+        too_few = of_kind is not None and of_kind < kind.least
+        if too_few or (most is not None and most < max(box.least, kind.least)):
+            return Alt(())
+        if most == 0:
+            return Text("[]")
+        last = kind.least if kind.most is None else kind.most
+        if last > MAX_COUNTING:
+            raise GrammarError(
+                f"{self.writer.path}: its arrays need more than {MAX_COUNTING} states to count"
+            )
+        wanted, others = self.members(states)
+        places = []
+        for n in range(last + 1):
+            members = [] if n == kind.most else [replace(member, to=min(n + 1, last)) for member in wanted]
+            room = None if box.most is None or n >= kind.least else box.most - kind.least + n
+            if room is None or room > 0:
+                members += [replace(member, to=n, room=room) for member in others]
+            places.append(tuple(members))
+        body = Distinct(
+            tuple(places),
+            tuple([n >= kind.least for n in range(last + 1)]),
+            self.writer.layout.comma,
+            max(1, box.least),
+            most,
+            needed=(Alt(tuple([member.node for member in wanted])),) if kind.least else (),
+            may_run_out=any(count is not None for count in counts),
+        )
+        return bracketed(body if box.least or kind.least else Alt((Text(""), body)), "[]")
 
     @staticmethod
     def states(box: Arrays) -> list[State]:

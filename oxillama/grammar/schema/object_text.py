@@ -9,7 +9,6 @@ twice is its own affair: where other names are counted, or one must be there, th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -32,8 +31,7 @@ MAX_CASES = 64  # ways to meet what must exist
 EMPTY = Seq(())
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A property with a known name, and what its value meets."""
 
     name: str
@@ -176,11 +174,17 @@ class ObjectText:
     def known_members(self) -> list[Known]:
         """The properties whose names are known, those that cannot be left out."""
         found = []
-        properties = dict(self.box.properties)
+        properties, required = dict(self.box.properties), set(self.box.required)
+        names = self.writer.strings(self.box.names) if self.box.names else None
         for name in self.names:
-            state = self.value_state(name, properties.get(name, ANYTHING))
-            if state != NOTHING:
-                found.append(Known(name, state, name in self.box.required))
+            state = properties.get(name, ANYTHING)
+            if names is not None and not any(box.accepts(name) for box in names):
+                continue
+            for kind, needs in self.box.rules:
+                if _is_of(name, kind, self.writer):
+                    state = both(state, needs)
+            if not self.writer.impossible(state):
+                found.append(Known(name, state, name in required))
         return found
 
     def member(self, known: Known) -> Node:
@@ -196,15 +200,6 @@ class ObjectText:
         if key not in self.own:
             self.own[key] = make()
         return self.own[key]
-
-    def value_state(self, name: str, state: State) -> State:
-        """What the value of a name must meet."""
-        if self.box.names and not any(box.accepts(name) for box in self.writer.strings(self.box.names)):
-            return NOTHING
-        for rule in self.box.rules:
-            if _is_of(name, rule.names, self.writer):
-                state = both(state, rule.state)
-        return NOTHING if self.writer.impossible(state) else state
 
     def other_members(self, must: tuple[Rule, ...]) -> Others | None:
         """The properties of other names that are of all kinds of ``must``; None where there can be none."""
