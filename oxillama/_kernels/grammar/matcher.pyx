@@ -288,7 +288,8 @@ cdef class Matcher:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
         if nodes.at[node].skip == node + 1 or out.overflow:
             return 0
-        if nodes.at[node].skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
+        if (nodes.at[node].skip - node > self.large_ and level < MAX_LEVEL
+                and not self.states.states.flags[state] & TAPED):
             return self.visit(state, node, level + 1, out)
         return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out)
 
@@ -300,8 +301,8 @@ cdef class Matcher:
         if not dependent.loop:
             i = dependent.node + 1
             if nodes.at[dependent.node].skip - i <= MANY:
-                return self.walk(state, nodes, i, nodes.at[dependent.node].skip, nodes.at[dependent.node].depth, level, out,
-                                 dependent.part)
+                return self.walk(state, nodes, i, nodes.at[dependent.node].skip, nodes.at[dependent.node].depth, level,
+                                 out, dependent.part)
         index = self.cache.find(-1 - dependent.part, i, state)
         if index < 0:
             begin(&found)
