@@ -18,7 +18,7 @@ def children(node: Node) -> tuple[Node, ...]:
         return node.items
     if isinstance(node, Distinct):
         parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
-        return (*(part for part in parts if part is not None), node.separator)
+        return tuple([part for part in (*parts, node.separator) if part is not None])
     return (node.item,) if isinstance(node, Repeat) else ()
 
 

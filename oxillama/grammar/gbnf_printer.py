@@ -162,9 +162,9 @@ class _Printer:
             return found
 
         first = members(0, frozenset())
-        separator = self.item(node.separator)
+        separator = "" if node.separator is None else self.item(node.separator) + " "
         for place, came in todo:  # grows while it is read
-            options = [f"{separator} {member}" for member in members(place, came)]
+            options = [f"{separator}{member}" for member in members(place, came)]
             if node.ends[place] and len(came) >= node.least and came >= set(range(node.marks)):
                 options.append('""')
             self.lines.append(f"{names[place, came]} ::= {' | '.join(options) or '[]'}")

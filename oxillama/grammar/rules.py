@@ -131,16 +131,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """One or more members with separators between them, no two of them the same.
+    """One or more members, no two of them the same.
 
-    It stands behind an opening bracket, and a separator is a comma with white space. Members that are told
-    apart by their texts are written in one way. Those told apart by value are such that from each beginning
-    of one there is no end to the values that it can become.
+    Where members are told apart by their texts or values, it stands behind an opening bracket, and separators
+    are commas with white space. Members that are told apart by their texts are written in one way. Those told
+    apart by value are such that from each beginning of one there is no end to the values that it can become.
 
     Attributes
     ----------
     places : the members that may stand at each place; the first one begins.
     ends : for each place, whether the last member may lead there.
+    separator : what stands between members; None for nothing.
     least, most : bounds of the number of members; None for no upper bound.
     marks : members with all marks below this must be there.
     needed : what must match something for any members to do.
@@ -149,7 +150,7 @@ class Distinct:
 
     places: tuple[tuple[Member, ...], ...]
     ends: tuple[bool, ...]
-    separator: Node
+    separator: Node | None
     least: int = 1
     most: int | None = None
     marks: int = 0

@@ -15,12 +15,9 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import SPACE, RuleBook
-from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Repeat, Rules, Seq, Text
 from oxillama.toolcalls.element_calls import ITEM
 from oxillama.toolcalls.schemas import types_of
-
-ANY_ORDER = 6
-"""Arguments in tags come in any order where a tool has at most so many, else in the order of its schema."""
 
 _JSON_LIKE = {
     "null": r"[ \t\n\r]*null[ \t\n\r]*",
@@ -129,7 +126,7 @@ class ValueRules:
             for key in self._keys(tool, ("<", ">", "\n", *before[-1:].strip(">="))):
                 value = self._value(tool, key, stop.strip(), wrapping)
                 members[key] = self._between(before + key, (between, value), stop, after)
-            return self._in_order(frozenset(tool.parameters.get("required") or ()), members)
+            return self._in_any_order(tool.parameters, members)
 
     def attributed(
         self, tool: Tool, attribute: str, before: str, bracket: str, stop: str, after: str
@@ -153,7 +150,7 @@ class ValueRules:
                 name = escape(key) if attribute == "type" else key
                 told = (Text(f'" {attribute}="'), Alt(tuple(ways)))
                 members[key] = self._between(before + name, told, stop, Text(after))
-            return self._in_order(frozenset(tool.parameters.get("required") or ()), members)
+            return self._in_any_order(tool.parameters, members)
 
     def elements(self, tool: Tool, mark: str) -> Node:
         """The arguments in tags that are named as they are, each behind ``mark``; see `element_calls`.
@@ -169,7 +166,7 @@ class ValueRules:
             key: self._element(tool, part, mark, key)
             for key, part in (schema.get("properties") or {}).items()
         }
-        return self._in_order(frozenset(schema.get("required") or ()), members)
+        return self._in_any_order(schema, members)
 
     def _element(self, tool: Tool, schema: Any, mark: str, tag: str) -> Node:
         close = f"{mark}</{tag}>"
@@ -211,27 +208,8 @@ class ValueRules:
                     raise GrammarError(f"parameters: expected names that Python has, got {key!r:.80}")
                 value = self._schema(_argument(tool, key), tool.strict)
                 members[key] = self._book.rule(Seq((Text(f"{key}="), value)))
-            return self._separated(tool, members)
-
-    def _separated(self, tool: Tool, members: Mapping[str, Node]) -> Node:
-        """Members with commas between them: in any order, or in that of the schema if there are many."""
-        required, any_order = frozenset(tool.parameters.get("required") or ()), len(members) <= ANY_ORDER
-        known: dict[tuple[tuple[str, ...], bool], Node] = {}
-
-        def rest(left: tuple[str, ...], first: bool) -> Node:
-            if (left, first) in known:
-                return known[left, first]
-            ways: list[Node] = [] if required.intersection(left) else [Seq(())]
-            for i, key in enumerate(left):
-                if not any_order and required.intersection(left[:i]):
-                    break
-                behind = rest((*(left[:i] if any_order else ()), *left[i + 1 :]), False)
-                comma: list[Node] = [] if first else [Text(","), Repeat(Text(" "), 0, 1)]
-                ways.append(Seq((*comma, members[key], behind)))
-            known[left, first] = self._book.rule(Alt(tuple(ways)))
-            return known[left, first]
-
-        return rest(tuple(members), True)
+            comma = Seq((Text(","), Repeat(Text(" "), 0, 1)))
+            return self._in_any_order(tool.parameters, members, comma)
 
     def _between(self, before: str, inner: tuple[Node, ...], stop: str, after: Node) -> Node:
         return self._book.rule(Seq((self._delimiter(before), *inner, self._delimiter(stop), after)))
@@ -309,20 +287,19 @@ class ValueRules:
 
     # --- their order --------------------------------------------------------------------------------
 
-    def _in_order(self, required: frozenset[str], members: Mapping[str, Node]) -> Node:
-        if len(members) > ANY_ORDER:
-            return Seq(
-                tuple(node if key in required else Repeat(node, 0, 1) for key, node in members.items())
-            )
-        known: dict[frozenset[str], Node] = {frozenset(): Seq(())}
-
-        def rest(left: frozenset[str]) -> Node:
-            if left not in known:
-                ways: list[Node] = [Seq((members[key], rest(left - {key}))) for key in members if key in left]
-                known[left] = self._book.rule(Alt(tuple(ways if left & required else [Seq(()), *ways])))
-            return known[left]
-
-        return rest(frozenset(members))
+    @staticmethod
+    def _in_any_order(
+        parameters: Mapping[str, Any], members: Mapping[str, Node], separator: Node | None = None
+    ) -> Node:
+        """Each member at most once, and those that the schema requires."""
+        required = frozenset(parameters.get("required") or ())
+        known = sorted(members, key=lambda key: key not in required)
+        if not known:
+            return Seq(())
+        place = tuple([Member(members[key], "mark", mark=i) for i, key in enumerate(known)])
+        needed = tuple([members[key] for key in known if key in required])
+        found = Distinct((place,), (True,), separator, marks=len(needed), needed=needed)
+        return found if needed else Alt((Seq(()), found))
 
 
 class _named:

@@ -79,6 +79,11 @@ SQUARE = {
             {"bb": 1},
         ),
         (
+            {"patternProperties": {"^[ab]": {"minimum": 2}, "^[bc]": {"maximum": 3}}},
+            {"b": 3, "a": 5},
+            {"b": 5},
+        ),
+        (
             {"properties": {"ab": {"minimum": 2}}, "patternProperties": {"^ab$": {"maximum": 2}}},
             {"ab": 2},
             {"ab": 1},
@@ -97,18 +102,8 @@ SQUARE = {
         ({"not": {"multipleOf": 0.25}, "type": "number", "maximum": 3}, 2.9, 2.75),
     ],
     ids=[
-        *(
-            "discriminator",
-            "types",
-            "allOf",
-            "if",
-            "not",
-            "anyOf",
-            "false",
-            "pattern",
-            "patterns",
-            "one name",
-        ),
+        *("discriminator", "types", "allOf", "if", "not", "anyOf", "false"),
+        *("pattern", "patterns", "overlap", "one name"),
         *("names", "other names", "counted", "contains", "at most", "none", "multiple", "no multiple"),
     ],
 )
@@ -234,13 +229,9 @@ def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str
         {"allOf": [{"type": "object", "required": ["b"]}, {"properties": {"b": {"allOf": [{"not": {}}]}}}]},
         {"oneOf": [{"type": "array", "minItems": 1, "items": {"allOf": [{"enum": [1]}, {"enum": [2]}]}}]},
         {"type": "array", "contains": {"allOf": [{"enum": [1]}, {"enum": [2]}]}},
-        {
-            "type": "array",
-            "contains": {"type": "null"},
-            "maxContains": 0,
-            "items": {"type": "null"},
-            "minItems": 1,
-        },
+        {"type": "array", "contains": {"type": "null"}, "maxContains": 0},
+        {"type": "array", "items": {"type": "null"}, "not": {"contains": {"type": "null"}}, "minItems": 1},
+        {"type": "number", "multipleOf": 2, "not": {"multipleOf": 3}, "minimum": 6, "maximum": 6},
         {
             "type": "object",
             "minProperties": 1,

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
@@ -35,6 +36,7 @@ from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
+from oxillama._kernels.grammar.stacks import Stacks
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
@@ -765,6 +767,14 @@ def of_parser_states() -> dict[str, Maker]:
     }
 
 
+def of_stacks() -> dict[str, Maker]:
+    return {"Stacks": lambda: Call(Stacks, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
+
+
+def of_closure() -> dict[str, Maker]:
+    return {"Closure": lambda: Call(Closure, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
+
+
 def of_matcher() -> dict[str, Maker]:
     def matcher() -> Any:
         states = ParserStates(PROGRAM, 1 << 20, 1 << 20)
@@ -813,6 +823,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
     "grammar.characters": dict,
+    "grammar.closure": of_closure,
     "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
     "grammar.edges": dict,
@@ -830,6 +841,8 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.registers": of_registers,
     "grammar.rows": dict,
     "grammar.spelling": of_spelling,
+    "grammar.stacks": of_stacks,
+    "grammar.told_apart": dict,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
     "machine.team": of_team,

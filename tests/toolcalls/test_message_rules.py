@@ -174,6 +174,27 @@ def test_properties_of_arguments_in_tags_come_in_any_order() -> None:
     assert not grammar.matches(tags("any", s="ab"))
 
 
+@pytest.mark.parametrize("name", ["qwen", "qwen-xml", "lfm2"])
+def test_any_number_of_arguments_come_in_any_order(name: str) -> None:
+    keys = [f"a{i}" for i in range(12)]
+    parameters = {"properties": {key: {"type": "integer"} for key in keys}, "required": keys[4:6]}
+    grammar = grammar_of(FORMATS[name], "required", [{"name": "t", "parameters": parameters}])
+
+    def call(*chosen: str) -> str:
+        args = ", ".join(f'"{key}": 1' for key in chosen)
+        return {
+            "qwen": f'<tool_call>{{"name": "t", "arguments": {{{args}}}}}</tool_call>',
+            "qwen-xml": tags("t", **dict.fromkeys(chosen, "1")),
+            "lfm2": f"<|tool_call_start|>[t({', '.join(f'{key}=1' for key in chosen)})]<|tool_call_end|>",
+        }[name]
+
+    assert grammar.matches(call(*keys)) and grammar.matches(call(*keys[::-1]))
+    assert grammar.matches(call("a5", "a4")) and grammar.matches(call("a11", "a5", "a0", "a4"))
+    assert not grammar.matches(call()) and not grammar.matches(call("a4")) and not grammar.matches(call("a0"))
+    if name != "qwen-xml":  # whose call here takes no name twice
+        assert not grammar.matches(call("a4", "a5", "a4"))
+
+
 @pytest.mark.parametrize(
     "name, parameters, reason",
     [

@@ -356,7 +356,10 @@ cdef class Builder(Characters):
                     at = self.tested(at, SPARE, member.room, bound)
                 self.member(member, at, ends[member.to], bound, node.may_run_out)
             at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
-            self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
+            if node.separator is None:
+                self.add(EPSILON, at, 0, KEEP, begins[i])
+            else:
+                self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
             if node.ends[i]:
                 at = self.register(bound)
                 self.add(EPSILON, ends[i], 0, KEEP, at)

@@ -11,9 +11,11 @@ from libc.stdlib cimport calloc, free, malloc
 
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
-from oxillama._kernels.grammar.parser_states cimport DEPENDENT, FRESH, OPEN, TAPED, ParserStates, stepped
+from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
+from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
+from oxillama._kernels.grammar.told_apart cimport open_in
 from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie
 
 cdef enum:  # what the bytes of a token so far say
@@ -196,7 +198,7 @@ cdef class Corrections:
         cdef Registers registers = self.states.registers
         cdef int32_t n, text, one
         cdef list rests
-        for n in self.states.open_in(state):
+        for n in open_in(self.states, state):
             text = registers.suffix(self.states.tapes[state], registers.registers[n].begin)
             one = registers.registers[n].members
             rests = []

@@ -9,8 +9,9 @@ from libc.string cimport memcmp, memset
 
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.parser_states cimport DEPENDENT, ParserStates, stepped
+from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD, are_alike
+from oxillama._kernels.grammar.stacks cimport DEPENDENT
 
 cdef enum:
     MOST_WAYS_OUT = 8  # ASCII characters that leave a loop; with more, most tokens do

@@ -24,13 +24,13 @@ from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates, stepped,
-)
+from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
+from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
+from oxillama._kernels.grammar.told_apart cimport abstracted
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
-from oxillama._kernels.grammar.parser_states import NotBuilt
+from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
 
 cnp.import_array()
@@ -176,7 +176,7 @@ cdef class Matcher:
 
     cdef int fill_registered(self, int32_t state, Found* out) except -1:
         """As `fill`, where members of an open container are told apart."""
-        cdef int32_t i, abstract = self.states.abstracted(state)
+        cdef int32_t i, abstract = abstracted(self.states, state)
         cdef Found found
         begin(&found)
         found.tokens.bits = <uint32_t*>calloc(self.trie.n_words, 4)

@@ -41,7 +41,7 @@ cdef int add_references(object node, list found, int depth) except -1:
 
 cdef list parts_of(object node):
     """The nodes of a `Distinct`, each once."""
-    cdef dict found = {node.separator: None}
+    cdef dict found = {} if node.separator is None else {node.separator: None}
     for place in node.places:
         for member in place:
             found[member.node] = None

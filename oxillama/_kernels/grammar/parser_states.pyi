@@ -1,15 +1,9 @@
-from typing import Any
-
+from oxillama._kernels.grammar.closure import Closure
 from oxillama.errors import GrammarError
 
-class ParserStates:
-    n_states: int
-    n_bytes: int
-    limit: int
-    budget: int
+class ParserStates(Closure):
     @property
     def work(self) -> int: ...
-    def __init__(self, program: Any, limit: int, budget: int) -> None: ...
     def start(self) -> int: ...
     def accepts(self, state: int) -> bool: ...
     def advance(self, state: int, text: bytes) -> int: ...

@@ -55,11 +55,11 @@ cdef class Trie:
 
 
 cdef struct Tail:
-    # What follows a loop and begins with one byte.
+    # What follows a loop and begins with one byte; each part is made when it is asked for.
     Nodes rests         # each once
     uint8_t* chars      # (tokens of rests): characters before it, at most 255
-    Nodes whole         # the same tokens with the loops before them; made when it is asked for
-    bint has_whole
+    Nodes whole         # the same tokens with the loops before them
+    bint has_rests, has_whole
 
 
 cdef class Slice:
@@ -82,6 +82,7 @@ cdef class Slice:
     cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
     cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)
     cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept
+    cdef Tail* own_tail(self, int byte) except NULL
     cdef Tail* tail(self, Trie trie, int byte) except NULL
     cdef Nodes* whole(self, Trie trie, int byte) except NULL
     cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL

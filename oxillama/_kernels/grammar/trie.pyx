@@ -347,42 +347,46 @@ cdef class Slice:
 
     cdef Tail* tail(self, Trie trie, int byte) except NULL:
         """What leaves the loop with a byte."""
+        cdef Tail* made = self.own_tail(byte)
         cdef int32_t n, k
         cdef Key* keys
-        cdef Tail* made = self.tails[byte]
-        if made:
+        if made.has_rests:
             return made
-        made = <Tail*>calloc(1, sizeof(Tail))
-        if not made:
-            raise MemoryError()
         keys = self.keys_of(trie, byte, False, &n)
         try:
             nodes_build(&made.rests, keys, n)
-            made.chars = <uint8_t*>malloc(n + 1)
-            if not made.chars:
-                raise MemoryError()
+            made.chars = <uint8_t*>grown(NULL, n + 1)
             for k in range(n):
                 made.chars[k] = <uint8_t>keys[k].chars
         finally:
             free(keys)
-        self.tails[byte] = made
-        self.n_bytes += sizeof(Tail) + 5 * n + 12 * made.rests.n
+        made.has_rests = True
+        self.n_bytes += 5 * n + 12 * made.rests.n
         return made
 
     cdef Nodes* whole(self, Trie trie, int byte) except NULL:
         """The tokens that leave the loop with a byte."""
+        cdef Tail* made = self.own_tail(byte)
         cdef int32_t n
         cdef Key* keys
-        cdef Tail* made = self.tail(trie, byte)
-        if not made.has_whole:
-            keys = self.keys_of(trie, byte, True, &n)
-            try:
-                nodes_build(&made.whole, keys, n)
-            finally:
-                free(keys)
-            made.has_whole = True
-            self.n_bytes += 4 * n + 12 * made.whole.n
+        if made.has_whole:
+            return &made.whole
+        keys = self.keys_of(trie, byte, True, &n)
+        try:
+            nodes_build(&made.whole, keys, n)
+        finally:
+            free(keys)
+        made.has_whole = True
+        self.n_bytes += 4 * n + 12 * made.whole.n
         return &made.whole
+
+    cdef Tail* own_tail(self, int byte) except NULL:
+        if self.tails[byte] == NULL:
+            self.tails[byte] = <Tail*>calloc(1, sizeof(Tail))
+            if self.tails[byte] == NULL:
+                raise MemoryError()
+            self.n_bytes += sizeof(Tail)
+        return self.tails[byte]
 
     cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL:
         """The tokens that are all loop and at most ``most`` characters long, ``most`` up to UPTO."""

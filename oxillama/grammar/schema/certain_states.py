@@ -1,8 +1,8 @@
 """States of which it is known that they can be written, though they are of several or combined conditions.
 
 `certain` knows schemas by their keywords. Here a state is brought into its boxes, which takes a small part of
-the time of writing its rule, and each box is looked at: one of simple limits can be written, and refers to
-states that are read off it. So what is combined is written on demand as well.
+the time of writing its rule, and each box is looked at: which states it refers to is read from what will
+write it, and automata that might be too large are made now. So what is combined is written on demand as well.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def replaced(node: Node, change: Callable[[Ref], Node]) -> Node:
         return replace(
             node,
             places=tuple([tuple([_replaced_member(m, change) for m in place]) for place in node.places]),
-            separator=replaced(node.separator, change),
+            separator=None if node.separator is None else replaced(node.separator, change),
             needed=tuple([replaced(item, change) for item in node.needed]),
         )
     return node

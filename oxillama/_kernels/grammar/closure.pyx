@@ -1,0 +1,175 @@
+"""The parser state being made: items are put in, and all that they lead to without a byte.
+
+Items that differ in their stacks only are merged, their stacks united.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.edges cimport COUNT_BITS, ENOUGH, KEEP, MORE, NEXT, ONE
+from oxillama._kernels.grammar.flags cimport CONSUMES, FINAL
+from oxillama._kernels.grammar.item_sets cimport Item, sort_items
+from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.network cimport UNIT
+from oxillama._kernels.grammar.registers cimport FRESH_BIT, MARKS, REGISTER, SOME
+from oxillama._kernels.grammar.stacks cimport ABOVE, BELOW, FRESH, MAX_WIDTH, RESULT_FLAGS, Stacks
+
+from oxillama.errors import GrammarError
+
+
+class NotBuilt(Exception):
+    """An operation came to a unit that is not built yet. It has changed nothing that counts."""
+
+
+cdef class Closure(Stacks):
+    """Makes one parser state at a time: `begin`, `add` and others, `finish`. Parameters: those of `Stacks`."""
+
+    def __cinit__(self, *_arguments, **_named):
+        self.n_heads = MAX_WIDTH
+        while self.n_heads < self.n_states:
+            self.n_heads *= 2
+        self.head = <int32_t*>malloc(4 * self.n_heads)
+        self.mark = <int32_t*>calloc(self.n_heads, 4)
+        if not (self.head and self.mark):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.made)
+        free(self.chain)
+        free(self.queued)
+        free(self.queue)
+        free(self.head)
+        free(self.mark)
+
+    cdef int begin(self) except -1:
+        self.n_made = 0
+        self.n_queue = 0
+        self.made_flags = 0
+        self.made_tape = 0
+        if self.generation == INT32_MAX:  # before the marks of an earlier round count again
+            memset(self.mark, 0, 4 * <size_t>self.n_heads)
+            self.generation = 0
+        self.generation += 1
+        return 0
+
+    cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
+        """Put an item in, or unite its stack with that of its like."""
+        cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
+        ensure(0 <= q < self.n_states and 0 <= p < self.stacks.n)
+        if self.mark[slot] == self.generation:
+            i = self.head[slot]
+            while i >= 0 and (self.made[i].q != q or self.made[i].n != n):
+                i = self.chain[i]
+        if i >= 0:
+            united = self.unite(self.made[i].p, p, 0)
+            if united == self.made[i].p:
+                return 0
+            self.made[i].p = united
+        else:
+            if self.n_made >= self.made_room:
+                self.make_room()
+            i = self.n_made
+            self.n_made += 1
+            self.made[i] = Item(q, n, p)
+            self.queued[i] = 0
+            self.chain[i] = self.head[slot] if self.mark[slot] == self.generation else -1
+            self.head[slot] = i
+            self.mark[slot] = self.generation
+        if not self.queued[i]:
+            self.queued[i] = 1
+            self.queue[self.n_queue] = i
+            self.n_queue += 1
+        return 0
+
+    cdef int make_room(self) except -1:
+        cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.made_room))
+        if self.n_made >= MAX_WIDTH:
+            raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
+        self.made = <Item*>grown(self.made, room * sizeof(Item))
+        self.chain = <int32_t*>grown(self.chain, room * 4)
+        self.queued = <uint8_t*>grown(self.queued, room)
+        self.queue = <int32_t*>grown(self.queue, room * 4)
+        self.made_room = room
+        return 0
+
+    cdef int pop(self, int32_t p) except -1:
+        """Return to wherever a stack says."""
+        cdef int32_t i
+        cdef Item item
+        self.spend(self.stacks.first[p + 1] - self.stacks.first[p])
+        self.made_flags |= self.stacks.flags[p] & RESULT_FLAGS
+        for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
+            item = self.stacks.items[i]
+            self.add(item.q, item.n, item.p)
+        return 0
+
+    cdef int close(self) except -1:
+        """Follow epsilon edges, calls and returns until nothing new comes."""
+        cdef int32_t i, e, n
+        cdef Item item
+        cdef const int32_t* edge
+        while self.n_queue:
+            self.n_queue -= 1
+            i = self.queue[self.n_queue]
+            self.queued[i] = 0
+            item = self.made[i]
+            self.spend(1 + self.epsilon_first[item.q + 1] - self.epsilon_first[item.q]
+                       + self.calls_first[item.q + 1] - self.calls_first[item.q])
+            if self.flags[item.q] & FINAL:
+                self.pop(item.p)
+            for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
+                edge = self.epsilon_edges + 3 * e
+                n = self.after(edge, item.q, item.n)
+                if n >= 0:
+                    self.add(edge[2], n, item.p)
+            for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
+                edge = self.calls + 3 * e
+                n = self.after(edge, item.q, item.n)
+                if n >= 0:
+                    self.add(self.called(edge[0]), 0, self.push(edge[2], n, item.p))
+        return 0
+
+    cdef int called(self, int32_t what) except -1:
+        """The start state of what an edge calls."""
+        if what < UNIT:
+            return what
+        self.missing = what - UNIT
+        if self.missing >= self.network.n_units or self.network.unit_start[self.missing] < 0:
+            raise NotBuilt
+        return self.network.unit_start[self.missing]
+
+    cdef int finish(self) except -1:
+        """The number of the parser state that has been put in."""
+        cdef int32_t i, n = 0
+        self.close()
+        for i in range(self.n_made):
+            if self.flags[self.made[i].q] & CONSUMES:
+                self.made[n] = self.made[i]
+                n += 1
+        sort_items(self.made, n)
+        return self.intern(&self.states, self.made, self.drop_subsumed(self.made, n), self.made_flags)
+
+    cdef inline int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2:
+        """The count that an edge leaves, -1 where the count does not allow it."""
+        cdef int32_t op = edge[1], most
+        if op & REGISTER:
+            n = self.registers.after(op, n, self.slack[q] >> MARKS, self.made_tape)
+            if n >= SOME and n - SOME & FRESH_BIT:
+                self.made_flags |= FRESH
+            return n
+        if n >= ABOVE:
+            if n == BELOW and op & ENOUGH:
+                return -1
+            op = op & COUNT_BITS
+            return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
+        if op & ENOUGH and n < self.least[q]:
+            return -1
+        most = self.most[edge[2]] if op & MORE else -1
+        op = op & COUNT_BITS
+        if op == NEXT:
+            n = min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
+        elif op != KEEP:
+            n = 1 if op == ONE else 0
+        return -1 if 0 <= most < n else n

@@ -1,0 +1,85 @@
+"""The stacks of a grammar's parser states, as other kernels see them."""
+
+from libc.stdint cimport int32_t, uint8_t
+
+from oxillama._kernels.grammar.item_sets cimport Item, Pool
+from oxillama._kernels.grammar.network cimport Network
+from oxillama._kernels.grammar.registers cimport Registers
+from oxillama._kernels.grammar.rows cimport Rows
+
+cdef enum:
+    MAX_WIDTH = 4096   # items of one parser state or stack
+    BOTTOM = 0         # the stack on which the root ends
+    OPEN = 1           # a stack of which nothing is known
+    ACCEPTS = 1        # flag: the text may end here
+    DEPENDENT = 2      # flag: what follows depends on the open stack
+    RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
+    ABSTRACT = 4       # flag: an item has an abstract count
+    REGISTERED = 8     # flag: a container whose members are told apart by their texts is open
+    TAPED = 16         # flag: ... and a value in it is under way, so that its bytes are kept
+    FRESH = 32         # flag: ... with an abstract register, and what came within the token matters
+    ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
+    BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token brings it to m
+
+
+cdef struct Pair:
+    int32_t a, b, union_
+
+
+cdef class Stacks:
+    cdef Pool stacks, states
+    cdef Rows rows           # the parser state after each byte
+    cdef int32_t states_room
+    cdef readonly int n_states
+    cdef uint8_t* labels
+    cdef int32_t* flags
+    cdef int32_t* least
+    cdef int32_t* most
+    cdef int32_t* slack
+    cdef int32_t* byte_edges
+    cdef int32_t* byte_first
+    cdef int32_t* token_edges
+    cdef int32_t* token_first
+    cdef int32_t* calls
+    cdef int32_t* calls_first
+    cdef int32_t* epsilon_edges
+    cdef int32_t* epsilon_first
+    cdef object program
+    cdef Network network     # whose arrays the pointers above point into
+    cdef Py_ssize_t network_bytes
+    # members of containers that are told apart
+    cdef Registers registers
+    cdef int32_t* tapes      # (states): the bytes since the first value under way began, 0 if none is
+    cdef uint8_t* verdicts   # (states): whether a TAPED one can be gone on from: 1 yes, 2 no, 0 not known yet
+    cdef int32_t made_tape
+    cdef Py_ssize_t register_bytes
+    cdef dict open_values    # by stack: the registers in it that have a value under way
+    cdef dict abstracts      # by stack: the same with abstract registers
+    # unions of stacks made so far
+    cdef Pair* pairs
+    cdef int32_t pairs_size, n_pairs
+    cdef readonly Py_ssize_t n_bytes, limit
+    cdef public Py_ssize_t budget
+    cdef Py_ssize_t allowed, left  # work of the operation under way
+    cdef Py_ssize_t done           # work of the operations before
+
+    cdef int read_network(self) except -1
+    cdef int catch_up(self) except -1
+    cdef bint is_register(self, int32_t q) noexcept
+    cdef bint is_told_apart(self, int32_t q) noexcept
+    cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept
+    cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
+    cdef int unite(self, int32_t a, int32_t b, int depth) except -1
+    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
+    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
+    cdef int charge(self, Py_ssize_t more) except -1
+    cdef void allow(self, Py_ssize_t work) noexcept
+    cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1
+
+    cdef inline int spend(self, Py_ssize_t work) except -1:
+        self.left -= work
+        if self.left < 0:
+            self.raise_overspent()
+        return 0
+
+    cdef int raise_overspent(self) except -1

@@ -1,0 +1,284 @@
+"""The stacks of a grammar's parser states.
+
+An item is (RTN state, count, stack). A stack is a set, too, of (return state, its count, the stack below): the
+graph-structured stack of Tomita's parser. Parser states and stacks are kept once and known by their numbers
+(hash-consed). All callers of a subnetwork at one place share a stack, so ambiguity widens sets and does not multiply
+them. A return after which nothing is left to read is not pushed (a tail call), so right recursion needs no stack.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from oxillama._kernels.grammar.flags cimport ENDS_ALWAYS, ENDS_IF_ENOUGH, PURE_FINAL
+from oxillama._kernels.grammar.item_sets cimport (
+    Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items,
+)
+from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.network cimport Network
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, SOME, Registers
+from oxillama._kernels.grammar.rows cimport add_row, rows_alloc, rows_free
+
+from oxillama.errors import GrammarError
+
+cdef enum:
+    LOOK_BACK = 8          # items that one is compared with to see whether they subsume it
+    MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
+
+cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
+
+
+cdef class Stacks:
+    """The sets of items of a program, with the limits of what they may take.
+
+    Parameters
+    ----------
+    program : oxillama.grammar.program.Program
+    limit : bytes of memory beyond which GrammarError is raised, at most 2**32
+    budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
+        an edge followed, a trie node visited, or 64 words of a mask added to another.
+    """
+
+    def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
+        self.program = program
+        if not 0 <= limit <= MOST_BYTES:
+            raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
+        self.limit, self.budget, self.allowed, self.left = limit, budget, budget, budget
+        self.network = Network(program)
+        self.registers = Registers()
+        self.open_values, self.abstracts = {}, {}
+        self.read_network()
+        self.pairs_size = 256
+        self.pairs = <Pair*>calloc(self.pairs_size, sizeof(Pair))
+        if not self.pairs:
+            raise MemoryError()
+        pool_alloc(&self.stacks)
+        pool_alloc(&self.states)
+        rows_alloc(&self.rows)
+        self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
+        self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
+        self.intern(&self.states, NULL, 0, 0)  # DEAD
+
+    def __dealloc__(self):
+        pool_free(&self.stacks)
+        pool_free(&self.states)
+        rows_free(&self.rows)
+        free(self.tapes)
+        free(self.verdicts)
+        free(self.pairs)
+
+    cdef int read_network(self) except -1:
+        """Take over where the arrays of the network are now."""
+        cdef Network net = self.network
+        self.n_states = net.n_states
+        self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
+        self.slack = net.slack
+        self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
+        self.token_edges, self.token_first = net.tokens.rows, net.tokens.first
+        self.calls, self.calls_first = net.calls.rows, net.calls.first
+        self.epsilon_edges, self.epsilon_first = net.epsilon.rows, net.epsilon.first
+        self.charge(net.held() - self.network_bytes)
+        self.network_bytes = net.held()
+        return 0
+
+    cdef int catch_up(self) except -1:
+        """Read the pieces that were built since, for other parser states too."""
+        if self.program.units is not None and self.network.catch_up():
+            self.read_network()
+        return 0
+
+    # ------------------------------------------------------------------ limits
+
+    cdef int charge(self, Py_ssize_t more) except -1:
+        self.n_bytes += more
+        if self.n_bytes > self.limit:
+            raise GrammarError(f"grammar: expected at most {self.limit >> 20} MB of parser states, got more")
+        return 0
+
+    cdef void allow(self, Py_ssize_t work) noexcept:
+        """Begin an operation that may take so much work."""
+        self.done += self.allowed - self.left
+        self.allowed = self.left = work
+
+    cdef int raise_overspent(self) except -1:
+        raise GrammarError(f"grammar: expected at most {self.budget} units of work for a mask or a token, got more")
+
+    # ------------------------------------------------------------------ sets, each kept once
+
+    cdef inline bint is_register(self, int32_t q) noexcept:
+        """Whether the count of an RTN state is a register."""
+        return self.least[q] != 0 and self.most[q] == 0
+
+    cdef inline bint is_told_apart(self, int32_t q) noexcept:
+        """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
+        return self.is_register(q) and self.slack[q] & BY_TEXT
+
+    cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
+        """The number of a set of sorted items."""
+        cdef uint64_t slot
+        cdef int32_t i, end, tape = 0
+        for i in range(n):
+            flags |= self.stacks.flags[items[i].p] & (ABSTRACT | REGISTERED | TAPED | FRESH)
+            if self.is_register(items[i].q):
+                if items[i].n >= SOME:
+                    flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
+                elif self.is_told_apart(items[i].q):
+                    flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
+            elif items[i].n >= ABOVE:
+                flags |= ABSTRACT
+        if pool == &self.states and flags & TAPED:
+            tape = self.made_tape
+        if self.registers.n_bytes > self.register_bytes:
+            self.charge(self.registers.n_bytes - self.register_bytes)
+            self.register_bytes = self.registers.n_bytes
+        slot = hashed(items, n, flags, tape) & (pool.table_size - 1)
+        while pool.table[slot] >= 0:
+            i = pool.table[slot]
+            if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
+                    and (pool != &self.states or self.tapes[i] == tape)
+                    and (n == 0 or memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0)):
+                return i
+            slot = (slot + 1) & (pool.table_size - 1)
+        i = pool.n
+        end = pool.first[i] + n
+        self.charge(n * sizeof(Item) + 16)
+        if pool == &self.states:
+            self.charge(5 + add_row(&self.rows, i, self.network, items, n))
+        if end > pool.items_room:
+            pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
+            pool.items_room = 2 * end
+        if i + 2 > pool.room:
+            pool.first = <int32_t*>grown(pool.first, 2 * <Py_ssize_t>pool.room * 4)
+            pool.flags = <uint8_t*>grown(pool.flags, 2 * <Py_ssize_t>pool.room)
+            pool.room *= 2
+        if pool == &self.states and i >= self.states_room:
+            self.states_room = max(64, 2 * self.states_room)
+            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.states_room * 4)
+            self.verdicts = <uint8_t*>grown(self.verdicts, self.states_room)
+        if n > 0:  # ``items`` may be NULL
+            memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
+        pool.first[i + 1] = end
+        pool.flags[i] = flags
+        pool.table[slot] = i
+        pool.n += 1
+        if pool == &self.states:
+            self.tapes[i], self.verdicts[i] = tape, 0
+        if 2 * pool.n > pool.table_size:
+            rehash(pool, self.tapes if pool == &self.states else NULL)
+        return i
+
+    # ------------------------------------------------------------------ unions
+
+    cdef int push(self, int32_t q, int32_t n, int32_t p) except -1:
+        """The stack of those who return to (q, n) and then to ``p``."""
+        cdef int32_t one, flags = self.flags[q]
+        if flags & PURE_FINAL:
+            return p
+        one = self.single(q, n, p)
+        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.least[q]):
+            return self.unite(one, p, 0)
+        return one
+
+    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1:
+        cdef Item item = Item(q, n, p)
+        return self.intern(&self.stacks, &item, 1, 0)
+
+    cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
+        """The stack of all that are in either."""
+        cdef uint64_t slot
+        cdef int32_t i, j, m, n = 0, united
+        cdef Item x, y
+        cdef Item* merged
+        if a == b:
+            return a
+        if a > b:
+            a, b = b, a
+        slot = mixed(<uint64_t>a << 32 | <uint32_t>b) & (self.pairs_size - 1)
+        while self.pairs[slot].b:
+            if self.pairs[slot].a == a and self.pairs[slot].b == b:
+                return self.pairs[slot].union_
+            slot = (slot + 1) & (self.pairs_size - 1)
+        i, m = self.stacks.first[a], self.stacks.first[b]
+        self.spend(1 + self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m)
+        merged = <Item*>malloc(
+            sizeof(Item) * (self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m + 1)
+        )
+        if not merged:
+            raise MemoryError()
+        try:
+            j = m
+            while i < self.stacks.first[a + 1] or j < self.stacks.first[b + 1]:
+                if j == self.stacks.first[b + 1]:
+                    merged[n] = self.stacks.items[i]
+                    i += 1
+                elif i == self.stacks.first[a + 1]:
+                    merged[n] = self.stacks.items[j]
+                    j += 1
+                else:
+                    x, y = self.stacks.items[i], self.stacks.items[j]
+                    if x.q == y.q and x.n == y.n and (x.p == y.p or depth < MAX_UNION_DEPTH):
+                        united = self.unite(x.p, y.p, depth + 1)
+                        merged[n] = Item(x.q, x.n, united)
+                        i += 1
+                        j += 1
+                    elif item_order(&x, &y) < 0:
+                        merged[n] = x
+                        i += 1
+                    else:
+                        merged[n] = y
+                        j += 1
+                n += 1
+            sort_items(merged, n)
+            n = self.drop_subsumed(merged, n)
+            if n > MAX_WIDTH:
+                raise GrammarError(f"grammar: expected at most {MAX_WIDTH} returns in a stack, got more")
+            united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
+        finally:
+            free(merged)
+        self.remember(a, b, united)
+        return united
+
+    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1:
+        cdef Pair* old = self.pairs
+        cdef int32_t i, old_size = self.pairs_size
+        if 2 * self.n_pairs >= self.pairs_size:
+            self.charge(old_size * sizeof(Pair))
+            self.pairs = <Pair*>calloc(2 * old_size, sizeof(Pair))
+            if not self.pairs:
+                self.pairs = old
+                raise MemoryError()
+            self.pairs_size = 2 * old_size
+            for i in range(old_size):
+                if old[i].b:
+                    put_pair(self.pairs, self.pairs_size, old[i])
+            free(old)
+        put_pair(self.pairs, self.pairs_size, Pair(a, b, united))
+        self.n_pairs += 1
+        return 0
+
+    cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
+        """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""
+        cdef int32_t i, j, kept = 0
+        cdef Item item
+        cdef bint covered
+        for i in range(n):
+            item = items[i]
+            covered = False
+            if self.most[item.q] > 0 and item.n < ABOVE:
+                j = kept - 1
+                while j >= max(0, kept - LOOK_BACK) and items[j].q == item.q and items[j].n >= self.least[item.q]:
+                    covered = covered or items[j].p == item.p
+                    j -= 1
+            if not covered:
+                items[kept] = item
+                kept += 1
+        return kept
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
+    cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)
+    while pairs[slot].b:
+        slot = (slot + 1) & (size - 1)
+    pairs[slot] = pair
