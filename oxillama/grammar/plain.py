@@ -55,7 +55,9 @@ def _plain(value: Any) -> Any:
 def _read(wanted: Any, plain: Any, depth: int) -> Any:
     """A value of a type; ``depth`` nodes are around it."""
     if isinstance(wanted, UnionType) and type(None) in get_args(wanted):
-        return None if plain is None else _read(get_args(wanted)[0], plain, depth)
+        if plain is None:
+            return None
+        wanted = int if int in get_args(wanted) else Node
     if wanted in (int, bool, str):
         if type(plain) is not wanted or (wanted is int and not 0 <= plain <= MOST):
             raise ValueError(f"expected {wanted.__name__}, got {plain!r:.80}")

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
@@ -28,6 +27,7 @@ from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
 from oxillama._kernels.grammar.languages import Language, determinise
 from oxillama._kernels.grammar.mask_pool import MaskPool
