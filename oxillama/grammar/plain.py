@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import repeat
+from operator import or_
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -55,7 +56,8 @@ def _plain(value: Any) -> Any:
 def _read(wanted: Any, plain: Any, depth: int) -> Any:
     """A value of a type; ``depth`` nodes are around it."""
     if isinstance(wanted, UnionType) and type(None) in get_args(wanted):
-        return None if plain is None else _read(get_args(wanted)[0], plain, depth)
+        held = [one for one in get_args(wanted) if one is not type(None)]
+        return None if plain is None else _read(reduce(or_, held), plain, depth)
     if wanted in (int, bool, str):
         if type(plain) is not wanted or (wanted is int and not 0 <= plain <= MOST):
             raise ValueError(f"expected {wanted.__name__}, got {plain!r:.80}")

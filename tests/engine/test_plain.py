@@ -195,7 +195,8 @@ def test_rules_may_be_as_deep_as_a_grammar_and_no_deeper() -> None:
     with pytest.raises(GrammarError, match="inside each other"):
         rules_of({"root": "r", "rules": [["r", node]]})
     several = {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}, "maxItems": 2}
-    for grammar in (Grammar.json(), Grammar.from_json_schema({"items": several, "minItems": 2})):
+    ordered = {"properties": {"a": {}, "b": several}, "minProperties": 1}
+    for grammar in (Grammar.json(), *map(Grammar.from_json_schema, ({"items": several}, ordered))):
         assert rules_of(json.loads(json.dumps(plain_rules(grammar.rules)))) == grammar.rules
 
 

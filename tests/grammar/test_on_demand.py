@@ -197,8 +197,8 @@ SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": 
             "more than 8 patterns tell its properties",
         ),
         (
-            {"patternProperties": {"a.{12}$": {"type": "null"}}},
-            "#/properties/a/items/patternProperties: expected an automaton of at most 50000 states",
+            {"patternProperties": {"a.{20}$": {"type": "null"}}},
+            "#/properties/a/items/patternProperties: expected an automaton of at most",
         ),
         ({"multipleOf": 123456789}, "#/properties/a/items/multipleOf: cannot be enforced"),
         ({"contains": {}, "minContains": 3000}, "its arrays need more than 2000 states"),

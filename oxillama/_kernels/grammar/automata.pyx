@@ -15,7 +15,6 @@ from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport REGISTER
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
 
 
 cdef class Automata:
@@ -106,7 +105,11 @@ cdef class Automata:
             ]
             graph.append(begins)
             local = local or len(begins) > 0
-        if not local or not cycles(graph):
+        if not local:
+            return 0
+        # Here, because the package of this module imports the kernels.
+        from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
+        if not cycles(graph):
             return 0
         states = [State() for _ in range(self.n)]
         for kind in range(KINDS):

@@ -28,7 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
+from oxillama._kernels.grammar.trie cimport UPTO, Node, Nodes, Slice, Tail, Trie
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -284,24 +284,25 @@ cdef class Matcher:
     cdef int follow(self, int32_t state, int32_t node, int level, Found* out) except -1:
         """Go on below a node with the parser state reached there, whose own tokens have been added."""
         cdef Nodes* nodes = &self.trie.nodes
+        cdef Node at = nodes.at[node]
         if self.states.states.flags[state] & DEPENDENT:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
-        if nodes.at[node].skip == node + 1 or out.overflow:
+        if at.skip == node + 1 or out.overflow:
             return 0
-        if nodes.at[node].skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
+        if at.skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
-        return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out)
+        return self.walk(state, nodes, node + 1, at.skip, at.depth, level, out)
 
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
         """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
-        cdef Nodes* nodes = dependent.nodes
+        cdef Node at
         cdef int32_t i = 0, index
         cdef Found found
         if not dependent.loop:
+            at = dependent.nodes.at[dependent.node]
             i = dependent.node + 1
-            if nodes.at[dependent.node].skip - i <= MANY:
-                return self.walk(state, nodes, i, nodes.at[dependent.node].skip, nodes.at[dependent.node].depth, level, out,
-                                 dependent.part)
+            if at.skip - i <= MANY:
+                return self.walk(state, dependent.nodes, i, at.skip, at.depth, level, out, dependent.part)
         index = self.cache.find(-1 - dependent.part, i, state)
         if index < 0:
             begin(&found)

@@ -138,8 +138,8 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n + self.valid.n_bytes
-        return own + self.slice_bytes()
+        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n
+        return own + self.valid.n_bytes + self.slice_bytes()
 
     cdef Py_ssize_t slice_bytes(self) except -1:
         cdef Slice part

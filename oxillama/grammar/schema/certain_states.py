@@ -65,7 +65,7 @@ class CertainStates:
     def find(self, state: State) -> Found | None:
         self.below = {}
         ways: list[Node] = []
-        for kind in TOP:
+        for kind in self.writer.expander.asked(state):
             for box in self.writer.expander.of_state(state, kind):
                 needs = ANYHOW if box == TOP[kind] else self.box(box)
                 if needs is None:

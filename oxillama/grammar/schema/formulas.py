@@ -113,6 +113,14 @@ class Expander:
         self.depth = 0
         self.meets = 0
 
+    def asked(self, state: State) -> Iterable[str]:
+        """The types of values that a state has to be asked about; it has none of the others."""
+        if len(state) == 1:
+            (condition,) = state
+            if condition.positive and isinstance(condition.what, Schema):
+                return self.kinds(condition.what)
+        return TOP
+
     def of_state(self, state: State, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a state."""
         if len(state) == 1:

@@ -132,7 +132,7 @@ class Writer:
         """A name for a rule, after the last part of a path."""
         if len(self.rules) + len(self.queue) > MAX_RULES:
             raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
-        word = path.rpartition("/")[2].lower()
+        word = path.rpartition("/")[2].lower().rstrip("-")
         if not (word.isalnum() and word.isascii() and len(word) <= 40):
             word = re.sub("[^a-z0-9]+", "-", word).strip("-")[:40] or "value"
         self.counts[word] = self.counts.get(word, 0) + 1
@@ -161,7 +161,7 @@ class Writer:
     def body(self, state: State) -> Node:
         """All texts of the values that meet a state."""
         found: list[Node] = []
-        for kind in TOP:
+        for kind in self.expander.asked(state):
             boxes = self.expander.of_state(state, kind)
             if boxes == (TOP[kind],):
                 found.append(self.any_of_kind(kind))
