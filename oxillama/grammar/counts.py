@@ -8,41 +8,9 @@ enough together; for all others it is counted by the automaton's states, up to t
 
 from __future__ import annotations
 
-from collections import deque
-
+from oxillama._kernels.grammar.languages import meet
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import NEVER, Counted, Dfa, has_characters
-
-MAX_STATES = 20_000  # of an automaton that counts up to a lower bound
-
-
-def to_the_end(dfa: Dfa, whole: int) -> list[int | None]:
-    """For each state, the fewest characters to an accepting one; None where there is no way.
-
-    Parameters
-    ----------
-    dfa : an automaton.
-    whole : edges into states below this number complete a character; others do not.
-    """
-    sources: list[list[int]] = [[] for _ in range(dfa.n_states)]
-    for state, edges in enumerate(dfa.edges):
-        for first, last, target in edges:
-            if has_characters(first, last):
-                sources[target].append(state)
-    needs: list[int | None] = [None] * dfa.n_states
-    todo: deque[tuple[int, int]] = deque((state, 0) for state in dfa.accepting)
-    while todo:
-        state, need = todo.popleft()
-        if needs[state] is not None:
-            continue
-        needs[state] = need
-        for source in sources[state]:
-            if needs[source] is None:
-                if state < whole:
-                    todo.append((source, need + 1))
-                else:
-                    todo.appendleft((source, need))
-    return needs
 
 
 def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
@@ -50,19 +18,18 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
 
     Raises
     ------
-    GrammarError : the lower bound needs an automaton of more than `MAX_STATES` states.
+    GrammarError : the lower bound needs an automaton of too many states.
     """
-    needs = to_the_end(dfa, dfa.n_states)
+    if least == 0 and most is None:
+        return dfa if dfa.holds_text() else NEVER
+    needs = dfa.to_the_end()
     if needs[0] is None or (most is not None and needs[0] > most):
         return NEVER
     if least > needs[0] and not _goes_on(dfa, needs, least, most):
         try:
-            dfa = _live(unrolled(Counted(dfa, dfa.n_states, least, None), MAX_STATES))
-        except GrammarError:
-            raise GrammarError(
-                f"minLength: expected a bound for {MAX_STATES} states to count to, got {least}"
-            ) from None
-        return within(dfa, 0, most)
+            return within(meet([dfa], least=least), 0, most)
+        except GrammarError as error:
+            raise GrammarError(f"minLength: {error}") from None
     if least <= needs[0]:
         least = 0
         if most is None or _is_short(dfa, most):
@@ -105,21 +72,6 @@ def _is_short(dfa: Dfa, most: int) -> bool:
     return len(todo) == len(rows) and max(longest) <= most
 
 
-def _live(dfa: Dfa) -> Dfa:
-    """Without the states from which no string ends."""
-    needs = to_the_end(dfa, dfa.n_states)
-    if needs[0] is None:
-        return NEVER
-    kept = [state for state, need in enumerate(needs) if need is not None]
-    number = {state: i for i, state in enumerate(kept)}
-    rows = dfa.edges
-    edges = tuple(
-        tuple((first, last, number[target]) for first, last, target in rows[state] if target in number)
-        for state in kept
-    )
-    return Dfa(edges, (number[state] for state in dfa.accepting if state in number))
-
-
 def unrolled(node: Counted, limit: int) -> Dfa:
     """The same strings, every count a state of its own.
 
@@ -127,7 +79,7 @@ def unrolled(node: Counted, limit: int) -> Dfa:
     ------
     GrammarError : that needs more than ``limit`` states.
     """
-    needs = to_the_end(node.dfa, node.whole)
+    needs = node.dfa.to_the_end(node.whole)
     cap = node.least if node.most is None else node.most
     number = {(0, 0): 0}
     order = [(0, 0)]

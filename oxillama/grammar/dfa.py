@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
-from oxillama._kernels.grammar.dfa import of_texts, reduced
+from oxillama._kernels.grammar.dfa import of_texts
 from oxillama._kernels.grammar.languages import Language as Language
-from oxillama._kernels.grammar.languages import determinise as determinise
-from oxillama.errors import GrammarError
-from oxillama.grammar.codepoints import union
+from oxillama._kernels.grammar.languages import meet as meet
 from oxillama.grammar.rules import Dfa, Node
 
-MAX_STATES = 4_000  # of a machine
 MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
 
@@ -33,39 +30,19 @@ def language(node: Node) -> Language:
     return known[1]
 
 
+def automaton(node: Node) -> Dfa:
+    """The deterministic automaton of an expression.
+
+    Raises
+    ------
+    GrammarError : it would need too many states.
+    """
+    return node if isinstance(node, Dfa) else language(node).automaton()
+
+
 @lru_cache(maxsize=64)
 def _language(node: Node) -> Language:
     return Language(node)
-
-
-def from_steps(
-    start: object,
-    step: Callable[[object, str], object | None],
-    accepts: Callable[[object], bool],
-    alphabet: Sequence[str],
-) -> Dfa:
-    """The automaton of a machine over a few characters, given in groups that it does not tell apart.
-
-    ``step`` gives the next state or None.
-    """
-    number: dict[object, int] = {start: 0}
-    order = [start]
-    table: list[list[int]] = []
-    for state in order:  # grows while it is read
-        row = []
-        for group in alphabet:
-            target = step(state, group[0])
-            if target is not None and target not in number:
-                number[target] = len(order)
-                order.append(target)
-                if len(order) > MAX_STATES:
-                    raise GrammarError(f"expected at most {MAX_STATES} states for a number, got more")
-            row.append(-1 if target is None else number[target])
-        table.append(row)
-    dead = len(table)
-    table = [[dead if t < 0 else t for t in row] for row in table] + [[dead] * len(alphabet)]
-    accepting = [number[state] for state in order if accepts(state)]
-    return reduced(table, accepting, [union([(ord(c), ord(c)) for c in group]) for group in alphabet])
 
 
 def number_of_texts(dfa: Dfa) -> int | None:

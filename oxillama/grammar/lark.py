@@ -13,14 +13,14 @@ import re
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import EMPTY
 from oxillama.grammar.grammar_text import TokenIds
 from oxillama.grammar.lark_items import LarkItems
 from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
@@ -253,9 +253,11 @@ class _Parser(LarkItems):
         nodes = [self.inlined(node, ()) for _, node in items]
         if any(isinstance(one, Ref) for node in nodes for one in walk(node)):
             self.fail("expected parts without %regex", start)
-        wanted = [must for must, _ in items]
         try:
-            return determinise([language(node) for node in nodes], lambda found: list(found) == wanted)
+            parts: tuple[list[Dfa], list[Dfa]] = [], []
+            for (must, _), node in zip(items, nodes):
+                parts[not must].append(automaton(node))
+            return meet(*parts)
         except GrammarError as error:
             self.fail(str(error), start)
 

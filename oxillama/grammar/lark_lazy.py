@@ -14,7 +14,7 @@ from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANY, ANYTHING
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Seq, Tokens
 
@@ -46,8 +46,7 @@ def cut_lazily(
         if not _is_text(node):
             raise GrammarError(f"expected only terminals where the lazy rule {lazy[others[0]]} may stand")
         beyond = Seq((ANY, ANYTHING)) if one in lazy else ANYTHING
-        cuts = [language(Seq((terminals[other], beyond))) for other in others]
-        dfa = determinise([language(node), *cuts], lambda has: has[0] and not any(has[1:]))
+        dfa = meet([automaton(node)], [automaton(Seq((terminals[other], beyond))) for other in others])
         found[one] = _shortest(dfa) if one in lazy else dfa
     return found
 
@@ -66,7 +65,7 @@ def _is_text(node: Node) -> bool:
 def _overlap(a: Node, b: Node) -> bool:
     """Whether some text, or a token, may match both."""
     if _is_text(a) and _is_text(b):
-        return determinise([language(a), language(b)], all).holds_text()
+        return meet([automaton(a), automaton(b)]).holds_text()
     return isinstance(a, Tokens) == isinstance(b, Tokens)
 
 

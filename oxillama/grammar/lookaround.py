@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oxillama._kernels.grammar.dfa import reduced
+from oxillama._kernels.grammar.machines import reduced
 from oxillama.errors import GrammarError
 from oxillama.grammar.anchors import assertions, pieces
 from oxillama.grammar.codepoints import EVERYTHING, WORD, Ranges, classes_of, contains
-from oxillama.grammar.dfa import MAX_STATES, determinise, language
+from oxillama.grammar.dfa import automaton
 from oxillama.grammar.expressions import ANYTHING, EMPTY, Assertion, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 MAX_PLACES = 10_000  # of an expression, its repetitions written out
-MAX_WAYS = 500  # ways of one state
+MAX_STATES = 4_000
+MAX_WAYS = 500  # of one state
 START, OTHER, IN_WORD = range(3)  # what stands before a place: nothing, a character, one of a word
 
 Promise = tuple[int, int, bool]  # an automaton, its state, whether the rest must lead it to acceptance
@@ -97,7 +98,7 @@ class _Reader:
             raise self.fail("a lookbehind that looks around itself is not supported", one.at)
         self.behind[one] = len(self.promised)
         read = alternatives([way.whole(after=EMPTY) for way in ways])
-        self.promised.append(determinise([language(read)], all))
+        self.promised.append(automaton(read))
 
     # ------------------------------------------------------------------ the expression's places
 

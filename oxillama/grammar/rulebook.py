@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANYTHING, sequence
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Dfa, Node, Part, Ref, Rules, Text
@@ -86,7 +86,7 @@ def texts_without(stops: tuple[str, ...], begins: tuple[str, ...] = (), blank: b
     absent += [] if blank else [parse_regex(SPACE + "*", search=False)]
     if not absent:
         return Dfa((((0, 0x10FFFF, 0),),), frozenset({0}))
-    return determinise([language(node) for node in absent], lambda verdicts: not any(verdicts))
+    return meet([], [automaton(node) for node in absent])
 
 
 SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"

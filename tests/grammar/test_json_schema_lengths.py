@@ -10,8 +10,8 @@ import re
 import pytest
 
 from oxillama.grammar import Grammar
-from oxillama.grammar.counts import to_the_end, within
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.counts import within
+from oxillama.grammar.dfa import automaton
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import NEVER, Counted, Dfa
 from tests.grammar.test_counted_runs import check
@@ -51,7 +51,7 @@ def test_bounds_are_exact(pattern: str) -> None:
             for text in texts
             if re.fullmatch(pattern, text) and least <= len(text) and (most is None or len(text) <= most)
         ]
-        dfa = determinise([language(parse_regex(pattern, search=False))], all)
+        dfa = automaton(parse_regex(pattern, search=False))
         if within(dfa, least, most) == NEVER:
             assert not good
             continue
@@ -73,15 +73,14 @@ def test_bounds_are_exact(pattern: str) -> None:
     ],
 )
 def test_where_the_count_is(pattern: str, least: int, most: int, counted: bool) -> None:
-    dfa = determinise([language(parse_regex(pattern, search=False))], all)
+    dfa = automaton(parse_regex(pattern, search=False))
     assert isinstance(within(dfa, least, most), Counted) is counted
 
 
 def test_the_way_to_the_end_counts_whole_characters() -> None:
-    spelled = Dfa(
-        (((92, 92, 2), (97, 97, 1)), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1})
-    )
-    assert to_the_end(spelled, 2) == [1, 0, 1, 2]
+    spelled = Dfa((((92, 92, 2),), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1}))
+    assert spelled.to_the_end(2) == [1, 0, 1, 2]
+    assert spelled.to_the_end() == [2, 0, 1, 3]
 
 
 def test_emails_of_any_shape_within_a_bound() -> None:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from oxillama._kernels.grammar.classes import Classes
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
@@ -28,12 +29,14 @@ from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
-from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
-from oxillama._kernels.grammar.languages import Language, determinise
+from oxillama._kernels.grammar.dfa import Dfa, of_texts
+from oxillama._kernels.grammar.languages import Language, meet
+from oxillama._kernels.grammar.machines import Machine, reduced
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
+from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.stacks import Stacks
@@ -710,12 +713,30 @@ def of_dfa() -> dict[str, Maker]:
     return {
         "Dfa": lambda: Call(Dfa, edges=edges, accepting={1}),
         "Dfa.size": lambda: Call(made.size),
+        "Dfa.to_the_end": lambda: Call(made.to_the_end, optional="spelled", spelled=1),
         "Dfa.accepts_empty": lambda: Call(made.accepts_empty),
         "Dfa.holds_text": lambda: Call(made.holds_text),
         "of_texts": lambda: Call(of_texts, texts=("a", "ab"), others=True),
+    }
+
+
+def of_classes() -> dict[str, Maker]:
+    return {"Classes": lambda: Call(Classes)}
+
+
+def of_machines() -> dict[str, Maker]:
+    return {
+        "Machine": lambda: Call(Machine),
         "reduced": lambda: Call(
-            reduced, table=((0, 1), (1, 1)), accepting={1}, classes=(((97, 97),), ((98, 99),))
+            reduced, table=((0, 1), (1, -1)), accepting={1}, classes=(((97, 97),), ((98, 99),))
         ),
+    }
+
+
+def of_numbers() -> dict[str, Maker]:
+    return {
+        "compared": lambda: Call(compared, bound="12.5", positive=4, negative=0, exponents=True),
+        "multiples": lambda: Call(multiples, sizes="modulus places", modulus=25, places=1),
     }
 
 
@@ -724,8 +745,15 @@ def of_languages() -> dict[str, Maker]:
     return {
         "Language": lambda: Call(Language, node=Chars(((97, 122),))),
         "Language.accepts": lambda: Call(made.accepts, sizes="text", text="a"),
-        "determinise": lambda: Call(
-            determinise, optional="most", sizes="least most", languages=(made,), accept=all, least=1, most=3
+        "Language.automaton": lambda: Call(made.automaton),
+        "meet": lambda: Call(
+            meet,
+            optional="most",
+            sizes="least most",
+            wanted=(made.automaton(),),
+            unwanted=(),
+            least=1,
+            most=3,
         ),
     }
 
@@ -742,7 +770,7 @@ def of_nodes() -> dict[str, Maker]:
 
 
 def of_spelling() -> dict[str, Maker]:
-    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), every_way=False)}
+    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), ways=0)}
 
 
 def of_network() -> dict[str, Maker]:
@@ -822,6 +850,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
+    "grammar.classes": of_classes,
     "grammar.characters": dict,
     "grammar.closure": of_closure,
     "grammar.corrections": of_corrections,
@@ -831,12 +860,14 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
+    "grammar.machines": of_machines,
     "grammar.mask_cache": of_mask_cache,
     "grammar.mask_pool": of_mask_pool,
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
+    "grammar.numbers": of_numbers,
     "grammar.pruning": dict,
     "grammar.registers": of_registers,
     "grammar.rows": dict,
@@ -1045,7 +1076,10 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Product", "Speller"}
+INNER = {
+    *("Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
+    *("Comparison", "Remainders"),
+}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

@@ -23,7 +23,6 @@ from oxillama._kernels.grammar.registers cimport (
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.counts import to_the_end
 from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
@@ -300,7 +299,7 @@ cdef class Builder(Characters):
         A state's bound is that of the whole less the characters that it needs to an end. So no bound is passed
         from which there is no end, and a count is far from all bounds if it is far from the lowest.
         """
-        cdef list needs = to_the_end(node.dfa, node.whole), states = []
+        cdef list needs = node.dfa.to_the_end(node.whole), states = []
         cdef tuple rows = node.dfa.edges
         cdef int32_t end = self.new(), furthest = 1 + max([one for one in needs if one is not None], default=0)
         cdef int32_t needed, count, i

@@ -27,4 +27,3 @@ cdef class Dfa:
 
 
 cdef Dfa made(int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends)
-cdef Dfa of_table(const int32_t* rows, int32_t n, const uint8_t* accepting, object classes)

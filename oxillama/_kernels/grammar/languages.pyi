@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oxillama._kernels.grammar.dfa import Dfa
 from oxillama.grammar.rules import Node
@@ -6,11 +6,9 @@ from oxillama.grammar.rules import Node
 class Language:
     n_positions: int
     def __init__(self, node: Node) -> None: ...
+    def automaton(self) -> Dfa: ...
     def accepts(self, text: str) -> bool: ...
 
-def determinise(
-    languages: Sequence[Language],
-    accept: Callable[[tuple[bool, ...]], bool],
-    least: int = 0,
-    most: int | None = None,
+def meet(
+    wanted: Sequence[Dfa], unwanted: Sequence[Dfa] = (), least: int = 0, most: int | None = None
 ) -> Dfa: ...

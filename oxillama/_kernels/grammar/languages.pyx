@@ -1,27 +1,28 @@
-"""Boolean combinations of regular languages as deterministic automata.
+"""Regular languages: expressions over characters, and boolean combinations of deterministic automata.
 
 A `Language` is an expression of rules (no references) compiled to a nondeterministic automaton without free
-moves, one state per position of a character (Glushkov, 1961); sets of states are rows of bits. `determinise` runs
-several of them side by side with an optional count of characters, and a test of their verdicts says what is
-accepted: that makes intersection, union, complement and bounds of length one construction.
+moves, one state per position of a character (Glushkov, 1961); sets of states are rows of bits. `meet` runs
+deterministic automata side by side, with an optional count of characters: intersections, complements and
+bounds of length.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memset
 
-from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc, of_table
-from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.classes cimport Classes
+from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
+from oxillama._kernels.grammar.machines cimport Machine
+from oxillama._kernels.grammar.memory cimport grown
 
 from oxillama.errors import GrammarError
 
 cdef enum:
     LAST_POINT = 0x10FFFF
     MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
-    MAX_STATES = 4_000      # of a deterministic automaton
-    MAX_WORK = 400_000      # its states times its classes of characters
     MAX_DEPTH = 2_000       # of expressions inside each other
     MAX_LENGTH = 1 << 30
+    MAX_AUTOMATA = 10_000
 
 
 cdef extern from *:
@@ -53,6 +54,7 @@ cdef class Language:
     cdef uint64_t* scratch      # (words)
     cdef readonly list sets     # the sets of characters, as ranges
     cdef dict set_numbers
+    cdef Dfa found              # the deterministic automaton, once it was asked for
     cdef Arcs ranges            # of all sets, each with the number of its set
     cdef int32_t* first_range   # of each set; its ranges end where the next one's begin
 
@@ -87,6 +89,25 @@ cdef class Language:
         free(self.scratch)
         free(self.ranges.items)
         free(self.first_range)
+
+    def automaton(self):
+        """The deterministic automaton.
+
+        Raises
+        ------
+        GrammarError : it would need too many states.
+        """
+        cdef uint64_t* start
+        if self.found is None:
+            start = <uint64_t*>calloc(self.words, 8)
+            try:
+                if not start:
+                    raise MemoryError()
+                start[0] = 1
+                self.found = Subsets(self).automaton(<const int32_t*>start)
+            finally:
+                free(start)
+        return self.found
 
     def accepts(self, str text not None):
         """Whether the whole text belongs to the language."""
@@ -176,7 +197,7 @@ cdef class Language:
                 last += ends
                 empty = empty or skippable
             return first, last, empty
-        return self.automaton(node) if kind is Dfa else self.repeat(node)
+        return self.states_of(node) if kind is Dfa else self.repeat(node)
 
     cdef int32_t position(self, tuple ranges) except -1:
         number = self.set_numbers.get(ranges)
@@ -200,7 +221,7 @@ cdef class Language:
             before = q
         return [first], [before], False
 
-    cdef tuple automaton(self, Dfa node):
+    cdef tuple states_of(self, Dfa node):
         """A position for each range and state that it leads to."""
         cdef list into = [[] for _ in range(node.n_states)]   # the positions that lead to each state
         cdef list after = [[] for _ in range(node.n_states)]  # those that come next
@@ -282,197 +303,169 @@ cdef int32_t count(object node, int depth) except -1:
     return <int32_t>found
 
 
-# ---------------------------------------------------------------------- several side by side
+# ---------------------------------------------------------------------- deterministic automata
 
 
-cdef class Product:
-    """The deterministic automaton of several languages and a count, as far as it has been made.
+cdef class Subsets(Machine):
+    """The deterministic automaton of a language: a state is the set of states that it may be in."""
 
-    A state is the count and the languages' sets of states, one after another.
-    """
+    cdef Language language
+    cdef uint64_t* after        # the states that may come next, whatever is read
+    cdef uint64_t* takers       # (classes, words): the states that reading a class may lead to
 
-    cdef list languages
-    cdef int32_t width          # words of a state
-    cdef int32_t n, room, table_size
-    cdef uint64_t* states
-    cdef int32_t* table         # hash table of the states' numbers, -1 where free
-
-    def __cinit__(self, list languages):
-        cdef Language language
-        self.languages, self.width = languages, 1
-        for language in languages:
-            self.width += language.words
-        self.room, self.table_size = 64, 256
-        self.states = <uint64_t*>grown(NULL, 8 * <Py_ssize_t>self.room * self.width)
-        self.table = <int32_t*>grown(NULL, 4 * <Py_ssize_t>self.table_size)
-        memset(self.table, 0xFF, 4 * <Py_ssize_t>self.table_size)
+    def __cinit__(self, Language language):
+        cdef int32_t k, i, q, n_sets = <int32_t>len(language.sets)
+        cdef Arc* arcs = language.ranges.items
+        self.language, self.width, self.classes = language, 2 * language.words, Classes()
+        self.classes.note(arcs, language.ranges.n)
+        self.classes.settle()
+        for i in range(n_sets):
+            q = language.first_range[i]
+            self.classes.split(arcs + q, language.first_range[i + 1] - q)
+        self.after = <uint64_t*>calloc(language.words, 8)
+        self.takers = <uint64_t*>calloc(<Py_ssize_t>self.classes.n * language.words, 8)
+        if not (self.after and self.takers):
+            raise MemoryError()
+        taken = [[language.takes(i, self.classes.sample[k]) for i in range(n_sets)] for k in range(self.classes.n)]
+        for k in range(self.classes.n):
+            takes = taken[k]
+            for q in range(1, language.n_positions):
+                if takes[language.set_of[q]]:
+                    self.takers[<Py_ssize_t>k * language.words + (q >> 6)] |= <uint64_t>1 << (q & 63)
 
     def __dealloc__(self):
-        free(self.states)
-        free(self.table)
+        free(self.after)
+        free(self.takers)
 
-    cdef int32_t* free_slot(self, const uint64_t* state) noexcept:
-        """Where a state's number stands in the table, or would stand."""
-        cdef uint64_t h = 0
-        cdef int32_t i, slot
-        for i in range(self.width):
-            h = (h ^ state[i]) * <uint64_t>0x9E3779B97F4A7C15
-            h ^= h >> 32
-        slot = <int32_t>(mixed(h) & <uint64_t>(self.table_size - 1))
-        while self.table[slot] >= 0 and memcmp(
-            self.states + <Py_ssize_t>self.table[slot] * self.width, state, 8 * <Py_ssize_t>self.width
-        ):
-            slot = (slot + 1) & (self.table_size - 1)
-        return &self.table[slot]
+    cdef int begin(self, const int32_t* state) noexcept:
+        return self.language.after(<const uint64_t*>state, self.after)
 
-    cdef int32_t number(self, const uint64_t* state) except -1:
-        """The number of a state, which is new if it was not met before."""
-        cdef int32_t* slot = self.free_slot(state)
+    cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
+        cdef const uint64_t* takers = self.takers + <Py_ssize_t>k * self.language.words
+        cdef uint64_t* found = <uint64_t*>after
+        cdef uint64_t any_one = 0
         cdef int32_t i
-        if slot[0] >= 0:
-            return slot[0]
-        if self.n == self.room:
-            self.room *= 2
-            self.states = <uint64_t*>grown(self.states, 8 * <Py_ssize_t>self.room * self.width)
-        memcpy(self.states + <Py_ssize_t>self.n * self.width, state, 8 * <Py_ssize_t>self.width)
-        slot[0] = self.n
-        self.n += 1
-        if 2 * self.n > self.table_size:
-            self.table_size *= 2
-            self.table = <int32_t*>grown(self.table, 4 * <Py_ssize_t>self.table_size)
-            memset(self.table, 0xFF, 4 * <Py_ssize_t>self.table_size)
-            for i in range(self.n):
-                self.free_slot(self.states + <Py_ssize_t>i * self.width)[0] = i
-        return self.n - 1
+        for i in range(self.language.words):
+            found[i] = self.after[i] & takers[i]
+            any_one |= found[i]
+        return any_one != 0
 
-    cdef tuple verdicts(self, int32_t state):
-        """For each language whether the string may end."""
-        cdef const uint64_t* at = self.states + <Py_ssize_t>state * self.width + 1
-        cdef Language language
-        cdef list found = []
-        for language in self.languages:
-            found.append(language.ends(at))
-            at += language.words
-        return tuple(found)
+    cdef bint accepts(self, const int32_t* state) noexcept:
+        return self.language.ends(<const uint64_t*>state)
 
-    cdef int after(self, int32_t state, uint64_t* found) except -1:
-        """The states of each language that may come after one, whatever is read."""
-        cdef const uint64_t* at = self.states + <Py_ssize_t>state * self.width + 1
-        cdef Language language
-        for language in self.languages:
-            language.after(at, found)
-            at += language.words
-            found += language.words
+
+cdef class Product(Machine):
+    """Several automata side by side and a count: the strings of the first ones that are not of the others.
+
+    A state is the count and the state of each automaton, -1 for one that accepts nothing more.
+    """
+
+    cdef list automata
+    cdef int32_t n_wanted, n_automata, least, most, cap
+    cdef int32_t** tables       # of each automaton (states, classes): the next state or -1
+    cdef int32_t* always        # of each unwanted automaton, a state in which whatever follows is accepted, or -1
+    cdef const uint8_t** ends
+
+    def __cinit__(self, list automata, int32_t n_wanted, int32_t least, int32_t most):
+        cdef Dfa dfa
+        cdef int32_t i, q, n = <int32_t>len(automata)
+        self.automata, self.n_automata, self.n_wanted, self.least, self.most = automata, n, n_wanted, least, most
+        self.cap = least if most < 0 else most
+        self.width, self.classes = n + 1, Classes()
+        self.tables = <int32_t**>calloc(n + 1, sizeof(int32_t*))
+        self.ends = <const uint8_t**>calloc(n + 1, sizeof(uint8_t*))
+        self.always = <int32_t*>calloc(n + 1, 4)
+        if not (self.tables and self.ends and self.always):
+            raise MemoryError()
+        for dfa in automata:
+            self.classes.note(dfa.arcs, dfa.first[dfa.n_states])
+        self.classes.settle()
+        for dfa in automata:
+            for q in range(dfa.n_states):
+                self.classes.split(dfa.arcs + dfa.first[q], dfa.first[q + 1] - dfa.first[q])
+        for i in range(n):
+            self.tabulate(i, automata[i])
+
+    def __dealloc__(self):
+        cdef int32_t i
+        if self.tables:
+            for i in range(self.n_automata):
+                free(self.tables[i])
+        free(self.tables)
+        free(self.ends)
+        free(self.always)
+
+    cdef int tabulate(self, int32_t i, Dfa dfa) except -1:
+        """What the i-th automaton does with each class."""
+        cdef int32_t q, k
+        cdef int32_t* row = <int32_t*>grown(NULL, 4 * <Py_ssize_t>dfa.n_states * self.classes.n)
+        self.tables[i], self.ends[i], self.always[i] = row, dfa.ends, -1
+        for q in range(dfa.n_states):
+            self.classes.fill(dfa.arcs + dfa.first[q], dfa.first[q + 1] - dfa.first[q], row)
+            for k in range(self.classes.n):
+                if row[k] != q:
+                    break
+            else:
+                if dfa.ends[q]:
+                    self.always[i] = q
+            row += self.classes.n
         return 0
 
+    cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
+        cdef int32_t i, q
+        if state[0] == self.most:
+            return False
+        after[0] = min(state[0] + 1, self.cap)
+        for i in range(self.n_automata):
+            q = state[i + 1]
+            if q >= 0:
+                q = self.tables[i][<Py_ssize_t>q * self.classes.n + k]
+            if q < 0 if i < self.n_wanted else q == self.always[i] and q >= 0:
+                return False
+            after[i + 1] = q
+        return True
 
-def determinise(object languages, object accept, int32_t least=0, object most=None):
-    """The strings of ``least`` to ``most`` characters for which ``accept`` likes the languages' verdicts.
+    cdef bint accepts(self, const int32_t* state) noexcept:
+        cdef int32_t i
+        if state[0] < self.least:
+            return False
+        for i in range(self.n_automata):
+            if (state[i + 1] >= 0 and self.ends[i][state[i + 1]]) != (i < self.n_wanted):
+                return False
+        return True
+
+
+def meet(object wanted, object unwanted=(), int32_t least=0, object most=None):
+    """The strings of ``least`` to ``most`` characters that all of some automata accept, and none of others.
 
     Raises
     ------
-    GrammarError : the automaton needs more than `MAX_STATES` states.
+    GrammarError : the automaton would need too many states.
     """
-    cdef list found = list(languages), classes
+    cdef list found = [*wanted, *unwanted]
     cdef Product product
-    cdef Language language
-    cdef int32_t cap, q, k, i, width, n_classes, end = -1 if most is None else most
-    cdef uint64_t* masks = NULL
-    cdef uint64_t* after = NULL
-    cdef uint64_t* target = NULL
-    cdef int32_t* rows = NULL
-    cdef uint8_t* ends = NULL
-    cdef int32_t rows_room = 0, number
-    cdef uint64_t n
-    cdef dict known = {}
-    if not all([isinstance(one, Language) for one in found]):
-        raise TypeError("languages: expected Language objects, got others")
+    cdef int32_t end = -1 if most is None else most, n_wanted = <int32_t>len(wanted)
+    cdef int32_t* start
+    if not all([isinstance(one, Dfa) for one in found]) or len(found) > MAX_AUTOMATA:
+        raise TypeError(f"wanted, unwanted: expected at most {MAX_AUTOMATA} Dfa objects, got others")
     if not 0 <= least <= MAX_LENGTH or (most is not None and not 0 <= end <= MAX_LENGTH):
         raise ValueError(f"least, most: expected 0 to {MAX_LENGTH}, got {least} and {most}")
-    cap = least if most is None else end + 1
-    classes = character_classes([ranges for language in found for ranges in language.sets])
-    n_classes = <int32_t>len(classes)
-    product = Product(found)
-    width = product.width
+    if n_wanted == len(found) == 1 and least == 0 and most is None:
+        return found[0]
+    if not n_wanted:
+        found.insert(0, EVERYTHING)
+        n_wanted = 1
+    product = Product(found, n_wanted, least, end)
+    start = <int32_t*>calloc(product.width, 4)
     try:
-        masks = <uint64_t*>calloc(<Py_ssize_t>n_classes * width, 8)
-        after = <uint64_t*>calloc(width, 8)
-        target = <uint64_t*>calloc(width, 8)
-        if not (masks and after and target):
+        if not start:
             raise MemoryError()
-        for k in range(n_classes):
-            positions_of(found, classes[k][0][0], masks + <Py_ssize_t>k * width + 1)
-        i = 1
-        for language in found:
-            target[i] = 1
-            i += language.words
-        product.number(target)
-        q = 0
-        while q < product.n:  # grows while it is walked
-            if q * <Py_ssize_t>n_classes >= rows_room:
-                rows_room = max(256 * n_classes, 2 * rows_room)
-                rows = <int32_t*>grown(rows, 4 * (<Py_ssize_t>rows_room + n_classes))
-            product.after(q, after + 1)
-            n = product.states[<Py_ssize_t>q * width]
-            for k in range(n_classes):
-                target[0] = min(n + 1, <uint64_t>cap)
-                for i in range(1, width):
-                    target[i] = after[i] & masks[<Py_ssize_t>k * width + i]
-                number = product.number(target)
-                rows[<Py_ssize_t>q * n_classes + k] = number
-            if product.n > MAX_STATES or product.n * <Py_ssize_t>n_classes > MAX_WORK:
-                raise GrammarError(f"expected an automaton of at most {MAX_STATES} states, got more")
-            q += 1
-        ends = <uint8_t*>calloc(product.n, 1)
-        if not ends:
-            raise MemoryError()
-        for q in range(product.n):
-            n = product.states[<Py_ssize_t>q * width]
-            if n < <uint64_t>least or (end >= 0 and n > <uint64_t>end):
-                continue
-            verdicts = product.verdicts(q)
-            if verdicts not in known:
-                known[verdicts] = bool(accept(verdicts))
-            ends[q] = known[verdicts]
-        return of_table(rows, product.n, ends, classes)
+        return product.automaton(start)
     finally:
-        free(masks)
-        free(after)
-        free(target)
-        free(rows)
-        free(ends)
+        free(start)
 
 
-cdef int positions_of(list languages, int32_t point, uint64_t* mask) except -1:
-    """The states of each language that reading this code point may lead to."""
-    cdef Language language
-    cdef int32_t q
-    cdef list takes
-    for language in languages:
-        takes = [language.takes(q, point) for q in range(<int32_t>len(language.sets))]
-        for q in range(1, language.n_positions):
-            if takes[language.set_of[q]]:
-                mask[q >> 6] |= <uint64_t>1 << (q & 63)
-        mask += language.words
-    return 0
-
-
-cdef list character_classes(list sets):
-    """All code points in classes that no set tells apart, each as ranges."""
-    cdef dict events = {0: 0}, classes = {}
-    cdef object bit = 1  # there may be more sets than a machine word has bits
-    for ranges in dict.fromkeys(sets):
-        for first, last in ranges:
-            events[first] = events.get(first, 0) ^ bit
-            events[last + 1] = events.get(last + 1, 0) ^ bit
-        bit <<= 1
-    events.pop(LAST_POINT + 1, None)
-    points = sorted(events)
-    signature = 0
-    for point, after in zip(points, [*points[1:], LAST_POINT + 1]):
-        signature ^= events[point]
-        classes.setdefault(signature, []).append((point, after - 1))
-    return [tuple(ranges) for ranges in classes.values()]
+cdef Dfa EVERYTHING = Dfa((((0, LAST_POINT, 0),),), (0,))
 
 
 # Below the functions: the package of the nodes asks for these while it is being imported.

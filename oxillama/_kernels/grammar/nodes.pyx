@@ -181,13 +181,12 @@ cdef bint matches_something(object node, object kind) except -1:
         return node.negated or bool(node.ids)
     known_leaf(kind)
     if kind is Counted:
-        needed = to_the_end(node.dfa, node.whole)[0]
+        needed = node.dfa.to_the_end(node.whole)[0]
         return needed is not None and (node.most is None or needed <= node.most)
     return (<Dfa>node).holds_text()
 
 
 # Below the functions: the package of the nodes asks for these while it is being imported.
-from oxillama.grammar.counts import to_the_end  # noqa: E402
 from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
 
 NOTHING, NEVER = Seq(()), Alt(())

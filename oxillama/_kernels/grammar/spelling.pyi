@@ -1,3 +1,7 @@
 from oxillama._kernels.grammar.dfa import Dfa
 
-def spell(dfa: Dfa, every_way: bool = False) -> Dfa: ...
+DUMPED: int
+EVERY_WAY: int
+ONE_WAY: int
+
+def spell(dfa: Dfa, ways: int = ...) -> Dfa: ...

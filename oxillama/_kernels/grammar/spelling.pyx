@@ -22,6 +22,16 @@ cdef int32_t[4] RAW_LAST = [0x21, 0x5B, 0xD7FF, LAST_POINT]
 # Characters with an escape of their own, in the order of its letter.
 cdef int32_t[8] SHORT = [0x22, 0x2F, 0x5C, 0x08, 0x0C, 0x0A, 0x0D, 0x09]
 cdef int32_t[8] LETTER = [0x22, 0x2F, 0x5C, 0x62, 0x66, 0x6E, 0x72, 0x74]
+# Control characters without one.
+cdef int32_t[3] BARE_FIRST = [0x00, 0x0B, 0x0E]
+cdef int32_t[3] BARE_LAST = [0x07, 0x0B, 0x1F]
+
+cpdef enum:
+    # How characters may be written: in all ways of ``json.dumps``, with ``ensure_ascii`` or without; in every way
+    # that JSON has; in one way, that of ``json.dumps`` without ``ensure_ascii``.
+    DUMPED = 0
+    EVERY_WAY = 1
+    ONE_WAY = 2
 
 
 cdef struct Piece:
@@ -42,13 +52,13 @@ cdef class Speller:
     cdef int32_t* begin     # of each state; room for two more
     cdef int32_t* count
     cdef int32_t n, room
-    cdef bint every_way
+    cdef int32_t ways
     cdef dict known         # states by what they take
     cdef dict list_numbers  # lists of the other halves of pairs
     cdef list lists
 
-    def __cinit__(self, bint every_way):
-        self.every_way = every_way
+    def __cinit__(self, int32_t ways):
+        self.ways = ways
         self.known, self.list_numbers, self.lists = {}, {}, []
 
     def __dealloc__(self):
@@ -104,19 +114,24 @@ cdef class Speller:
         """The state after a backslash; NONE if nothing can follow it."""
         cdef Arc[MOST_SHORTS + 1] shorts
         cdef Pieces by_number = Pieces(NULL, 0, 0)
-        cdef int32_t i, k, n_shorts = 0, state
+        cdef int32_t i, k, n_shorts = 0, state, low, high
         cdef bytes key
         try:
             for k in range(MOST_SHORTS):
-                if SHORT[k] == 0x2F and not self.every_way:
+                if SHORT[k] == 0x2F and self.ways != EVERY_WAY:
                     continue
                 for i in range(n):
                     if arcs[i].first <= SHORT[k] <= arcs[i].last:
                         shorts[n_shorts] = Arc(LETTER[k], LETTER[k], arcs[i].target)
                         n_shorts += 1
             for i in range(n):
-                if self.every_way:
+                if self.ways == EVERY_WAY:
                     add_piece(&by_number, arcs[i].first, arcs[i].last, arcs[i].target)
+                elif self.ways == ONE_WAY:  # the control characters without a letter
+                    for k in range(3):
+                        low, high = max(arcs[i].first, BARE_FIRST[k]), min(arcs[i].last, BARE_LAST[k])
+                        if low <= high:
+                            add_piece(&by_number, low, high, arcs[i].target)
                 else:  # json.dumps never writes a printable ASCII character by its number
                     if arcs[i].first <= 0x1F:
                         add_piece(&by_number, arcs[i].first, min(arcs[i].last, 0x1F), arcs[i].target)
@@ -218,7 +233,7 @@ cdef class Speller:
             free(inside.items)
         for k in range(22):  # 0 to 9, A to F, a to f
             digit = k if k < 16 else k - 6
-            if target[digit] != NONE:
+            if target[digit] != NONE and (self.ways != ONE_WAY or not 10 <= k < 16):
                 i = digit + (0x30 if k < 10 else 0x37 if k < 16 else 0x57)
                 arcs[n_arcs] = Arc(i, i, target[digit])
                 n_arcs += 1
@@ -304,13 +319,15 @@ cdef bytes bytes_of(const Pieces* pieces):
     return (<const uint8_t*>pieces.items)[:pieces.n * sizeof(Piece)] if pieces.n else b""
 
 
-def spell(Dfa dfa not None, bint every_way=False):
+def spell(Dfa dfa not None, int ways=DUMPED):
     """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``.
 
-    ``every_way``: in every way that JSON has; else in those of ``json.dumps``, with ``ensure_ascii`` or without.
+    ``ways``: `DUMPED`, `EVERY_WAY` or `ONE_WAY`.
     """
-    cdef Speller speller = Speller(every_way)
+    cdef Speller speller = Speller(ways)
     cdef int32_t q
+    if not DUMPED <= ways <= ONE_WAY:
+        raise ValueError(f"ways: expected DUMPED, EVERY_WAY or ONE_WAY, got {ways}")
     for _ in range(dfa.n_states):
         speller.new()
     for q in range(dfa.n_states):

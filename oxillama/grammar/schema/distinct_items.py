@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import cast
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import from_steps
+from oxillama.grammar.dfa import automaton, meet
+from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Alt, Dfa, Distinct, Member, Node, Ref, Text
 from oxillama.grammar.schema.array_text import MAX_COUNTING, counting_array, plain_array
 from oxillama.grammar.schema.arrays import Arrays
@@ -290,23 +290,7 @@ class _Items:
 
 # --------------------------------------------------------------------------- numbers
 
-_START, _MINUS, _ZERO, _WHOLE, _POINT, _PART, _PART_ZERO, _MINUS_ZERO = range(8)
-_ENDS = (_ZERO, _WHOLE, _PART)
-
-
-def _plain_step(where: int, char: str) -> int | None:
-    """The next place in a number that is written in full, without "-0" or a last zero behind the point."""
-    if char == "-":
-        return _MINUS if where == _START else None
-    if char == ".":
-        return _POINT if where in (_ZERO, _WHOLE, _MINUS_ZERO) else None
-    if where in (_POINT, _PART, _PART_ZERO):
-        return _PART_ZERO if char == "0" else _PART
-    if where in (_ZERO, _MINUS_ZERO):
-        return None
-    if where == _WHOLE or char != "0":
-        return _WHOLE
-    return _ZERO if where == _START else _MINUS_ZERO
+ONCE = r"-?(?:[1-9]\d*(?:\.\d*[1-9])?|0\.\d*[1-9])|0"  # in full, without zeros that say nothing
 
 
 def _numbers(box: Numbers) -> Node:
@@ -315,15 +299,4 @@ def _numbers(box: Numbers) -> Node:
         return Alt(tuple([Text(decimal_text(value)) for value in sorted(box.values)]))
     dfa = box.node()
     assert isinstance(dfa, Dfa)  # as all numbers are but values
-
-    def step(state: object, char: str) -> object | None:
-        q, where = cast("tuple[int, int]", state)
-        after = _plain_step(where, char)
-        targets = [target for first, last, target in dfa.edges[q] if first <= ord(char) <= last]
-        return (targets[0], after) if targets and after is not None else None
-
-    def accepts(state: object) -> bool:
-        q, where = cast("tuple[int, int]", state)
-        return q in dfa.accepting and where in _ENDS
-
-    return from_steps((0, _START), step, accepts, list("-.0123456789"))
+    return meet([dfa, automaton(parse_regex(ONCE, search=False))])

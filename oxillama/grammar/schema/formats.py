@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.dfa import automaton
 from oxillama.grammar.expressions import alternatives, sequence
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Dfa, Node
@@ -153,7 +153,7 @@ def format_node(name: str) -> Node:
 @lru_cache(maxsize=1)
 def _hostname() -> Dfa:
     """Labels with dots between them: from each end of a label a dot leads back to the start."""
-    label = determinise([language(parse_regex(_label(63), search=False))], all)
+    label = automaton(parse_regex(_label(63), search=False))
     dot = (ord("."), ord("."), 0)
     edges = tuple(tuple(sorted((*e, dot))) if q in label.accepting else e for q, e in enumerate(label.edges))
     return Dfa(edges, label.accepting)

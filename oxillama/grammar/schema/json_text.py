@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from oxillama._kernels.grammar.spelling import spell
+from oxillama._kernels.grammar.spelling import EVERY_WAY, ONE_WAY, spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, difference
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
@@ -86,44 +86,6 @@ def bracketed(body: Node, brackets: str) -> Node:
 # --------------------------------------------------------------------------- characters of strings
 
 
-_SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
-_RAW: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
-
-
-@lru_cache(maxsize=128)
-def spell_once(dfa: Dfa) -> Dfa:
-    """The automaton of one spelling of each string of ``dfa``: `json.dumps` without ``ensure_ascii``."""
-    edges: list[list[tuple[int, int, int]]] = []
-    added: list[list[tuple[int, int, int]]] = []
-
-    def state(found: list[tuple[int, int, int]]) -> int:
-        added.append(sorted(found))
-        return dfa.n_states + len(added) - 1
-
-    for old in dfa.edges:
-        new = [
-            (max(first, low), min(last, high), target)
-            for first, last, target in old
-            for low, high in _RAW
-            if first <= high and last >= low
-        ]
-        escaped = {c: target for first, last, target in old for c in (*range(first, min(last, 0x1F) + 1),)}
-        escaped |= {c: target for first, last, target in old for c in (0x22, 0x5C) if first <= c <= last}
-        letters = [(ord(_SHORT[c]), ord(_SHORT[c]), t) for c, t in escaped.items() if c in _SHORT]
-        numbers = {c: target for c, target in escaped.items() if c not in _SHORT}
-        if numbers:
-            tens = []
-            for ten in sorted({c >> 4 for c in numbers}):
-                digits = [(ord(f"{c & 15:x}"),) * 2 + (t,) for c, t in numbers.items() if c >> 4 == ten]
-                tens.append((0x30 + ten, 0x30 + ten, state(digits)))
-            zero = state([(0x30, 0x30, state(tens))])
-            letters.append((0x75, 0x75, state([(0x30, 0x30, zero)])))
-        if letters:
-            new.append((0x5C, 0x5C, state(letters)))
-        edges.append(sorted(new))
-    return Dfa((*edges, *added), dfa.accepting)
-
-
 @lru_cache(maxsize=128)
 def spelled_char(ranges: Ranges) -> Node:
     """The spellings of one character of a set."""
@@ -188,12 +150,13 @@ def quoted(node: Node) -> Node:
     return items[0] if len(items) == 1 else Seq(tuple(items))
 
 
-_ALL = Dfa((((0, 0x10FFFF, 0),),), frozenset({0}))
-ANY_STRING = quoted(spell(_ALL, every_way=True))
+_ALL = Dfa((((0, 0x10FFFF, 0),),), {0})
+_ANY = Dfa((((0, 0x10FFFF, 1),), ()), {1})
+ANY_STRING = quoted(spell(_ALL, EVERY_WAY))
 ANY_NAME = quoted(spell(_ALL))
-ANY_NAME_ONCE = quoted(spell_once(_ALL))
-ANY_CHAR_ONCE = spell_once(Dfa((((0, 0x10FFFF, 1),), ()), {1}))
-ANY_CHAR = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), every_way=True)
+ANY_NAME_ONCE = quoted(spell(_ALL, ONE_WAY))
+ANY_CHAR_ONCE = spell(_ANY, ONE_WAY)
+ANY_CHAR = spell(_ANY, EVERY_WAY)
 
 
 # --------------------------------------------------------------------------- numbers

@@ -17,16 +17,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from oxillama.grammar.dfa import determinise, from_steps, language
+from oxillama._kernels.grammar.numbers import EQUAL, GREATER, LESS, compared, multiples
+from oxillama.errors import GrammarError
+from oxillama.grammar.dfa import automaton, meet, only
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import NEVER, Alt, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import decimal_text
-from oxillama.grammar.schema.number_text import Machine
+
+MAX_REMAINDERS = 40_000  # of one multipleOf, at each place behind the point
+# Numbers of at least 1e-300, with few zeros behind the point: what is smaller may be read as 0.
+NOT_ZERO = r"-?(?:0\.0{0,24}[1-9]\d*|[1-9][\d.]*(?:[eE](?:\+?\d+|-0*(?:\d\d?|[12]\d\d|300)))?)"
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _fixed(pattern: str) -> Dfa:
-    return determinise([language(parse_regex(pattern, search=False))], all)
+    return automaton(parse_regex(pattern, search=False))
 
 
 def any_number() -> Node:
@@ -165,21 +170,89 @@ class Numbers:
 
 @lru_cache(maxsize=64)
 def _automaton(numbers: Numbers) -> Dfa:
-    low, high = numbers.low, numbers.high
-    low_open, high_open = numbers.low_open, numbers.high_open
-    if numbers.step is None and low_open and low:
+    """The automata of each condition, met.
+
+    Where a number may be negative there is "-0" too, where it may not there is none. Where it must not be 0
+    it is no number that would be read as 0.
+    """
+    n, integral = numbers, numbers.step is not None
+    (low, low_open), (high, high_open) = (n.low, n.low_open), (n.high, n.high_open)
+    if low and low_open and not integral:
         low, low_open = _beside(low, math.inf)
-    if numbers.step is None and high_open and high:
+    if high and high_open and not integral:
         high, high_open = _beside(high, -math.inf)
-    gaps = []
-    for value in sorted(numbers.excluded):
-        below, above = _beside(value, -math.inf), _beside(value, math.inf)
-        far = numbers.step is None and value and not (below[1] or above[1])
-        gaps.append((below[0], above[0]) if far else (value, value))
-    machine = Machine(
-        numbers.step, sorted(numbers.not_steps), low, low_open, high, high_open, gaps, numbers.plain
-    )
-    return from_steps(machine.start, machine.step, machine.accepts, machine.alphabet())
+    exponents = not (integral or n.not_steps)
+    wanted = [_written(n, "" if low is not None and low >= 0 else "-?", exponents)]
+    unwanted = [_multiples(step) for step in sorted(n.not_steps)]
+    if low is not None:
+        wanted.append(_ordered(low, GREATER if low_open else GREATER | EQUAL, exponents))
+    if high is not None:
+        wanted.append(_ordered(high, LESS if high_open else LESS | EQUAL, exponents))
+    if n.step is None:
+        unwanted += [_read_as(value, exponents) for value in n.excluded]
+    else:
+        wanted.append(_multiples(n.step))
+        unwanted.append(only(text for value in n.excluded for text in _in_full(value, n.step)))
+    if 0 in n.excluded or (low == 0 and low_open) or (high == 0 and high_open):
+        wanted.append(_fixed(NOT_ZERO))
+    try:
+        return meet(wanted, unwanted)
+    except GrammarError as error:
+        raise GrammarError(f"number: {error}") from None
+
+
+def _written(numbers: Numbers, sign: str, exponents: bool) -> Dfa:
+    """How the numbers are written, whatever they are."""
+    if exponents:
+        return _fixed(sign + r"(?:0(?:\.\d+)?|[1-9](?:\.\d+)?(?:[eE][+-]?\d+)?|[1-9]\d+(?:\.\d+)?)")
+    if numbers.step is None:
+        fraction = r"(?:\.\d+)?"
+    else:
+        places = _places(numbers.step)
+        fraction = rf"(?:\.\d{{1,{places}}})?" if places else "" if numbers.plain else r"(?:\.0)?"
+    return _fixed(rf"{sign}(?:0|[1-9]\d*){fraction}")
+
+
+def _places(value: Fraction) -> int:
+    """The digits of a number behind the point."""
+    return len(decimal_text(value).partition(".")[2])
+
+
+def _ordered(value: Fraction, orders: int, exponents: bool) -> Dfa:
+    """The numbers that compare with a value in one of these ways."""
+    turned = orders & EQUAL | (GREATER if orders & LESS else 0) | (LESS if orders & GREATER else 0)
+    whatever = LESS | EQUAL | GREATER
+    positive = orders if value >= 0 else whatever if orders & GREATER else 0
+    negative = turned if value <= 0 else whatever if orders & LESS else 0
+    return compared(decimal_text(abs(value)), positive, negative, exponents)
+
+
+def _multiples(step: Fraction) -> Dfa:
+    """The multiples of a number, in full."""
+    text, places = decimal_text(step), _places(step)
+    modulus = int(text.replace(".", ""))
+    if modulus * (places + 1) > MAX_REMAINDERS:
+        raise GrammarError(
+            f"multipleOf: expected at most {MAX_REMAINDERS} remainders, got {modulus * (places + 1)}"
+        )
+    return multiples(modulus, places)
+
+
+def _in_full(value: Fraction, step: Fraction) -> Iterator[str]:
+    """How a multiple of a number may be written."""
+    text, places = decimal_text(value), _places(value)
+    for sign in ("", "-") if value == 0 else ("",):
+        yield sign + text
+        for more in range(1, max(_places(step), 1) - places + 1):
+            yield sign + text + ("" if places else ".") + "0" * more
+
+
+def _read_as(value: Fraction, exponents: bool) -> Dfa:
+    """The numbers that may be read as a value: those nearer to it than the doubles beside it."""
+    (below, is_first), (above, is_last) = _beside(value, -math.inf), _beside(value, math.inf)
+    if value == 0 or is_first or is_last:
+        return _ordered(value, EQUAL, exponents)
+    return meet([_ordered(below, GREATER, exponents), _ordered(above, LESS, exponents)])
 
 
 def _beside(value: Fraction, towards: float) -> tuple[Fraction, bool]:

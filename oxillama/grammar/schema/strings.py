@@ -6,15 +6,15 @@ points, lengths count code points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama._kernels.grammar.spelling import spell
+from oxillama._kernels.grammar.spelling import DUMPED, ONE_WAY, spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.counts import within
-from oxillama.grammar.dfa import all_but, determinise, language, number_of_texts, only, texts_of
+from oxillama.grammar.dfa import all_but, automaton, language, meet, number_of_texts, only, texts_of
 from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
@@ -26,7 +26,6 @@ from oxillama.grammar.schema.json_text import (
     Layout,
     literal,
     quoted,
-    spell_once,
     spelled_expression,
 )
 
@@ -122,10 +121,7 @@ class Strings:
             return only(sorted(self.values))
         if (least, most) == (0, None) and not (self.patterns or self.absent):
             return all_but(sorted(self.excluded))
-        unwanted = self.absent
-        if self.excluded:
-            unwanted |= {alternatives([Text(text) for text in sorted(self.excluded)])}
-        return _determinised(self.patterns, unwanted, least, most)
+        return _determinised(self.patterns, self.absent, self.excluded, least, most)
 
     def is_empty(self) -> bool:
         """Whether no string meets all conditions."""
@@ -147,7 +143,7 @@ class Strings:
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
             bounds = self.least, self.most
             return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
-        return self.spelled(spell_once)
+        return self.spelled(ONE_WAY)
 
     def count(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
@@ -189,23 +185,20 @@ class Strings:
                 return quoted(spelled_expression(bounded))
         return self.spelled()
 
-    def spelled(self, by: Callable[[Dfa], Dfa] = spell) -> Node:
+    def spelled(self, ways: int = DUMPED) -> Node:
         """The texts of these strings by an automaton, their length counted beside it."""
         found = within(self.unbounded(), self.least, self.most)
         if isinstance(found, Dfa):
-            return quoted(by(found))
-        return quoted(Counted(by(found.dfa), found.whole, found.least, found.most))
+            return quoted(spell(found, ways))
+        return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
 
 
 @lru_cache(maxsize=64)
-def _determinised(patterns: frozenset[Node], absent: frozenset[Node], least: int, most: int | None) -> Dfa:
-    wanted, unwanted = list(patterns) or [ANYTHING], list(absent)
-    return determinise(
-        [language(node) for node in (*wanted, *unwanted)],
-        lambda verdicts: all(verdicts[: len(wanted)]) and not any(verdicts[len(wanted) :]),
-        least,
-        most,
-    )
+def _determinised(
+    patterns: frozenset[Node], absent: frozenset[Node], excluded: frozenset[str], least: int, most: int | None
+) -> Dfa:
+    unwanted = [automaton(node) for node in absent] + ([only(sorted(excluded))] if excluded else [])
+    return meet([automaton(node) for node in patterns], unwanted, least, most)
 
 
 def _bounded(node: Node, least: int, most: int | None) -> Node | None:

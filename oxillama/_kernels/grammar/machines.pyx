@@ -1,0 +1,338 @@
+"""Machines: deterministic automata whose states are rows of integers; the automata of these, and of tables.
+
+A machine says where a state leads for each class of characters. Its automaton is made by following it from the
+start. States from which no string ends are dropped, those that accept the same strings are merged (Moore, 1956).
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from oxillama._kernels.grammar.classes cimport Classes
+from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc, made
+from oxillama._kernels.grammar.memory cimport grown, mixed
+
+from oxillama.errors import GrammarError
+
+cdef enum:
+    MOST_ROWS = 1 << 24         # of a table
+    LAST_POINT = 0x10FFFF
+    MAX_STATES = 50_000         # of a machine
+    MAX_WORK = 60_000_000       # its states times classes times what a state takes
+    STEP_WORK = 16              # what a step takes, besides the integers of the state
+    MERGE_WORK = 30_000_000     # of looking for equal states: rounds times states times classes
+
+
+cdef class Machine:
+    """The base of machines, as far as they have been followed."""
+
+    def __dealloc__(self):
+        free(self.states)
+        free(self.table)
+
+    cdef int begin(self, const int32_t* state) noexcept:
+        """Steps from this state are asked for."""
+        return 0
+
+    cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
+        """The state after a character of class ``k``; False if there is none."""
+        return False
+
+    cdef bint accepts(self, const int32_t* state) noexcept:
+        """Whether the string may end."""
+        return False
+
+    cdef Dfa automaton(self, const int32_t* start):
+        """The automaton from a state on.
+
+        Raises
+        ------
+        GrammarError : the machine has too many states.
+        """
+        cdef int32_t q = 0, k, n_classes = self.classes.n, rows_room = 0
+        cdef int64_t unit = <int64_t>n_classes * (self.width + STEP_WORK)
+        cdef int32_t most = <int32_t>min(MAX_STATES, 1 + MAX_WORK // unit)
+        cdef int32_t* rows = NULL
+        cdef int32_t* here = NULL
+        cdef uint8_t* ends = NULL
+        self.n, self.room, self.table_size = 0, 64, 256
+        self.states = <int32_t*>grown(self.states, 4 * <Py_ssize_t>self.room * self.width)
+        self.table = <int32_t*>grown(self.table, 4 * <Py_ssize_t>self.table_size)
+        memset(self.table, 0xFF, 4 * <Py_ssize_t>self.table_size)
+        try:
+            here = <int32_t*>grown(NULL, 8 * <Py_ssize_t>self.width)
+            self.numbered(start)
+            while q < self.n:  # grows while it is walked
+                if q == rows_room:
+                    rows_room = max(64, 2 * rows_room)
+                    rows = <int32_t*>grown(rows, 4 * <Py_ssize_t>rows_room * n_classes)
+                memcpy(here, self.states + <Py_ssize_t>q * self.width, 4 * <Py_ssize_t>self.width)
+                self.begin(here)
+                for k in range(n_classes):
+                    rows[<Py_ssize_t>q * n_classes + k] = \
+                        self.numbered(here + self.width) if self.step(here, k, here + self.width) else -1
+                if self.n > most:
+                    raise GrammarError(f"expected an automaton of at most {most} states, got more")
+                q += 1
+            ends = <uint8_t*>grown(NULL, self.n)
+            for q in range(self.n):
+                ends[q] = 1 if self.accepts(self.states + <Py_ssize_t>q * self.width) else 0
+            return of_table(rows, self.n, ends, self.classes)
+        finally:
+            free(rows)
+            free(here)
+            free(ends)
+
+    cdef int32_t* slot_of(self, const int32_t* state) noexcept:
+        """Where a state's number stands in the table, or would stand."""
+        cdef uint64_t h = 0
+        cdef int32_t i, slot
+        for i in range(self.width):
+            h = (h ^ <uint64_t>state[i]) * <uint64_t>0x9E3779B97F4A7C15
+            h ^= h >> 32
+        slot = <int32_t>(mixed(h) & <uint64_t>(self.table_size - 1))
+        while self.table[slot] >= 0 and memcmp(
+            self.states + <Py_ssize_t>self.table[slot] * self.width, state, 4 * <Py_ssize_t>self.width
+        ):
+            slot = (slot + 1) & (self.table_size - 1)
+        return &self.table[slot]
+
+    cdef int32_t numbered(self, const int32_t* state) except -1:
+        """The number of a state, which is new if it was not met before."""
+        cdef int32_t* slot = self.slot_of(state)
+        cdef int32_t i
+        if slot[0] >= 0:
+            return slot[0]
+        if self.n == self.room:
+            self.room *= 2
+            self.states = <int32_t*>grown(self.states, 4 * <Py_ssize_t>self.room * self.width)
+        memcpy(self.states + <Py_ssize_t>self.n * self.width, state, 4 * <Py_ssize_t>self.width)
+        slot[0] = self.n
+        self.n += 1
+        if 2 * self.n > self.table_size:
+            self.table_size *= 2
+            self.table = <int32_t*>grown(self.table, 4 * <Py_ssize_t>self.table_size)
+            memset(self.table, 0xFF, 4 * <Py_ssize_t>self.table_size)
+            for i in range(self.n):
+                self.slot_of(self.states + <Py_ssize_t>i * self.width)[0] = i
+        return self.n - 1
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def reduced(object table, object accepting, object classes):
+    """The automaton of a table of states and classes of characters.
+
+    Parameters
+    ----------
+    table : for each state the next one by class, -1 for none; of one length
+    accepting : states in which the string may end
+    classes : for each class its ranges (first, last) of code points; no two overlap
+    """
+    cdef int32_t n = <int32_t>len(table), width = <int32_t>len(classes), q, k, first, last, number, before = -1
+    cdef Py_ssize_t i = 0
+    cdef int32_t* rows = NULL
+    cdef int32_t* given = NULL
+    cdef uint8_t* ends = NULL
+    cdef Arcs ranges = Arcs(NULL, 0, 0)
+    cdef Classes found = Classes()
+    if not 0 < len(table) < MOST_ROWS or not 0 < len(classes) <= LAST_POINT + 1:
+        raise ValueError(f"table: expected states and classes, got {len(table)} and {len(classes)}")
+    try:
+        for first, last, number in sorted([(*one, k) for k, pairs in enumerate(classes) for one in pairs]):
+            if not before < first <= last <= LAST_POINT:
+                raise ValueError(f"classes: expected ranges that do not overlap, got {(first, last)} after {before}")
+            before = last
+            add_arc(&ranges, first, last, number)
+        found.note(ranges.items, ranges.n)
+        found.settle()
+        found.split(ranges.items, ranges.n)
+        given = <int32_t*>grown(NULL, 4 * <Py_ssize_t>found.n)
+        found.fill(ranges.items, ranges.n, given)
+        rows = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n * found.n)
+        ends = <uint8_t*>grown(NULL, n)
+        memset(ends, 0, n)
+        for q in range(n):
+            row = tuple(table[q])
+            if len(row) != width or not all([-1 <= target < n for target in row]):
+                raise ValueError(f"table: expected rows of {width} states below {n}, got {row}")
+            for k in range(found.n):
+                rows[i] = -1 if given[k] < 0 else row[given[k]]
+                i += 1
+        for q in accepting:
+            if not 0 <= q < n:
+                raise ValueError(f"accepting: expected states below {n}, got {q}")
+            ends[q] = 1
+        return of_table(rows, n, ends, found)
+    finally:
+        free(rows)
+        free(given)
+        free(ends)
+        free(ranges.items)
+
+
+cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
+    """The same of arrays: ``rows`` (n, classes), which are changed, ``accepting`` (n,)."""
+    cdef Arcs arcs = Arcs(NULL, 0, 0)
+    cdef int32_t width = classes.n, k, q, i = 0, t, kept = 1
+    cdef Py_ssize_t at
+    cdef int32_t* block = NULL
+    cdef int32_t* sample = NULL
+    cdef int32_t* number = NULL
+    cdef int32_t* order = NULL
+    cdef int32_t* first = NULL
+    cdef uint8_t* ends = NULL
+    cdef Dfa found
+    try:
+        block = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
+        sample = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
+        number = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
+        order = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
+        first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
+        ends = <uint8_t*>grown(NULL, n)
+        drop_dead(rows, n, width, accepting)
+        merge(rows, n, width, accepting, block + 1, sample)
+        memset(number, 0xFF, 4 * (<Py_ssize_t>n + 1))
+        number[block[1]] = order[0] = 0
+        while i < kept:  # grows while it is read
+            q = order[i]
+            first[i] = arcs.n
+            ends[i] = accepting[q]
+            for k in range(classes.n_intervals):
+                at = <Py_ssize_t>q * width + classes.number[k]
+                t = rows[at]
+                if t < 0:
+                    continue
+                t = block[t + 1]
+                if number[t] < 0:
+                    number[t], order[kept] = kept, sample[t]
+                    kept += 1
+                t = number[t]
+                if arcs.n > first[i] and arcs.items[arcs.n - 1].target == t \
+                        and arcs.items[arcs.n - 1].last + 1 == classes.first[k]:
+                    arcs.items[arcs.n - 1].last = classes.first[k + 1] - 1
+                else:
+                    add_arc(&arcs, classes.first[k], classes.first[k + 1] - 1, t)
+            i += 1
+        first[kept] = arcs.n
+        found = made(kept, &arcs, first, ends)
+        arcs.items, first, ends = NULL, NULL, NULL
+        return found
+    finally:
+        free(arcs.items)
+        free(block)
+        free(sample)
+        free(number)
+        free(order)
+        free(first)
+        free(ends)
+
+
+cdef int drop_dead(int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting) except -1:
+    """Leave out what leads to states from which no accepting one can be reached."""
+    cdef Py_ssize_t i, n_edges = <Py_ssize_t>n * width
+    cdef int32_t q, left = 0
+    cdef uint8_t* live = <uint8_t*>calloc(n, 1)
+    cdef int32_t* first = <int32_t*>calloc(<Py_ssize_t>n + 2, 4)   # edges by target
+    cdef int32_t* sources = <int32_t*>malloc(4 * (n_edges + 1))
+    cdef int32_t* todo = <int32_t*>malloc(4 * <Py_ssize_t>n)
+    try:
+        if not (live and first and sources and todo):
+            raise MemoryError()
+        for i in range(n_edges):
+            if rows[i] >= 0:
+                first[rows[i] + 2] += 1
+        for q in range(n):
+            first[q + 2] += first[q + 1]
+        for i in range(n_edges):
+            if rows[i] >= 0:
+                sources[first[rows[i] + 1]] = <int32_t>(i // width)
+                first[rows[i] + 1] += 1
+        for q in range(n):
+            if accepting[q]:
+                live[q] = 1
+                todo[left] = q
+                left += 1
+        while left:
+            left -= 1
+            q = todo[left]
+            for i in range(first[q], first[q + 1]):
+                if not live[sources[i]]:
+                    live[sources[i]] = 1
+                    todo[left] = sources[i]
+                    left += 1
+        for i in range(n_edges):
+            if rows[i] >= 0 and not live[rows[i]]:
+                rows[i] = -1
+        return 0
+    finally:
+        free(live)
+        free(first)
+        free(sources)
+        free(todo)
+
+
+cdef int merge(
+    const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting, int32_t* block, int32_t* sample,
+) except -1:
+    """A number for each state, one for all that accept the same strings; and a state of each number.
+
+    There is room for a state -1, which nothing comes from. Automata that count take as many rounds as they count, and
+    have hardly any equal states: after `MERGE_WORK` every state stays what it is.
+    """
+    cdef int32_t size = 16, q, k, n_blocks = 0, slot, other
+    cdef int32_t* table
+    cdef int32_t* new
+    cdef const int32_t* row
+    cdef uint64_t h
+    while size < 2 * n:
+        size *= 2
+    table = <int32_t*>malloc(4 * <Py_ssize_t>size)
+    new = <int32_t*>malloc(4 * <Py_ssize_t>n)
+    try:
+        if not (table and new):
+            raise MemoryError()
+        (block - 1)[0] = -1
+        for q in range(n):
+            block[q] = accepting[q]
+        for _ in range(1 + MERGE_WORK // (<int64_t>n * width)):
+            memset(table, 0xFF, 4 * <Py_ssize_t>size)
+            k = 0
+            for q in range(n):
+                row = rows + <Py_ssize_t>q * width
+                h = block[q]
+                for slot in range(width):
+                    h = (h ^ <uint64_t>block[row[slot]]) * <uint64_t>0x9E3779B97F4A7C15
+                    h ^= h >> 29
+                slot = <int32_t>(mixed(h) & <uint64_t>(size - 1))
+                other = table[slot]
+                while other >= 0 and not (
+                    block[other] == block[q] and alike(row, rows + <Py_ssize_t>other * width, block, width)
+                ):
+                    slot = (slot + 1) & (size - 1)
+                    other = table[slot]
+                if other < 0:
+                    table[slot] = sample[k] = q
+                    new[q] = k
+                    k += 1
+                else:
+                    new[q] = new[other]
+            memcpy(block, new, 4 * <Py_ssize_t>n)
+            if k == n_blocks:
+                return 0
+            n_blocks = k
+        for q in range(n):
+            block[q] = sample[q] = q
+        return 0
+    finally:
+        free(table)
+        free(new)
+
+
+cdef inline bint alike(const int32_t* a, const int32_t* b, const int32_t* block, int32_t width) noexcept:
+    cdef int32_t k
+    for k in range(width):
+        if block[a[k]] != block[b[k]]:
+            return False
+    return True
