@@ -39,6 +39,9 @@ _CLASSES = {
     "S": complement(SPACES),
 }
 _CONTROLS = {"t": 0x9, "n": 0xA, "v": 0xB, "f": 0xC, "r": 0xD}
+_ASSERTIONS = {"^": "^", "$": "$", "\\b": "b", "\\B": "B"}
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_BRACKETS = re.compile(r"\[(?:[^\\\]]|\\.)*\]", re.DOTALL)
 _BOUNDS = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 _LOOKS = ("?=", "?!", "?<=", "?<!")
 
@@ -50,6 +53,7 @@ class Parser:
         self.text = pattern
         self.at = 0
         self.depth = 0
+        self.brackets: dict[str, Node] = {}  # by their texts: a pattern often has one many times
 
     def fail(self, what: str, at: int | None = None) -> GrammarError:
         return GrammarError(f"regex {shown(self.text)}, position {self.at if at is None else at}: {what}")
@@ -87,9 +91,10 @@ class Parser:
 
     def term(self) -> Node:
         start = self.at
-        for sign, text in (("^", "^"), ("$", "$"), ("b", "\\b"), ("B", "\\B")):
-            if self.take(text):
-                return Assertion(sign, at=start)  # type: ignore[return-value]
+        for text in (self.text[start], self.text[start : start + 2]):
+            if text in _ASSERTIONS:
+                self.at += len(text)
+                return Assertion(_ASSERTIONS[text], at=start)  # type: ignore[return-value]
         found = self.group() if self.peek("(") else self.atom()
         return self.quantified(found, start)
 
@@ -123,9 +128,12 @@ class Parser:
         return EMPTY if bounds[1] == 0 else Repeat(item, *bounds)
 
     def quantifier(self) -> tuple[int, int | None] | None:
-        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self.take(sign):
-                return bounds
+        sign = self.text[self.at : self.at + 1]
+        if sign in _QUANTIFIERS:
+            self.at += 1
+            return _QUANTIFIERS[sign]
+        if sign != "{":
+            return None
         found = _BOUNDS.match(self.text, self.at)
         if found is None:
             return None  # a lone brace stands for itself (Annex B)
@@ -146,12 +154,22 @@ class Parser:
         if char == ".":
             return Chars(complement(LINE_ENDS))
         if char == "[":
-            return Chars(self.char_class(start))
+            return self.bracket(start)
         if char == "\\":
             return Chars(self.escape(start, in_class=False))
         if char in "*+?":
             raise self.fail(f"nothing to repeat before {char!r}", start)
         return Chars(((ord(char), ord(char)),))
+
+    def bracket(self, start: int) -> Node:
+        whole = _BRACKETS.match(self.text, start)
+        text = whole[0] if whole else ""
+        if text in self.brackets:
+            self.at = start + len(text)
+            return self.brackets[text]
+        found = Chars(self.char_class(start))
+        self.brackets[self.text[start : self.at]] = found
+        return found
 
     def char_class(self, start: int) -> Ranges:
         negated = self.take("^")

@@ -15,8 +15,8 @@ from oxillama._kernels.grammar.stacks cimport DEPENDENT
 
 cdef enum:
     MOST_WAYS_OUT = 8  # ASCII characters that leave a loop; with more, most tokens do
-    COVER_WORK = 5000  # units of work to find out whether it covers
-    MOST_COVERED = 64  # parser states that texts of a set of characters may lead through
+    COVER_WORK = 50000  # units of work to find out whether it covers
+    MOST_COVERED = 512  # parser states that texts of a set of characters may lead through
 
 
 cdef class Loops:
