@@ -12,6 +12,7 @@ from oxillama.grammar.rules import Dfa, Node
 
 MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
+MAX_STEPS = 100_000  # along edges, to count them
 
 
 _recent: dict[int, tuple[Node, Language]] = {}
@@ -45,27 +46,28 @@ def _language(node: Node) -> Language:
     return Language(node)
 
 
-def number_of_texts(dfa: Dfa) -> int | None:
-    """How many strings an automaton without dead states accepts; None where that is more than `MAX_TEXTS`."""
+def number_of_texts(dfa: Dfa, least: int = 0, most: int | None = None) -> int | None:
+    """How many strings of ``least`` to ``most`` characters an automaton without dead states accepts.
+
+    None where these are more than `MAX_TEXTS`, or too many steps are needed to tell.
+    """
     edges, accepting = dfa.edges, dfa.accepting
-    counts: dict[int, int] = {}
-    todo = [(0, False)]
-    under_way: set[int] = set()
-    while todo:
-        state, is_done = todo.pop()
-        if is_done:
-            under_way.discard(state)
-            sizes = [(last - first + 1) * counts[target] for first, last, target in edges[state]]
-            counts[state] = sum(sizes) + (state in accepting)
-            if counts[state] > MAX_TEXTS:
-                return None
-        elif state in under_way:
-            return None  # it can come to itself
-        elif state not in counts:
-            under_way.add(state)
-            todo.append((state, True))
-            todo += [(target, False) for _, _, target in edges[state]]
-    return counts[0]
+    ways = {0: 1}  # to each state with the characters so far
+    found = length = steps = 0
+    while ways and (most is None or length <= most):
+        if length >= least:
+            found += sum(n for state, n in ways.items() if state in accepting)
+        endless = most is None and length > dfa.n_states  # some state has come twice
+        if found > MAX_TEXTS or endless or steps > MAX_STEPS:
+            return None
+        after: dict[int, int] = {}
+        for state, n in ways.items():
+            for first, last, target in edges[state]:
+                after[target] = after.get(target, 0) + n * (last - first + 1)
+            steps += len(edges[state])
+        ways = after
+        length += 1
+    return found
 
 
 def texts_of(dfa: Dfa) -> list[str]:

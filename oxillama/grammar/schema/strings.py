@@ -154,7 +154,7 @@ class Strings:
         if not (self.patterns or self.absent):
             return None
         try:
-            return number_of_texts(self.automaton())
+            return number_of_texts(self.unbounded(), self.least, self.most)
         except GrammarError:
             return None
 
