@@ -138,6 +138,8 @@ class Calls:
 
 def find_calls(rules: Rules) -> Calls:
     """Decide by a depth-first search from the root: a rule met again on the way to itself is called."""
+    if len(rules.rules) == 1:
+        return Calls({rules.root}, {})
     uses = dict.fromkeys(rules.rules, 0)
     refs: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():

@@ -9,4 +9,4 @@ cdef enum:  # of RTN states; oxillama.grammar.program
     ENDS_ALWAYS = 8
     ENDS_IF_ENOUGH = 16
 
-cdef object flags_of(bytes final, const int32_t[::1] least, dict arrays)
+cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays)

@@ -10,7 +10,7 @@ from oxillama._kernels.grammar.registers cimport REGISTER
 import numpy as np
 
 
-cdef object flags_of(bytes final, const int32_t[::1] least, dict arrays):
+cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
     """The flags of all states, given whether each is final, the least of its count, and all edges."""
     cdef int32_t n = <int32_t>len(final), q, i, source
     cdef const uint8_t* is_final = final

@@ -4,6 +4,7 @@ A state stays if its start leads to it and it leads to an end of its subnetwork.
 edge stands for the state that the edge leads to.
 """
 
+cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
@@ -18,6 +19,8 @@ from oxillama._kernels.grammar.network cimport UNIT
 from oxillama._kernels.grammar.registers cimport ARGUMENT, FEWER, operation
 
 import numpy as np
+
+cnp.import_array()
 
 
 cdef dict pruned(Automata automata, list starts, list gates, bint accepts_empty):
@@ -259,17 +262,18 @@ cdef class Pruning:
         cdef int32_t n = self.n_kept, q, i, t, kind, what
         cdef const List* edges
         cdef Edge edge
-        cdef int32_t[:, ::1] rows
-        cdef int32_t[::1] first
+        cdef cnp.ndarray rows, first
+        cdef int32_t* to
+        cdef int32_t* firsts
+        cdef bytearray final = bytearray(n)
+        cdef uint8_t* ends = final
         cdef dict found = {}
         for kind in range(KINDS):
             edges = &self.of.edges[kind]
-            first_array, i = np.empty(n + 1, np.int32), 0
-            first = first_array
-            rows_array = np.empty((edges.n, 3), np.int32)
-            rows = rows_array
+            first, rows, i = np.empty(n + 1, np.int32), np.empty((edges.n, 3), np.int32), 0
+            firsts, to = <int32_t*>cnp.PyArray_DATA(first), <int32_t*>cnp.PyArray_DATA(rows)
             for q in range(n):
-                first[q] = i
+                firsts[q] = i
                 for t in range(edges.first[self.order[q]], edges.first[self.order[q] + 1]):
                     edge = edges.items[t]
                     what = edge.what
@@ -277,18 +281,28 @@ cdef class Pruning:
                         continue
                     if kind == CALLS:
                         what = self.number[self.start_of[what]] if what >= 0 else UNIT - 1 - what
-                    rows[i, 0], rows[i, 1], rows[i, 2] = what, edge.op, self.number[self.alias[edge.target]]
+                    to[3 * i], to[3 * i + 1], to[3 * i + 2] = what, edge.op, self.number[self.alias[edge.target]]
                     i += 1
-            first[n] = i
+            firsts[n] = i
             name = ("byte", "token", "calls", "epsilon")[kind]
-            found[name + "_first"] = first_array
-            found[name if kind >= CALLS else name + "_edges"] = rows_array[:i].copy()
-        found["least"] = np.array([self.of.least[self.order[i]] for i in range(n)], np.int32)
-        found["most"] = np.array([self.of.most[self.order[i]] for i in range(n)], np.int32)
-        found["slack"] = np.array([self.of.slack[self.order[i]] for i in range(n)], np.int32)
-        final = bytes([self.of.final[self.order[i]] for i in range(n)])
+            found[name + "_first"] = first
+            found[name if kind >= CALLS else name + "_edges"] = rows[:i].copy()
+        found["least"] = self.column(self.of.least)
+        found["most"] = self.column(self.of.most)
+        found["slack"] = self.column(self.of.slack)
+        for i in range(n):
+            ends[i] = self.of.final[self.order[i]]
         found["flags"] = flags_of(final, found["least"], found)
         labels = b"".join([bits.to_bytes(32, "little") for bits in self.of.labels])
         found["labels"] = np.frombuffer(labels, np.uint8).reshape(-1, 32)
         found["start"] = 0
+        return found
+
+    cdef object column(self, const int32_t* of):
+        """What the states that stay have in an array."""
+        cdef cnp.ndarray found = np.empty(self.n_kept, np.int32)
+        cdef int32_t* to = <int32_t*>cnp.PyArray_DATA(found)
+        cdef int32_t i
+        for i in range(self.n_kept):
+            to[i] = of[self.order[i]]
         return found
