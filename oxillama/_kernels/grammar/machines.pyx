@@ -1,7 +1,7 @@
 """Machines: deterministic automata whose states are rows of integers; the automata of these, and of tables.
 
 A machine says where a state leads for each class of characters. Its automaton is made by following it from the
-start. States from which no string ends are dropped, those that accept the same strings are merged (Moore, 1956).
+start. States from which no string ends are dropped, those that accept the same strings are merged.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -20,7 +20,7 @@ cdef enum:
     MAX_STATES = 50_000         # of a machine
     MAX_WORK = 60_000_000       # its states times classes times what a state takes
     STEP_WORK = 16              # what a step takes, besides the integers of the state
-    MERGE_WORK = 30_000_000     # of looking for equal states: rounds times states times classes
+    MOST_MERGED = 1_000_000     # edges of a table whose equal states are merged
 
 
 cdef class Machine:
@@ -273,66 +273,160 @@ cdef int drop_dead(int32_t* rows, int32_t n, int32_t width, const uint8_t* accep
         free(todo)
 
 
+# ---------------------------------------------------------------------- equal states
+
+
+cdef struct Partition:
+    # Elements in sets: those of set s are elements[first[s]] ... elements[end[s] - 1], its marked ones in front.
+    int32_t* elements
+    int32_t* place      # by element: where it stands
+    int32_t* set_of     # by element, -1: in none
+    int32_t* first      # by set
+    int32_t* end
+    int32_t* marked     # how many elements of a set are
+    int32_t* touched    # the sets that have marked elements
+    int32_t n_sets, n_touched
+
+
+cdef int begin_partition(Partition* p, int32_t n) except -1:
+    """Room for n elements, in no set yet."""
+    memset(p, 0, sizeof(Partition))
+    p.elements = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    p.place = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    p.set_of = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    p.first = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    p.end = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    p.marked = <int32_t*>calloc(<Py_ssize_t>n + 1, 4)
+    p.touched = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
+    if not (p.elements and p.place and p.set_of and p.first and p.end and p.marked and p.touched):
+        raise MemoryError()
+    memset(p.set_of, 0xFF, 4 * (<Py_ssize_t>n + 1))
+    return 0
+
+
+cdef void end_partition(Partition* p) noexcept:
+    free(p.elements)
+    free(p.place)
+    free(p.set_of)
+    free(p.first)
+    free(p.end)
+    free(p.marked)
+    free(p.touched)
+
+
+cdef inline void put_last(Partition* p, int32_t element, int32_t at) noexcept:
+    """An element of the set that is being filled, which ends with ``at``."""
+    p.elements[at] = element
+    p.place[element] = at
+    p.set_of[element] = p.n_sets
+
+
+cdef inline void close_set(Partition* p, int32_t first, int32_t end) noexcept:
+    if end > first:
+        p.first[p.n_sets], p.end[p.n_sets] = first, end
+        p.n_sets += 1
+
+
+cdef inline void mark(Partition* p, int32_t element) noexcept:
+    cdef int32_t s = p.set_of[element], at = p.place[element], to = p.first[s] + p.marked[s]
+    if at < to:
+        return  # it is marked
+    if p.marked[s] == 0:
+        p.touched[p.n_touched] = s
+        p.n_touched += 1
+    p.elements[at] = p.elements[to]
+    p.place[p.elements[at]] = at
+    p.elements[to] = element
+    p.place[element] = to
+    p.marked[s] += 1
+
+
+cdef void split_sets(Partition* p) noexcept:
+    """Part the marked elements of each set from the others; the smaller part becomes the new set."""
+    cdef int32_t s, middle, i
+    while p.n_touched:
+        p.n_touched -= 1
+        s = p.touched[p.n_touched]
+        middle = p.first[s] + p.marked[s]
+        p.marked[s] = 0
+        if middle == p.end[s]:
+            continue
+        if middle - p.first[s] <= p.end[s] - middle:
+            p.first[p.n_sets], p.end[p.n_sets], p.first[s] = p.first[s], middle, middle
+        else:
+            p.first[p.n_sets], p.end[p.n_sets], p.end[s] = middle, p.end[s], middle
+        for i in range(p.first[p.n_sets], p.end[p.n_sets]):
+            p.set_of[p.elements[i]] = p.n_sets
+        p.n_sets += 1
+
+
 cdef int merge(
     const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting, int32_t* block, int32_t* sample,
 ) except -1:
     """A number for each state, one for all that accept the same strings; and a state of each number.
 
-    There is room for a state -1, which nothing comes from. Automata that count take as many rounds as they count, and
-    have hardly any equal states: after `MERGE_WORK` every state stays what it is.
+    There is room for a state -1, which nothing comes from. No edge leads to a state from which no string ends.
+    States and edges are parted in turns: states by the sets of the edges that leave them, edges by the sets of the
+    states that they lead to (Valmari and Lehtinen, 2008), in m log n steps. A table of more than `MOST_MERGED` edges
+    keeps its states.
     """
-    cdef int32_t size = 16, q, k, n_blocks = 0, slot, other
-    cdef int32_t* table
-    cdef int32_t* new
-    cdef const int32_t* row
-    cdef uint64_t h
-    while size < 2 * n:
-        size *= 2
-    table = <int32_t*>malloc(4 * <Py_ssize_t>size)
-    new = <int32_t*>malloc(4 * <Py_ssize_t>n)
-    try:
-        if not (table and new):
-            raise MemoryError()
-        (block - 1)[0] = -1
-        for q in range(n):
-            block[q] = accepting[q]
-        for _ in range(1 + MERGE_WORK // (<int64_t>n * width)):
-            memset(table, 0xFF, 4 * <Py_ssize_t>size)
-            k = 0
-            for q in range(n):
-                row = rows + <Py_ssize_t>q * width
-                h = block[q]
-                for slot in range(width):
-                    h = (h ^ <uint64_t>block[row[slot]]) * <uint64_t>0x9E3779B97F4A7C15
-                    h ^= h >> 29
-                slot = <int32_t>(mixed(h) & <uint64_t>(size - 1))
-                other = table[slot]
-                while other >= 0 and not (
-                    block[other] == block[q] and alike(row, rows + <Py_ssize_t>other * width, block, width)
-                ):
-                    slot = (slot + 1) & (size - 1)
-                    other = table[slot]
-                if other < 0:
-                    table[slot] = sample[k] = q
-                    new[q] = k
-                    k += 1
-                else:
-                    new[q] = new[other]
-            memcpy(block, new, 4 * <Py_ssize_t>n)
-            if k == n_blocks:
-                return 0
-            n_blocks = k
+    cdef int32_t n_edges = <int32_t>min(<int64_t>n * width, MOST_MERGED + 1), q, i, k, count = 0, b = 1, c = 0
+    cdef Partition states, edges
+    cdef int32_t* first = NULL    # edges by target
+    cdef int32_t* into = NULL
+    (block - 1)[0] = -1
+    if n_edges > MOST_MERGED:
         for q in range(n):
             block[q] = sample[q] = q
         return 0
+    memset(&states, 0, sizeof(Partition))
+    memset(&edges, 0, sizeof(Partition))
+    try:
+        begin_partition(&states, n)
+        begin_partition(&edges, n_edges)
+        first = <int32_t*>calloc(<Py_ssize_t>n + 2, 4)
+        into = <int32_t*>malloc(4 * (<Py_ssize_t>n_edges + 1))
+        if not (first and into):
+            raise MemoryError()
+        for q in range(n):
+            put_last(&states, q, q)
+        close_set(&states, 0, n)
+        for q in range(n):
+            if accepting[q]:
+                mark(&states, q)
+        split_sets(&states)
+        for k in range(width):
+            i = count
+            for q in range(n):
+                if rows[q * width + k] >= 0:
+                    put_last(&edges, q * width + k, count)
+                    first[rows[q * width + k] + 2] += 1
+                    count += 1
+            close_set(&edges, i, count)
+        for q in range(n):
+            first[q + 2] += first[q + 1]
+        for i in range(n_edges):
+            if rows[i] >= 0:
+                into[first[rows[i] + 1]] = i
+                first[rows[i] + 1] += 1
+        while c < edges.n_sets:
+            for i in range(edges.first[c], edges.end[c]):
+                mark(&states, edges.elements[i] // width)
+            split_sets(&states)
+            c += 1
+            while b < states.n_sets:
+                for i in range(states.first[b], states.end[b]):
+                    q = states.elements[i]
+                    for k in range(first[q], first[q + 1]):
+                        mark(&edges, into[k])
+                split_sets(&edges)
+                b += 1
+        for q in range(n):
+            block[q] = states.set_of[q]
+            sample[block[q]] = q
+        return 0
     finally:
-        free(table)
-        free(new)
-
-
-cdef inline bint alike(const int32_t* a, const int32_t* b, const int32_t* block, int32_t width) noexcept:
-    cdef int32_t k
-    for k in range(width):
-        if block[a[k]] != block[b[k]]:
-            return False
-    return True
+        end_partition(&states)
+        end_partition(&edges)
+        free(first)
+        free(into)
