@@ -37,6 +37,8 @@ PIECES = [
         b'ab","',
         b'a":',
     ),
+    *(text.encode() for text in ("—", "\u2028", "a\u2028", "a—", '—"', "あ", "ⴰa")),  # most begin with E2
+    *(b"\xe2", b"\xe2\x80", b"a\xe2\x80", b"\xa8", b"\x94b", b"\xe2a", b"\xe3\x81"),
     *(b'",""', b'"",""', b'","",', b'a","a"', b'a","a",', b'b", "b"]', b'"a","a"', b'","a"]'),
 ]
 TEXTS = [*dict.fromkeys(PIECES), b"<end>"]
@@ -47,6 +49,13 @@ PATTERNS = {
     "all but two": 'root ::= [^b"]* ("\\"" | "b") root?',
     "letters": 'root ::= [a-z]* "," [a-zA]* "\\"" root?',
     "no letters beyond ASCII": 'root ::= [^"\\x80-\\U0010FFFF]* ("\\"" | "é") [^,]* ","',
+    "all that stands in a line": 'root ::= [^"\\n\\r\\u2028\\u2029]* "\\"" root?',
+    "a line, counted": 'root ::= [^",\\u2028]{1,30} "," [^"\\u2029]{0,3} "\\"" root?',
+    "lines after a letter": 'root ::= [^b"\\u2028]* ("\\"" | "b" [^"]* "\\"") root?',
+    "E2 and E3 lead to the same": 'root ::= [^"\\u2040-\\u2FFF\\u3040-\\u3FFF]* "\\"" root?',
+    "a letter or mark, and what stands in a line": 'root ::= [a-y"] [^"\\u2028]* "\\"" root?',
+    "only those of E2": 'root ::= [a-z\\u2000-\\u2FFF]* ("," | "\\"") root?',
+    "all but those of E2": 'root ::= [a-z\\u0080-\\u1FFF\\u3000-\\U0010FFFF]* ("," | "—") root?',
     "counted, few": 'root ::= [^"]{2,5} "\\"" [^,]{1,3} ","',
     "counted, many": 'root ::= [^"]{0,31} "\\"" root?',
     "letters, counted": 'root ::= ([a-z]{1,30} | "A") "," root?',

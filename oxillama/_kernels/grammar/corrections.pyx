@@ -16,7 +16,7 @@ from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
 from oxillama._kernels.grammar.told_apart cimport open_in
-from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie
+from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie, entry_of
 
 cdef enum:  # what the bytes of a token so far say
     NOTHING = 0
@@ -136,7 +136,7 @@ cdef class Corrections:
         if loop.found and loop.same and not self.states.states.flags[loop.to] & (DEPENDENT | FRESH):
             self.leave_loop(loop, begun, ended)
             while i < nodes.n:
-                if not loop.start[min(nodes.at[i].byte, 128)]:
+                if not loop.start[entry_of(nodes.at[i].byte)]:
                     self.walk_fresh(state, i, nodes.at[i].skip, 0, begun, ended)
                 i = nodes.at[i].skip
         else:

@@ -9,8 +9,8 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates
 cdef struct Loop:
     # Characters in ``start`` lead to the parser state ``to``; those in ``loop`` lead from ``to`` to itself. Any text
     # of characters in ``cover`` can follow, whatever states it leads through, and after it, of other bytes, only those
-    # in ``leaves``; NULL where ``loop`` tells as much. Sets of characters: index 0 to 127 is an ASCII character, 128
-    # stands for all others; ``leaves`` has all bytes.
+    # in ``leaves``; NULL where ``loop`` tells as much. These are sets as trie.pxd has them; ``leaves`` has all
+    # bytes.
     # known: the fields are filled in; found: there is a loop worth a slice; covers: no character outside of
     # ``start`` can follow; same: ``start`` equals ``loop``; inside: it is part of it.
     # ends_run: 1 if only the counted item takes a character of the loop after a run, -1 if others do, 0 unknown.
@@ -38,6 +38,6 @@ cdef class Loops:
     cdef bint goes_on(self, int32_t state, const uint8_t* loop) except -1
     cdef bint ends_run(self, Loop* loop, const Item* counted) except -1
     cdef bint repeats(self, int32_t state, int32_t byte, int32_t first) noexcept
-    cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1
+    cdef int all_lead_to(self, int32_t state, int32_t to, uint8_t* chars, bint* alive) except -1
     cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1
     cdef bint last_leads_to(self, int32_t state, int32_t to) except -1

@@ -12,6 +12,7 @@ from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD, are_alike
 from oxillama._kernels.grammar.stacks cimport DEPENDENT
+from oxillama._kernels.grammar.trie cimport BEYOND_ASCII, OF_E2, SET, entry_of
 
 cdef enum:
     MOST_WAYS_OUT = 8  # ASCII characters that leave a loop; with more, most tokens do
@@ -62,7 +63,7 @@ cdef class Loops:
 
     cdef int find_loop(self, int32_t state, Loop* loop) except -1:
         cdef int32_t[128] after
-        cdef uint8_t[129] start, inner
+        cdef uint8_t[SET] start, inner
         cdef int32_t byte, i, best = 0, count, n_inner = 0
         cdef bint alive = False
         memset(loop, 0, sizeof(Loop))
@@ -83,21 +84,21 @@ cdef class Loops:
                 inner[byte] = stepped(self.states, loop.to, byte) == loop.to
                 loop.covers = loop.covers and (start[byte] or after[byte] == DEAD)
                 n_inner += inner[byte]
-            start[128] = self.all_lead_to(state, loop.to, &alive)
-            loop.covers = loop.covers and (start[128] or not alive)
-            inner[128] = self.all_lead_to(loop.to, loop.to, &alive)
-            for byte in range(129):
+            self.all_lead_to(state, loop.to, start, &alive)
+            loop.covers = loop.covers and (start[OF_E2] or not alive)
+            self.all_lead_to(loop.to, loop.to, inner, &alive)
+            for byte in range(SET):
                 loop.same = loop.same and start[byte] == inner[byte]
                 loop.inside = loop.inside and start[byte] <= inner[byte]
             loop.found = n_inner >= self.min_loop and self.n_alive(loop.to) - n_inner <= MOST_WAYS_OUT
-            loop.start, loop.loop = self.kept(start, 129), self.kept(inner, 129)
+            loop.start, loop.loop = self.kept(start, SET), self.kept(inner, SET)
         if not (loop.found and loop.inside and not loop.same):
             self.find_cover(state, loop)
         return 0
 
     cdef int find_cover(self, int32_t state, Loop* loop) except -1:
         """Find a set of characters of which any text can follow. Where it is the loop's own, it tells nothing."""
-        cdef uint8_t[129] chars
+        cdef uint8_t[SET] chars
         cdef uint8_t[256] leaves
         cdef int32_t byte, to, last = DEAD, n = 0, least = self.n_alive(state)
         cdef bint alive = False, good = False
@@ -111,18 +112,19 @@ cdef class Loops:
             chars[byte] = good
             n += good
         to = self.states.run(state, <const uint8_t*>b"\xc2\x80", 2)
-        chars[128] = to != DEAD and self.all_lead_to(state, to, &alive)
-        if n < self.min_loop or (loop.found and loop.same and memcmp(chars, loop.loop, 129) == 0):
+        self.all_lead_to(state, to, chars, &alive)
+        if n < self.min_loop or (loop.found and loop.same and memcmp(chars, loop.loop, SET) == 0):
             return 0
         memset(leaves, 0, 256)
         if self.is_covered(state, chars, leaves):
-            loop.cover, loop.leaves = self.kept(chars, 129), self.kept(leaves, 256)
+            loop.cover, loop.leaves = self.kept(chars, SET), self.kept(leaves, 256)
         return 0
 
     cdef bint is_covered(self, int32_t state, const uint8_t* chars, uint8_t* leaves) except -1:
         """Whether any text of these characters can follow; notes which other bytes can follow such texts."""
         cdef int32_t[MOST_COVERED] found
         cdef int32_t n = 1, i = 0, k, byte, to, last
+        cdef uint8_t[SET] own
         cdef bint alive = False
         cdef Py_ssize_t left = self.states.left - COVER_WORK
         found[0] = state
@@ -133,14 +135,15 @@ cdef class Loops:
                 return False
             for byte in range(256):
                 to = stepped(self.states, state, byte)
-                if not chars[min(byte, 128)]:
+                if not chars[entry_of(byte)]:
                     leaves[byte] = leaves[byte] or to != DEAD
                     continue
-                if byte >= 128:
-                    if byte > 128:
+                if byte >= 0x80:
+                    if byte > 0x80:
                         continue
                     to = self.states.run(state, <const uint8_t*>b"\xc2\x80", 2)
-                    if to == DEAD or not self.all_lead_to(state, to, &alive):
+                    self.all_lead_to(state, to, own, &alive)
+                    if own[BEYOND_ASCII] < chars[BEYOND_ASCII] or own[OF_E2] < chars[OF_E2]:
                         return False
                 if to == last:
                     continue
@@ -172,19 +175,23 @@ cdef class Loops:
         """Whether a byte leads to where the byte before leads, of those from ``first`` on."""
         return byte > first and are_alike(&self.states.rows, state, <uint8_t>byte, <uint8_t>(byte - 1))
 
-    cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1:
-        """Whether every character beyond ASCII leads from one parser state to another; ``alive``: any to anywhere."""
+    cdef int all_lead_to(self, int32_t state, int32_t to, uint8_t* chars, bint* alive) except -1:
+        """Note in a set whether the characters beyond ASCII lead from one parser state to another, which is not DEAD.
+
+        ``alive``: whether any leads anywhere.
+        """
         cdef int32_t lead, inside
-        cdef bint all_do = True
         alive[0] = False
+        chars[BEYOND_ASCII] = chars[OF_E2] = to != DEAD
         for lead in range(0xC2, 0xF5):
-            if self.repeats(state, lead, 0xC2) and lead not in (0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
+            if self.repeats(state, lead, 0xC2) and lead not in (0xE0, 0xE1, 0xE2, 0xE3, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
                 continue  # the rests of the characters are those of the lead before
             inside = stepped(self.states, state, lead)
             alive[0] = alive[0] or inside != DEAD
-            if all_do and not self.tails_lead_to(inside, lead, to):
-                all_do = False
-        return all_do
+            if chars[entry_of(lead)] and not self.tails_lead_to(inside, lead, to):
+                chars[entry_of(lead)] = False
+        chars[OF_E2] = chars[OF_E2] and chars[BEYOND_ASCII]
+        return 0
 
     cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1:
         """Whether every valid rest of a character, after its first byte, leads to a parser state."""
@@ -241,9 +248,9 @@ cdef class Loops:
         for byte in range(128):
             if loop[byte] and stepped(self.states, state, byte) != DEAD:
                 return True
-        if loop[128]:
+        if loop[BEYOND_ASCII]:
             for byte in range(0xC2, 0xF5):
-                if not self.repeats(state, byte, 0xC2) and stepped(self.states, state, byte) != DEAD:
+                if loop[entry_of(byte)] and not self.repeats(state, byte, 0xC2) and stepped(self.states, state, byte) != DEAD:
                     return True
         return False
 

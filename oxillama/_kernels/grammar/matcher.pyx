@@ -28,7 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport UPTO, Node, Nodes, Slice, Tail, Trie
+from oxillama._kernels.grammar.trie cimport SET, UPTO, Node, Nodes, Slice, Tail, Trie, entry_of
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -400,14 +400,14 @@ cdef class Matcher:
         cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.at[node].depth if node >= 0 else 0
         while i < end and not out.overflow:
-            if not chars[min(nodes.at[i].byte, 128)]:
+            if not chars[entry_of(nodes.at[i].byte)]:
                 self.walk(state, nodes, i, nodes.at[i].skip, depth, level, out)
             i = nodes.at[i].skip
         return 0
 
     cdef int32_t slice(self, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
         """The number of the slice of a loop below a node."""
-        cdef object key = (node, start[:129], loop[:129]), found = self.slice_numbers.get(key)
+        cdef object key = (node, start[:SET], loop[:SET]), found = self.slice_numbers.get(key)
         cdef Slice part
         if found is not None:
             return found
@@ -467,10 +467,10 @@ cdef class Matcher:
                 visits += 1
                 d = nodes.at[i].depth
                 to = stepped(states, path[d - 1], nodes.at[i].byte)
-                if d == top + 1 and not loop.loop[min(nodes.at[i].byte, 128)]:
+                if d == top + 1 and not loop.loop[entry_of(nodes.at[i].byte)]:
                     i = nodes.at[i].skip
                     continue
-                if i >= outside and not loop.loop[min(nodes.at[i].byte, 128)]:
+                if i >= outside and not loop.loop[entry_of(nodes.at[i].byte)]:
                     outside = nodes.at[i].skip
                 if to == DEAD:
                     if i >= outside:
@@ -516,7 +516,7 @@ cdef class Matcher:
 
     cdef bint joins(self, int32_t state, Loop* loop, uint8_t byte) except -1:
         """Whether the parser state after a byte is one that the loop comes to, if need be within a character."""
-        return state == loop.to or (byte >= 0xC2 and loop.loop[128] and state == stepped(self.states, loop.to, byte))
+        return state == loop.to or (byte >= 0xC2 and loop.loop[entry_of(byte)] and state == stepped(self.states, loop.to, byte))
 
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
@@ -529,7 +529,7 @@ cdef class Matcher:
         own = self.loops.of(state)
         if not own.found or own.to != state or not own.same or self.states.states.flags[state] & DEPENDENT:
             return False
-        for k in range(129):
+        for k in range(SET):
             if loop.loop[k] and not own.loop[k]:
                 return False
         self.note_leaving(state, number, leaves)
@@ -550,7 +550,7 @@ cdef class Matcher:
             visits += 1
             d = nodes.at[i].depth
             to = stepped(states, path[d - 1], nodes.at[i].byte)
-            if to == DEAD or (i >= inside and not loop.loop[min(nodes.at[i].byte, 128)]):
+            if to == DEAD or (i >= inside and not loop.loop[entry_of(nodes.at[i].byte)]):
                 i = nodes.at[i].skip
                 continue
             path[d] = to

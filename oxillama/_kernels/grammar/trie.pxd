@@ -5,6 +5,16 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 cdef enum:
     UPTO = 24  # a slice keeps masks of tokens of up to so many characters
 
+cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
+    BEYOND_ASCII = 128  # all others, but perhaps those of the next entry
+    OF_E2 = 129         # those whose first byte is E2, two of which end lines (U+2028, U+2029); only with all others
+    SET = 130
+
+
+cdef inline int entry_of(int byte) noexcept nogil:
+    """Where a set says whether it has the characters that begin with a byte."""
+    return byte if byte < 0x80 else OF_E2 if byte == 0xE2 else BEYOND_ASCII
+
 
 cdef struct Node:
     int32_t skip         # the next node that is not below this one
@@ -67,8 +77,8 @@ cdef class Slice:
     cdef uint32_t* upto[25]
     cdef Tail* tails[256]
     cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
-    cdef uint8_t start[129]  # characters that it begins with
-    cdef uint8_t loop[129]   # ... and goes on with
+    cdef uint8_t start[SET]  # characters that it begins with
+    cdef uint8_t loop[SET]   # ... and goes on with
     cdef int n_words
     cdef int32_t node, depth  # that the slice is below
     cdef int32_t above       # characters up to that node

@@ -16,7 +16,6 @@ from oxillama._kernels.grammar.memory cimport grown
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
-    NON_ASCII = 128  # in a slice's sets: all characters beyond ASCII
 
 cdef enum:  # where the scan of a slice stands; numbers up to 3 are bytes that a character still needs
     BASE = 0
@@ -46,7 +45,7 @@ cdef class Trie:
                 raise TypeError(f"strings: expected bytes, got {type(text)}")
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
-        cdef uint8_t[129] all_chars
+        cdef uint8_t[SET] all_chars
         cdef Slice valid
         cdef Key* keys
         if n != len(inside):
@@ -80,7 +79,7 @@ cdef class Trie:
             free(keys)
         self.note_characters()
         self.sort_by_byte()
-        memset(all_chars, 1, 129)
+        memset(all_chars, 1, SET)
         valid = Slice.__new__(Slice)
         valid.build(self, -1, all_chars, all_chars)
         self.valid = valid
@@ -161,10 +160,9 @@ cdef class Trie:
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop):
         """The slice of the tokens below a node; those used last are kept, up to `SLICE_BYTES`.
 
-        ``start`` and ``loop`` say for each ASCII character, and for all others, whether the loop begins with it
-        and goes on with it.
+        ``start`` and ``loop`` are the sets of the characters that the loop begins and goes on with.
         """
-        cdef object key = (node, start[:129], loop[:129])
+        cdef object key = (node, start[:SET], loop[:SET])
         cdef Slice found = self.slices.pop(key, None)
         if found is None:
             found = Slice.__new__(Slice)
@@ -195,8 +193,8 @@ cdef class Slice:
         cdef int32_t k, token, others = 0
         cdef int byte
         self.leading = {}
-        memcpy(self.start, start, 129)
-        memcpy(self.loop, loop, 129)
+        memcpy(self.start, start, SET)
+        memcpy(self.loop, loop, SET)
         self.node, self.depth = node, nodes.at[node].depth if node >= 0 else 0
         if node >= 0:
             token = nodes.order[nodes.token_first[node]]
@@ -209,9 +207,9 @@ cdef class Slice:
         if not self.bits:
             raise MemoryError()
         for byte in range(256):
-            if not loop[min(byte, 128)]:
+            if not loop[entry_of(byte)]:
                 others += trie.byte_first[byte + 1] - trie.byte_first[byte]
-        if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, 129) == 0:
+        if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, SET) == 0:
             self.leave_out(trie)
             return 0
         return self.take(trie)
@@ -244,7 +242,7 @@ cdef class Slice:
         cdef int byte
         memcpy(self.bits, trie.valid.bits, 4 * <Py_ssize_t>self.n_words)
         for byte in range(256):
-            if self.loop[min(byte, 128)]:
+            if self.loop[entry_of(byte)]:
                 continue
             end = 0
             for i in range(trie.byte_first[byte], trie.byte_first[byte + 1]):
@@ -258,7 +256,7 @@ cdef class Slice:
 
     cdef bint may_leave(self, Trie trie, int byte) noexcept:
         """Whether tokens may leave the loop with a byte: it is not the loop's, and some token has it."""
-        return not self.loop[min(byte, 128)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
+        return not self.loop[entry_of(byte)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
 
     cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept:
         """The nodes at which tokens leave the loop with a byte, and the characters before each; returns how many."""
@@ -266,7 +264,7 @@ cdef class Slice:
         cdef int32_t top = self.node + 1, end = nodes.at[self.node].skip if self.node >= 0 else <int32_t>nodes.n
         cdef int32_t k = trie.byte_first[byte], last = trie.byte_first[byte + 1], n = 0, middle, high, before
         while top < end:
-            if self.start[min(nodes.at[top].byte, 128)]:
+            if self.start[entry_of(nodes.at[top].byte)]:
                 high = last
                 while k < high:  # the first one below the node
                     middle = (k + high) >> 1
@@ -421,7 +419,7 @@ cdef inline int following(int at, uint8_t byte, const uint8_t* start, const uint
         if byte < 0x80:
             if chars[byte]:
                 return BASE
-        elif chars[NON_ASCII]:
+        elif chars[entry_of(byte)]:
             if byte < 0xC2 or byte > 0xF4:
                 return DIES
             if byte < 0xE0:
