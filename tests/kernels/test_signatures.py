@@ -19,7 +19,16 @@ from oxillama.targets import PER_TARGET
 from tests.support.kernels import PRESENT
 
 KERNELS = Path(_kernels.__file__).parent
-INNER = {"Slice", "Configurations.checked", "Product", "Speller"}  # which only kernels use
+INNER = {
+    "Slice",
+    "Configurations.checked",
+    "Product",
+    "Speller",
+    "Subsets",
+    "Machine",
+    "Comparison",
+    "Remainders",
+}  # which only kernels use
 TYPES = {"Py_ssize_t": "int", "int": "int", "bool": "bool", "float": "float", "double": "float", "str": "str"}
 ONCE = [".".join(p.relative_to(KERNELS).with_suffix("").parts) for p in sorted(KERNELS.rglob("*.pyi"))]
 
@@ -77,11 +86,14 @@ def from_docstring(thing: object) -> list[Argument]:
 
 
 def from_source(module: str, name: str) -> list[Argument] | None:
-    """The arguments of a class's ``__cinit__``, which Cython writes into no docstring."""
-    source = (KERNELS / f"{module.replace('.', '/')}.pyx").read_text()
+    """The arguments of a class's ``__cinit__``, which Cython writes into no docstring; None: it takes its base's."""
+    path = KERNELS / f"{module.replace('.', '/')}.pyx"
+    source = path.read_text()
+    for part in re.findall(r'^include "(.+)"', source, re.MULTILINE):
+        source += (path.parent / part).read_text()
     body = source.partition(f"cdef class {name}")[2].partition("\ncdef class ")[0]
     match = re.search(r"def __cinit__\(([^)]*)\)", body)
-    return from_text(" ".join(match[1].split())) if match else None
+    return from_text(" ".join(match[1].split())) if match and "*_" not in match[1] else None
 
 
 def from_text(arguments: str) -> list[Argument]:
@@ -103,7 +115,9 @@ def compiled(module: str, built: ModuleType) -> dict[str, list[Argument]]:
         if name.startswith("_") or name in INNER or elsewhere:
             continue
         if isinstance(thing, type) and not issubclass(thing, Exception):
-            found[name] = from_source(module, name) or from_docstring(thing)
+            own = from_source(module, name)
+            if own is not None or thing.__base__ is object:  # or it is made as its base is
+                found[name] = own or from_docstring(thing)
             for method, body in vars(thing).items():
                 if not method.startswith("_") and callable(body) and f"{name}.{method}" not in INNER:
                     found[f"{name}.{method}"] = from_docstring(body)

@@ -250,7 +250,9 @@ cdef class Loops:
                 return True
         if loop[BEYOND_ASCII]:
             for byte in range(0xC2, 0xF5):
-                if loop[entry_of(byte)] and not self.repeats(state, byte, 0xC2) and stepped(self.states, state, byte) != DEAD:
+                if not loop[entry_of(byte)] or self.repeats(state, byte, 0xC2):
+                    continue
+                if stepped(self.states, state, byte) != DEAD:
                     return True
         return False
 

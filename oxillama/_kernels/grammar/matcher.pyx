@@ -516,7 +516,9 @@ cdef class Matcher:
 
     cdef bint joins(self, int32_t state, Loop* loop, uint8_t byte) except -1:
         """Whether the parser state after a byte is one that the loop comes to, if need be within a character."""
-        return state == loop.to or (byte >= 0xC2 and loop.loop[entry_of(byte)] and state == stepped(self.states, loop.to, byte))
+        return state == loop.to or (
+            byte >= 0xC2 and loop.loop[entry_of(byte)] and state == stepped(self.states, loop.to, byte)
+        )
 
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
