@@ -1,7 +1,10 @@
+from typing import Any
+
 from oxillama._kernels.grammar.closure import Closure
 from oxillama.errors import GrammarError
 
 class ParserStates(Closure):
+    def __init__(self, program: Any, limit: int, budget: int) -> None: ...
     @property
     def work(self) -> int: ...
     def start(self) -> int: ...
