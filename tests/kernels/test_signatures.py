@@ -86,7 +86,7 @@ def from_docstring(thing: object) -> list[Argument]:
 
 
 def from_source(module: str, name: str) -> list[Argument] | None:
-    """The arguments of a class's ``__cinit__``, which Cython writes into no docstring; None: those of its base."""
+    """The arguments of a class's ``__cinit__``, which is in no docstring; None: it takes its base's."""
     path = KERNELS / f"{module.replace('.', '/')}.pyx"
     source = path.read_text()
     for part in re.findall(r'^include "(.+)"', source, re.MULTILINE):
