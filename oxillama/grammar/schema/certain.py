@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
 from oxillama.grammar.schema.conditions import TYPES, exact
-from oxillama.grammar.schema.formats import UNENFORCEABLE
+from oxillama.grammar.schema.formats import FORMATS, UNENFORCEABLE, format_node
 from oxillama.grammar.schema.keywords import MAX_COUNT, TYPE_NAMES, Keywords, Place
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
 
@@ -164,7 +164,11 @@ class Certainty:
             return None
         if "format" in words:
             name = place.get("format")
-            return SCALARS if isinstance(name, str) and name not in UNENFORCEABLE else None
+            if not isinstance(name, str) or name in UNENFORCEABLE:
+                return None
+            if name in FORMATS:
+                format_node(name)  # parsed at once, as patterns are, and once in a process
+            return SCALARS
         node = self.keywords.pattern(place.get("pattern"), place.at("pattern"))
         return SCALARS if node is None or is_productive(node) else None
 
