@@ -129,7 +129,11 @@ def test_one_failed_read_ends_no_more_than_one_pass(path: Path, monkeypatch: pyt
 
     with InferenceEngine.from_gguf(path, offload_budget=budgets(path)[0]) as engine:
         monkeypatch.setattr(PagedMatrix, "read", failing)
-        texts = engine.generate_batch(["one", "two"], max_tokens=6, temperature=0, ignore_eos=True)
+        submitted = threading.Event()
+        engine.model.thread.post(submitted.wait)  # so that the first pass has both
+        handles = engine.stream_batch(["one", "two"], max_tokens=6, temperature=0, ignore_eos=True)
+        submitted.set()
+        texts = [handle.result().text for handle in handles]
     assert texts == expected
     assert not fails
 
