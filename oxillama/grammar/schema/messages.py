@@ -66,7 +66,7 @@ def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], w
         refs = [one for one in references(bodies[name]) if one in without and one not in seen]
         found = next((one for one in refs if one in states), refs[0] if refs else None)
     for schema in _of(ordered(states.get(name, frozenset()))):
-        if isinstance(schema.value, Mapping):
+        if isinstance(schema.value, dict):
             words = [word for word in schema.value if schema.has(word)]
             return f"{schema.path}: no value meets {', '.join(words)}" + " together" * (len(words) > 1)
         return f"{schema.path}: no value meets false"
