@@ -83,7 +83,7 @@ class Certainty:
             self.depth += 1
             found = self.known[number] = self.find(schema) if self.depth <= MAX_DEPTH else None
             self.depth -= 1
-            if found is not None and found.needs != ANYHOW:
+            if found is not None and found.needs is not ANYHOW:
                 self.needs[key(schema)] = found.needs
         return self.known[number]
 
@@ -187,22 +187,20 @@ class Certainty:
             return SCALARS
         if not isinstance(place.get("items"), (bool, dict)) or place.get("items") is False:
             return None
-        items = place.sub("items").what
-        assert isinstance(items, Schema)
+        items = place.below("items")
         some = "minItems" in words and place.count("minItems")
         return Certain((items,), Ref(key(items)) if some else ANYHOW)
 
     def object(self, place: Place, words: frozenset[str]) -> Certain | None:
         below: dict[str, Schema] = {}
         for name in place.mapping("properties"):
-            sub = place.schema.below.get(("properties", name)) or place.sub("properties", name).what
-            if not isinstance(sub, Schema) or sub.value is False:
+            sub = place.below("properties", name)
+            if sub.value is False:
                 return None
             below[name] = sub
         others: Schema | None = None
         if "additionalProperties" in words:
-            what = place.sub("additionalProperties").what
-            others = what if isinstance(what, Schema) else None
+            others = place.below("additionalProperties")
         needs: list[Node] = []
         for name in place.strings("required", place.get("required")) if "required" in words else ():
             schema = below.get(name, others)
@@ -211,7 +209,7 @@ class Certainty:
             if schema is not None:
                 needs.append(Ref(key(schema)))
         found = [*below.values(), *([others] if others is not None and others.value is not False else ())]
-        return Certain(tuple(found), Seq(tuple(needs)))
+        return Certain(tuple(found), Seq(tuple(needs)) if needs else ANYHOW)
 
 
 def _in_order(place: Place, words: frozenset[str], least: str, most: str) -> bool:

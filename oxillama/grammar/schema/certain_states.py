@@ -176,8 +176,10 @@ def _all(needs: Iterable[Node]) -> Node:
 
 def _any(needs: Iterable[Node]) -> Node:
     """Any of these."""
-    found = list(needs)
-    return ANYHOW if ANYHOW in found else Alt(tuple(dict.fromkeys(found)))
+    found = tuple(needs)
+    if any(one is ANYHOW for one in found):
+        return ANYHOW
+    return found[0] if len(found) == 1 else Alt(tuple(dict.fromkeys(found)))
 
 
 def _has_strings(box: Strings) -> bool:

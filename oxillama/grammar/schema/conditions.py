@@ -17,6 +17,7 @@ from oxillama.grammar.schema.dialects import UNDECLARED
 from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope, entered
 
 MAX_EXPONENT = 400  # of a number in a schema
+LIMIT = 10**MAX_EXPONENT
 
 
 class Choice(NamedTuple):
@@ -148,7 +149,7 @@ def exact(value: object, path: str) -> Fraction:
             raise GrammarError(f"{path}: expected a finite number, got {value}")
         if abs(number.adjusted()) > MAX_EXPONENT or len(number.as_tuple().digits) > MAX_EXPONENT:
             raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits, got {value:.20}")
-    elif abs(number) >= 10**MAX_EXPONENT:
+    elif abs(number) >= LIMIT:
         raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits")
     return Fraction(number)
 

@@ -278,7 +278,7 @@ class Expander:
         for i, item in enumerate(items):
             rest = self.of_condition(item, kind)
             for j, other in enumerate(items):
-                if rest and j != i and self.overlap(item, other, kind):
+                if j != i and rest and self.overlap(item, other, kind):
                     rest = self.less(rest, other, kind)
             found.append(rest)
         return self.union(kind, found)

@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
     def has(self, keyword: str) -> bool:
         """Whether the schema has the keyword, and its draft knows it."""
-        return self.schema.has(keyword)
+        return keyword in self.schema.words
 
     def get(self, keyword: str) -> object:
         """The keyword's value."""
@@ -77,13 +77,17 @@ class Place(NamedTuple):
     def at(self, keyword: str) -> str:
         return f"{self.schema.path}/{keyword}"
 
-    def sub(self, *keys: str) -> Condition:
-        """That the schema under a keyword (and a name or an index) holds."""
+    def below(self, *keys: str) -> Schema:
+        """The schema under a keyword (and a name or an index)."""
         found = self.schema.below.get(keys)
         if found is None:
             value = self.get(keys[0])
             raise GrammarError(f"{self.at(keys[0])}: expected a schema, got {shown(value):.80}")
-        return of_schema(found, self.scope)
+        return found
+
+    def sub(self, *keys: str) -> Condition:
+        """That the schema under a keyword (and a name or an index) holds."""
+        return of_schema(self.below(*keys), self.scope)
 
     def state(self, *keys: str) -> State:
         return state_of(self.sub(*keys))
@@ -104,9 +108,12 @@ class Place(NamedTuple):
 
     def count(self, keyword: str) -> int:
         """The value of a keyword that counts."""
-        number = exact(self.get(keyword), self.at(keyword))
+        value = self.get(keyword)
+        if type(value) is int and 0 <= value <= MAX_COUNT:
+            return value
+        number = exact(value, self.at(keyword))
         if number.denominator != 1 or not number >= 0:
-            raise GrammarError(f"{self.at(keyword)}: expected a count, got {shown(self.get(keyword)):.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a count, got {shown(value):.80}")
         if number > MAX_COUNT:
             raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, got {number}")
         return int(number)
@@ -212,9 +219,8 @@ class Keywords:
         """The condition that one on nothing but a reference stands for, so that both are one rule."""
         for _ in range(MAX_CHAIN):
             schema = condition.what
-            if not isinstance(schema, Schema) or "$ref" not in schema.words:
-                break
-            if len(schema.words) > 1 and not schema.dialect.ref_hides_siblings:
+            words = schema.words if isinstance(schema, Schema) else ()
+            if "$ref" not in words or (len(words) > 1 and not schema.dialect.ref_hides_siblings):
                 break
             found = self.target(Place(schema, condition.scope), "$ref")
             condition = found if condition.positive else found.negated()

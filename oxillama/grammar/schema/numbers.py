@@ -98,8 +98,7 @@ class Numbers(NamedTuple):
     def settled(self) -> Numbers | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
         if self.values is not None:
-            free = self._replace(values=None)
-            kept = frozenset(value for value in self.values if free.contains(value))
+            kept = frozenset(filter(self.contains, self.values))
             return Numbers(values=kept, plain=self.plain) if kept else None
         low, high, step = self.low, self.high, self.step
         if step is not None:

@@ -69,10 +69,6 @@ class Schema:
     below: dict[tuple[str, ...], Schema] = field(default_factory=dict)
     holds: Any = None
 
-    def has(self, keyword: str) -> bool:
-        """Whether the schema has the keyword and its dialect gives it a meaning."""
-        return keyword in self.words
-
 
 # The outermost schema of each dynamic anchor on the way to a schema.
 Scope = frozenset[tuple[str, Schema]]

@@ -69,8 +69,7 @@ class Strings(NamedTuple):
     def settled(self) -> Strings | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
         if self.values is not None:
-            free = self._replace(values=None)
-            kept = self.values if free == _ANY else frozenset(filter(free.accepts, self.values))
+            kept = frozenset(filter(self.accepts, self.values))
             return Strings(values=kept) if kept else None
         if (self.most is not None and self.least > self.most) or self.patterns & self.absent:
             return None
