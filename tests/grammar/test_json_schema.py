@@ -199,6 +199,8 @@ def test_numbers_of_properties() -> None:
         two = {**closed, "minProperties": 2, "maxProperties": 3}
         values = [dict.fromkeys("abcd"[:n]) for n in range(5)]
         check(two, values[2:4], [values[0], values[1], values[4]], any_order=any_order)
+        few = [dict.fromkeys(picked) for picked in ("bc", "bcd", "abc", "ac", "bd", "c", "abcd")]
+        check({**closed, "required": ["b", "c"], "maxProperties": 3}, few[:3], few[3:], any_order=any_order)
     names = [f"n{i}" for i in range(8)]
     ordered = {"type": "object", "properties": dict.fromkeys(names, True), "required": names[2:4]}
     check(
