@@ -269,6 +269,29 @@ def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None
     assert not fresh.allows_token(TEXTS.index(b'": "'))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}, "allOf": [{"items": {"type": "null"}}]},
+        {"items": {"type": "string"}, "$ref": "#/$defs/list", "$defs": {"list": {"items": {"const": None}}}},
+        {
+            "not": {"not": {"prefixItems": [{"type": "string"}]}},
+            "items": {"type": "null"},
+            "prefixItems": [{"const": 1}],
+        },
+        {"properties": {"a": {"type": "string"}}, "allOf": [{"properties": {"a": {"type": "null"}}}]},
+        {"additionalProperties": {"type": "string"}, "allOf": [{"additionalProperties": {"type": "null"}}]},
+    ],
+    ids=["items", "reference", "negations", "properties", "others"],
+)
+def test_what_two_schemas_exclude_below_is_left_out(schema: dict[str, Any]) -> None:
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.matches("[]")
+    assert grammar.matches("{}")
+    value = {"a": None} if "properties" in schema or "additionalProperties" in schema else [None]
+    assert not grammar.matches(json.dumps(value))
+
+
 def test_what_is_let_go_is_listed_at_once() -> None:
     compiler = JsonSchemaCompiler()
     schema = {"properties": {"a": {"type": "object", "properties": {"b": {"format": "regex"}}}}}

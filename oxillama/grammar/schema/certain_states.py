@@ -94,7 +94,7 @@ class CertainStates:
                 needs = NEVER
             self.found[state] = followed, needs
         followed, needs = self.found[state]
-        if isinstance(needs, Ref):
+        if followed not in (ANYTHING, NOTHING):  # the rule refers to it, to what has no text too
             self.below[followed] = None
         return needs
 
