@@ -53,6 +53,7 @@ CASES: list[tuple[object, str]] = [
         "/contains: its arrays need more than 2000 states",
     ),
     ({"enum": []}, ": no value meets enum"),
+    ({"properties": {5: {}}}, "/properties: expected an object, got {5: {}}"),
     (False, "a: no value meets type, properties, required together"),
     (
         {"type": "string", "minLength": 3, "maxLength": 2},
