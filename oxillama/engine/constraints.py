@@ -78,7 +78,7 @@ def key_of(config: SamplerConfig) -> tuple[str, bool, object]:
             text = json.dumps(schema, default=repr)
             return f"{name} of {type(value).__name__}", config.any_order, text
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
         except Exception as error:  # a value within itself, an integer of thousands of digits, a class's repr
             raise GrammarError(f"schema: expected JSON values, got others: {error}") from error
     return name, config.any_order, value

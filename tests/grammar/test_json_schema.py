@@ -600,6 +600,18 @@ def test_arrays_that_count() -> None:
     check({"uniqueItems": True, "items": {"enum": words}}, [words[::-1]], [[*words, "w7"], ["w1", "w1"]])
     with pytest.raises(GrammarError, match="no value meets"):
         grammar({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3})
+    apart = {"type": "array", "uniqueItems": True, "items": {"type": "object"}}
+    one, same = {"a": 1, "b": 2}, {"b": 2, "a": 1.0}
+    for items, wrap in (
+        (apart, lambda v: [v]),
+        ({"type": "array", "items": apart}, lambda v: [[v], []]),
+        ({"type": "object", "additionalProperties": apart}, lambda v: {"k": [v]}),
+    ):
+        check(
+            {"type": "array", "uniqueItems": True, "items": items},
+            [[wrap(one), wrap({**one, "a": 2})]],
+            [[wrap(one), wrap(same)]],
+        )
     places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
     check(
         {"type": "array", "uniqueItems": True, **places},
@@ -802,6 +814,10 @@ MALFORMED = [
     (
         {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
         "#/uniqueItems: cannot be enforced",
+    ),
+    (
+        {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},
+        "#/uniqueItems: cannot be enforced: uniqueItems, over arrays of which some can be written in several",
     ),
     ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
     ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),

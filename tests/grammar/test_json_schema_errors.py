@@ -91,6 +91,14 @@ def test_a_schema_that_no_value_meets_says_so_at_the_root() -> None:
         Grammar.from_json_schema(False)
 
 
+def test_arrays_too_deep_to_be_told_apart_name_the_keyword() -> None:
+    schema: dict[str, object] = {"type": "null"}
+    for _ in range(190):
+        schema = {"type": "array", "uniqueItems": True, "items": schema}
+    with pytest.raises(GrammarError, match=r"^#/properties/t/uniqueItems: nested too deeply$"):
+        Grammar.from_json_schema(below_t(schema))
+
+
 def test_a_lenient_compilation_lists_the_keyword() -> None:
     compiler = JsonSchemaCompiler()
     schema = {"items": {"type": "string", "allOf": [{"pattern": LARGE}, {"maxLength": 40}]}}
@@ -135,6 +143,20 @@ def test_a_limit_met_by_a_text_has_the_path_of_where_it_is(
     with pytest.raises(GrammarError) as caught:
         Grammar.from_json_schema(schema).matches(text)
     assert str(caught.value).startswith(message)
+
+
+def test_a_limit_met_below_a_registry_has_the_path_of_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grammar holds a copy of the documents, too."""
+    monkeypatch.setattr("oxillama.grammar.grammar.HARD_BYTES", 1 << 20)
+    documents = {"http://x/y": {"$defs": {"d": dict(DIFFERENT)}}}
+    schema = {"$ref": "http://x/y#/$defs/d"}
+    for registry in (documents, documents.get):
+        grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(registry=registry))
+        documents["http://x/y"]["$defs"]["d"]["uniqueItems"] = False
+        with pytest.raises(GrammarError, match=r"^http://x/y#/\$defs/d: expected at most 1 MB"):
+            grammar.matches("[" + MANY)
+        assert not Grammar.from_rules(grammar.rules).matches("[[], []]")
+        documents["http://x/y"]["$defs"]["d"]["uniqueItems"] = True
 
 
 def test_a_value_too_deep_to_be_told_apart_has_the_path_of_where_it_is(

@@ -24,6 +24,7 @@ SUSPECTS = {
     "combinations": ("oneOf", "anyOf", "allOf", "not", "if"),
     "apart": ("uniqueItems", "maxProperties", "minProperties"),
     "exponent": ("uniqueItems",),
+    "deeply": ("uniqueItems",),
     "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
 }
 

@@ -191,11 +191,7 @@ class References:
 
     def retrieve(self, uri: str) -> object | None:
         """A document of the user's registry, or a meta-schema; None if there is none of this address."""
-        found = None
-        if callable(self.registry):
-            found = self.registry(uri)
-        elif self.registry is not None:
-            found = self.registry.get(uri, self.registry.get(uri + "#"))
+        found = document_of(self.registry, uri)
         return meta_schema(uri) if found is None else found
 
     def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
@@ -260,6 +256,13 @@ class References:
             if name and found.resource.dynamic.get(name) is found:
                 return dict(scope).get(name, found)
         return found
+
+
+def document_of(registry: Registry | None, uri: str) -> object | None:
+    """The document that a registry has under an address."""
+    if registry is None or callable(registry):
+        return registry and registry(uri)
+    return registry.get(uri, registry.get(uri + "#"))
 
 
 def join(base: str, reference: str) -> str:
