@@ -789,7 +789,7 @@ MALFORMED = [
     ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
     ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
     ({"$ref": 3}, "#/$ref: expected a reference"),
-    ({"$id": "http://[", "$ref": "z"}, "schema: expected URI references, got 'z' in 'http://['"),
+    ({"$id": "http://[", "$ref": "z"}, "#/$ref: expected URI references, got 'z' in 'http://['"),
     ({"minLength": -1}, "#/minLength: expected a count, got -1"),
     ({"minLength": 1.5}, "#/minLength: expected a count"),
     ({"maxLength": 10**12}, "#/maxLength: expected at most"),

@@ -52,6 +52,15 @@ CASES: list[tuple[object, str]] = [
         {"contains": {"type": "string"}, "minContains": 500, "maxItems": 5000},
         "/contains: its arrays need more than 2000 states",
     ),
+    ({"$id": "a:b", "items": {"$id": "http://[a"}}, "/items/$id: expected URI references"),
+    ({"$id": "a:b", "items": {"$ref": "http://[a"}}, "/items/$ref: expected URI references"),
+    (
+        {
+            "uniqueItems": True,
+            "items": {"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for j in range(13)]} for i in range(3)]},
+        },
+        "/uniqueItems: expected at most 2000 combinations",
+    ),
     ({"enum": []}, ": no value meets enum"),
     (False, "a: no value meets type, properties, required together"),
     (

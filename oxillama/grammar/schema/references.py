@@ -131,7 +131,7 @@ class References:
             declared = words.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
-            resource, fresh = self.identified(words, resource, dialect, fresh)
+            resource, fresh = self.identified(words, path, resource, dialect, fresh)
         made = Schema(value, path, resource, dialect, self.n_schemas)
         if fresh:
             resource.root = made
@@ -158,10 +158,10 @@ class References:
         meta = self.retrieve(uri.rstrip("#"))
         if meta is None:
             raise GrammarError(f"{path}/$schema: {uri!r} is neither a known draft nor in the registry")
-        return custom_dialect(uri, meta)
+        return custom_dialect(uri, meta, path)
 
     def identified(
-        self, value: Mapping[str, object], resource: Resource, dialect: Dialect, fresh: bool
+        self, value: Mapping[str, object], path: str, resource: Resource, dialect: Dialect, fresh: bool
     ) -> tuple[Resource, bool]:
         """The resource that a schema belongs to, and whether the schema is its root."""
         identifier = value.get(dialect.id_keyword)
@@ -170,7 +170,7 @@ class References:
         uri, _, fragment = identifier.partition("#")
         if fragment and not uri:
             return resource, fresh  # an anchor, see take_anchors
-        return Resource(join(resource.uri, uri)), True
+        return Resource(join(resource.uri, uri, f"{path}/{dialect.id_keyword}")), True
 
     def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
         anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
@@ -199,7 +199,7 @@ class References:
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
             raise GrammarError(f"{at}: expected a reference (a string), got {shown(reference):.80}")
-        uri, _, fragment = join(schema.resource.uri, reference).partition("#")
+        uri, _, fragment = join(schema.resource.uri, reference, at).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
             document = self.retrieve(uri)
@@ -265,8 +265,10 @@ def document_of(registry: Registry | None, uri: str) -> object | None:
     return registry.get(uri, registry.get(uri + "#"))
 
 
-def join(base: str, reference: str) -> str:
+def join(base: str, reference: str, at: str) -> str:
     """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5).
+
+    ``at`` is the path of the reference.
 
     Raises
     ------
@@ -278,7 +280,7 @@ def join(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError as error:
         raise GrammarError(
-            f"schema: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
+            f"{at}: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
         ) from None
 
 
