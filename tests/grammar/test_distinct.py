@@ -335,3 +335,23 @@ def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
             state.advance(token)
             so_far += SMALL[token]
     assert min(found.values()) > 10
+
+
+@pytest.mark.parametrize("table_bytes", [1000, 48_000_000], ids=["moved", "kept"])
+def test_values_that_are_nested_deep(table_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are begun anew with each token find what is open from the beginning."""
+    monkeypatch.setattr("oxillama.grammar.grammar.TABLE_BYTES", table_bytes)
+    state = GrammarState(Grammar.from_json_schema(WITHIN["arrays of any length"]), FEW)
+    deep = [*(700 * ['{"', "a", '":']), "1", *(700 * ["}"])]
+    for text in ("[", "[", "[", *deep, "]]", ",", "[", "[", *deep):
+        state.advance(SMALL.index(text))
+    allowed = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
+    assert {SMALL[i] for i in np.flatnonzero(allowed)} == {"]", ",", "],["}  # the same item does not end here
+
+
+def test_numbers_of_any_exponent_are_compared() -> None:
+    grammar = Grammar.from_json_schema(unique({"type": "array"}))
+    nines, eights = "9" * 5000, "9" * 4999 + "8"
+    assert grammar.matches(f"[[1e{nines}], [10e{nines}], [1e-{nines}]]")
+    assert not grammar.matches(f"[[1e{nines}], [10e{eights}]]")
+    assert not grammar.matches(f"[[1e-{nines}], [0.1e-{eights}]]")

@@ -23,7 +23,6 @@ SUSPECTS = {
     "properties": ("patternProperties", "propertyNames", "additionalProperties", "properties"),
     "combinations": ("oneOf", "anyOf", "allOf", "not", "if", "uniqueItems"),
     "apart": ("uniqueItems", "maxProperties", "minProperties"),
-    "exponent": ("uniqueItems",),
     "deeply": ("uniqueItems",),
     "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
 }
