@@ -602,6 +602,18 @@ def test_arrays_that_count() -> None:
     check({"uniqueItems": True, "items": {"enum": words}}, [words[::-1]], [[*words, "w7"], ["w1", "w1"]])
     with pytest.raises(GrammarError, match="no value meets"):
         grammar({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3})
+    apart = {"type": "array", "uniqueItems": True, "items": {"type": "object"}}
+    one, same = {"a": 1, "b": 2}, {"b": 2, "a": 1.0}
+    for items, wrap in (
+        (apart, lambda v: [v]),
+        ({"type": "array", "items": apart}, lambda v: [[v], []]),
+        ({"type": "object", "additionalProperties": apart}, lambda v: {"k": [v]}),
+    ):
+        check(
+            {"type": "array", "uniqueItems": True, "items": items},
+            [[wrap(one), wrap({**one, "a": 2})]],
+            [[wrap(one), wrap(same)]],
+        )
     places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
     check(
         {"type": "array", "uniqueItems": True, **places},
@@ -802,7 +814,7 @@ MALFORMED = [
     ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
     ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
     ({"$ref": 3}, "#/$ref: expected a reference"),
-    ({"$id": "http://[", "$ref": "z"}, "schema: expected URI references, got 'z' in 'http://['"),
+    ({"$id": "http://[", "$ref": "z"}, "#/$ref: expected URI references, got 'z' in 'http://['"),
     ({"minLength": -1}, "#/minLength: expected a count, got -1"),
     ({"minLength": 1.5}, "#/minLength: expected a count"),
     ({"maxLength": 10**12}, "#/maxLength: expected at most"),
@@ -827,6 +839,10 @@ MALFORMED = [
     (
         {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
         "#/uniqueItems: cannot be enforced",
+    ),
+    (
+        {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},
+        "#/uniqueItems: cannot be enforced: uniqueItems, over arrays of which some can be written in several",
     ),
     ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
     ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),

@@ -139,7 +139,7 @@ class References:
             declared = words.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
-            resource, fresh = self.identified(words, resource, dialect, fresh)
+            resource, fresh = self.identified(words, path, resource, dialect, fresh)
         made = Schema(value, path, resource, dialect, self.n_schemas)
         if fresh:
             resource.root = made
@@ -168,10 +168,10 @@ class References:
         meta = self.retrieve(uri.rstrip("#"))
         if meta is None:
             raise GrammarError(f"{path}/$schema: {uri!r} is neither a known draft nor in the registry")
-        return custom_dialect(uri, meta)
+        return custom_dialect(uri, meta, path)
 
     def identified(
-        self, value: Mapping[str, object], resource: Resource, dialect: Dialect, fresh: bool
+        self, value: Mapping[str, object], path: str, resource: Resource, dialect: Dialect, fresh: bool
     ) -> tuple[Resource, bool]:
         """The resource that a schema belongs to, and whether the schema is its root."""
         identifier = value.get(dialect.id_keyword)
@@ -180,7 +180,7 @@ class References:
         uri, _, fragment = identifier.partition("#")
         if fragment and not uri:
             return resource, fresh  # an anchor, see take_anchors
-        return Resource(join(resource.uri, uri)), True
+        return Resource(join(resource.uri, uri, f"{path}/{dialect.id_keyword}")), True
 
     def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
         anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
@@ -201,11 +201,7 @@ class References:
 
     def retrieve(self, uri: str) -> object | None:
         """A document of the user's registry, or a meta-schema; None if there is none of this address."""
-        found = None
-        if callable(self.registry):
-            found = self.registry(uri)
-        elif self.registry is not None:
-            found = self.registry.get(uri, self.registry.get(uri + "#"))
+        found = document_of(self.registry, uri)
         return meta_schema(uri) if found is None else found
 
     def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
@@ -213,7 +209,7 @@ class References:
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
             raise GrammarError(f"{at}: expected a reference (a string), got {shown(reference):.80}")
-        uri, _, fragment = join(schema.resource.uri, reference).partition("#")
+        uri, _, fragment = join(schema.resource.uri, reference, at).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
             document = self.retrieve(uri)
@@ -272,8 +268,17 @@ class References:
         return found
 
 
-def join(base: str, reference: str) -> str:
+def document_of(registry: Registry | None, uri: str) -> object | None:
+    """The document that a registry has under an address."""
+    if registry is None or callable(registry):
+        return registry and registry(uri)
+    return registry.get(uri, registry.get(uri + "#"))
+
+
+def join(base: str, reference: str, at: str) -> str:
     """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5).
+
+    ``at`` is the path of the reference.
 
     Raises
     ------
@@ -285,7 +290,7 @@ def join(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError as error:
         raise GrammarError(
-            f"schema: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
+            f"{at}: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
         ) from None
 
 

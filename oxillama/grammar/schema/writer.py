@@ -101,6 +101,8 @@ class Writer:
             return make(state)
         except GrammarError as error:
             raise GrammarError(located(state, self.path, str(error))) from None
+        except RecursionError:
+            raise GrammarError(located(state, self.path, "nested too deeply")) from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
