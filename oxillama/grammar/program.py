@@ -78,7 +78,7 @@ def compile_rules(rules: Rules) -> Program:
 
 def _piece(rules: Rules, number: Callable[[str], int] | None = None, units: Units | None = None) -> Program:
     """Compile rules. Names without a rule are units, which match something, never the empty text."""
-    builder = Builder(dict(rules.rules), find_calls(rules), nullable_rules(rules), number, MAX_STATES)
+    builder = Builder(dict(rules.rules), *find_calls(rules), nullable_rules(rules), number, MAX_STATES)
     return Program(**builder.build(rules.root), units=units)
 
 

@@ -45,7 +45,6 @@ from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
-from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.rules import Chars, Ref, Repeat
 from oxillama.targets import TARGETS
@@ -697,11 +696,11 @@ def of_builder() -> dict[str, Maker]:
     rules = {"root": Chars(((0x61, 0x7A),))}
 
     def builder(**given: Any) -> Builder:
-        return Builder(rules, Calls({"root"}, {"root": 1}), set(), None, 99)
+        return Builder(rules, {"root"}, {"root": 1}, set(), None, 99)
 
     return {
         "Builder": lambda: Call(
-            Builder, rules=rules, calls=Calls({"root"}, {}), nullable=set(), unit=None, most=99
+            Builder, rules=rules, called={"root"}, sizes={}, nullable=set(), unit=None, most=99
         ),
         "Builder.build": lambda: Call(builder().build, root="root"),
     }

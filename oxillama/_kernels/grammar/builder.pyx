@@ -23,7 +23,7 @@ from oxillama._kernels.grammar.registers cimport (
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
+from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
     MAX_TOLD_APART = 1 << 22  # members that are told apart
@@ -36,7 +36,8 @@ cdef class Builder(Characters):
     Parameters
     ----------
     rules : nodes by name
-    calls : oxillama.grammar.analysis.Calls
+    called : names of the rules that are called, not copied in place of their name
+    sizes : roughly how many states each rule makes, copies included
     nullable : names of the rules that match the empty text
     unit : the number of a name that has no rule; None: there are none
     most : states it may have; GrammarError beyond
@@ -44,22 +45,20 @@ cdef class Builder(Characters):
 
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of
-    cdef object called, unit
-    cdef set nullable
+    cdef object unit
+    cdef set called, nullable
     cdef list bodies, token_sets
     # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
     cdef list gates
     cdef int depth
     cdef int32_t slack_of_registers  # of the `Distinct` under way
 
-    def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
+    def __cinit__(self, dict rules not None, set called not None, dict sizes not None, set nullable not None,
+                  object unit, int32_t most):
         cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
-        try:
-            self.rules, self.called, self.sizes = rules, calls.rules, calls.sizes
-        except AttributeError as error:
-            raise TypeError(f"calls: expected Calls, got {type(calls)}") from error
+        self.rules, self.called, self.sizes = rules, called, sizes
         self.nullable, self.unit, self.most_states = nullable, unit, most
         self.number_of = {}
         self.bodies, self.token_sets, self.gates = [], [], []
