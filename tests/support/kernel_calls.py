@@ -34,7 +34,7 @@ from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.machines import Machine, reduced
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
-from oxillama._kernels.grammar.network import Network
+from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -700,9 +700,9 @@ def of_builder() -> dict[str, Maker]:
 
     return {
         "Builder": lambda: Call(
-            Builder, rules=rules, called={"root"}, sizes={}, nullable=set(), unit=None, most=99
+            Builder, rules=rules, called={"root"}, known_sizes={}, nullable=set(), unit=None, most=99
         ),
-        "Builder.build": lambda: Call(builder().build, root="root"),
+        "Builder.build": lambda: Call(builder().build, root="root", optional="units", units=None),
     }
 
 
@@ -773,7 +773,7 @@ def of_spelling() -> dict[str, Maker]:
 
 
 def of_network() -> dict[str, Maker]:
-    return {"Network": lambda: Call(Network, program=PROGRAM)}
+    return {"Program": lambda: Call(Program), "Network": lambda: Call(Network, program=PROGRAM)}
 
 
 def of_parser_states() -> dict[str, Maker]:

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from oxillama._kernels.grammar.network import Program
 from oxillama._kernels.grammar.node_types import Node
 
 class Builder:
@@ -8,9 +9,9 @@ class Builder:
         self,
         rules: dict[str, Node],
         called: set[str],
-        sizes: dict[str, int],
+        known_sizes: dict[str, int],
         nullable: set[str],
         unit: Callable[[str], int] | None,
         most: int,
     ) -> None: ...
-    def build(self, root: str) -> dict[str, Any]: ...
+    def build(self, root: str, units: Any = None) -> Program: ...
