@@ -219,8 +219,9 @@ class Keywords:
         """The condition that one on nothing but a reference stands for, so that both are one rule."""
         for _ in range(MAX_CHAIN):
             schema = condition.what
-            words = schema.words if isinstance(schema, Schema) else ()
-            if "$ref" not in words or (len(words) > 1 and not schema.dialect.ref_hides_siblings):
+            if not isinstance(schema, Schema) or "$ref" not in schema.words:
+                break
+            if len(schema.words) > 1 and not schema.dialect.ref_hides_siblings:
                 break
             found = self.target(Place(schema, condition.scope), "$ref")
             condition = found if condition.positive else found.negated()
@@ -373,7 +374,8 @@ class Keywords:
             most = place.count("maxContains") if place.has("maxContains") else None
             if least or most is not None:
                 contains = Contains(place.state("contains"), 0, least, most)
-                yield Atom(Arrays(contains=(contains,)), place.at("contains"))
+                box = Arrays(contains=(contains,)).settled()
+                yield FALSE if box is None else Atom(box, place.at("contains"))
 
     # ----------------------------------------------------------------- objects
 
