@@ -28,7 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, UPTO, Kids, Node, Nodes, Slice, Tail, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport SET, UPTO, WIDE, Kids, Node, Nodes, Slice, Tail, Trie, entry_of
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -88,7 +88,7 @@ cdef class Matcher:
         self.loops = Loops(states)
         self.corrections = Corrections(trie, states, self.loops)
         self.slice_numbers = {}
-        self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
+        self.large_ = self.sliced_ = self.max_dependents_ = 4096
         self.path_length = trie.max_depth + 1
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
         self.scratch = <uint32_t*>malloc(4 * trie.n_words)
@@ -291,6 +291,8 @@ cdef class Matcher:
             return 0
         if at.skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
+        if at.skip - node > WIDE:
+            return self.beside(state, NULL, node, level, out)
         return self.walk(state, nodes, node + 1, at.skip, at.depth, level, out)
 
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
@@ -608,7 +610,7 @@ cdef class Matcher:
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.at[i].skip - i > self.large_ and not states.states.flags[to] & TAPED:
+            if whole and nodes.at[i].skip - i > min(self.large_, WIDE):
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break

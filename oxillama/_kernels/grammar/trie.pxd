@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     UPTO = 24  # a slice keeps masks of tokens of up to so many characters
+    WIDE = 256  # nodes below one whose kids are kept
 
 cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
     BEYOND_ASCII = 128  # all others, but perhaps those of the next entry

@@ -16,7 +16,6 @@ from oxillama._kernels.grammar.memory cimport grown
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
-    WIDE = 256              # nodes below one for which its kids are kept
 
 cdef enum:  # where the scan of a slice stands; numbers up to 3 are bytes that a character still needs
     BASE = 0
