@@ -28,7 +28,7 @@ from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
-from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema, document_of
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
@@ -98,14 +98,14 @@ class JsonSchemaCompiler:
             writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.write(root)
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def on_demand(self, schema: object, strict: bool = True, place: str = "") -> Rules:
         """The same grammar as a part, whose rules are written when a text comes to them.
 
-        All errors of `compile` are found at once, and all that is `unenforced`. Where all rules have to be
-        written to know the language, and where other documents may come in, all are written. ``place`` says
-        where the schema stands in a larger text, for errors while a text is followed.
+        All errors of `compile` are found at once, and all that is `unenforced`. Where there is a ``mark``,
+        all rules are written at once. ``place`` says where the schema stands in a larger text, for errors
+        while a text is followed.
         """
         found = self._part(schema, strict, place)
         return (
@@ -128,10 +128,11 @@ class JsonSchemaCompiler:
         return GrammarError(unmet(node, writer.rules, writer.states, without))
 
     def _part(self, schema: object, strict: bool, place: str) -> OnDemand | None:
-        if self.registry is not None or self.mark:
+        if self.mark:
             return None
         try:
-            options, values, of_type = replace(self), copied(_loaded(schema), {}), _is_type(schema)
+            options = replace(self, registry=_kept(self.registry))
+            values, of_type = copied(_loaded(schema), {}), _is_type(schema)
             writer, keywords, root = options._writer(values, of_type, strict)
             self.unenforced = options.unenforced
 
@@ -151,9 +152,10 @@ class JsonSchemaCompiler:
                 if str(error) != NO_VALUE:
                     raise
                 raise self.explained(error, values, strict) from None
+            found.is_large = keywords.references.is_large()
             return found
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def strings(self, schema: object, strict: bool = True) -> list[Strings]:
         """The strings among the values that meet a schema: each is in one of these sets at least.
@@ -164,7 +166,7 @@ class JsonSchemaCompiler:
             writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.strings(state_of(*map(writer.followed, ordered(root))))
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, Keywords, State]:
         """A writer for the rules of a schema, its keywords, and what their root must meet.
@@ -234,6 +236,18 @@ def copied(value: Any, known: dict[int, Any]) -> Any:
                 name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
             }
     return known[id(value)]
+
+
+def _kept(registry: Registry | None) -> Registry | None:
+    """The documents of a registry as they are when they are first asked for."""
+    known: dict[str, object] = {}
+
+    def document(uri: str) -> object:
+        if uri not in known:
+            known[uri] = copied(document_of(registry, uri), {})
+        return known[uri]
+
+    return None if registry is None else document
 
 
 def _parsed(text: str | bytes) -> object:

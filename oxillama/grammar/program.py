@@ -27,7 +27,11 @@ def compile_rules(rules: Rules) -> Program:
     def number(name: str) -> int:
         return units.number(rules.parts[name], rules.parts[name].root)
 
-    return _piece(rules, number, units)
+    found = _piece(rules, number, units)
+    for part in rules.parts.values():
+        if part.is_large:
+            units.build_all()
+    return found
 
 
 def _piece(rules: Rules, number: Callable[[str], int] | None = None, units: Units | None = None) -> Program:
@@ -80,6 +84,11 @@ class Units:
         """Build a unit, unless that has been done."""
         with self._lock:
             self._build(unit)
+
+    def build_all(self) -> None:
+        """Build all units; GrammarError where one cannot be built."""
+        for unit, _ in enumerate(self._rules):  # grows while it is read
+            self.build(unit)
 
     def _build(self, unit: int) -> None:
         if unit not in self._done:

@@ -70,6 +70,10 @@ class Part(Protocol):
         """The name of the rule that texts of the part match."""
 
     @property
+    def is_large(self) -> bool:
+        """Whether a rule could be over a limit, so that all are built at once."""
+
+    @property
     def common(self) -> Common:
         """Rules that others have, too. The part's rules may refer to them."""
 

@@ -30,7 +30,9 @@ MAX_DEPTH = 60
 Stops = tuple[str, ...]
 
 
-def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | None = None) -> Rules:
+def structural_tag_rules(
+    tag: Mapping[str, Any] | str, token_ids: TokenIds | None = None, any_order: bool = False
+) -> Rules:
     """Read a structural tag.
 
     Parameters
@@ -39,6 +41,8 @@ def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | Non
         The structural tag, or its JSON text.
     token_ids : callable, optional
         Turns the text of a token into token ids, of which there must be one.
+    any_order : bool
+        Whether properties come in any order where a schema's format does not say.
 
     Raises
     ------
@@ -47,7 +51,7 @@ def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | Non
         grammar in it is none. The message names the path.
     """
     try:
-        return _Writer(token_ids).rules(_loaded(tag))
+        return _Writer(token_ids, any_order).rules(_loaded(tag))
     except RecursionError:
         raise GrammarError("structural_tag: nested too deeply") from None
 
@@ -69,8 +73,9 @@ class _Writer:
     A format gets ``stops``: texts that follow it, which free text at its end may not contain.
     """
 
-    def __init__(self, token_ids: TokenIds | None) -> None:
+    def __init__(self, token_ids: TokenIds | None, any_order: bool) -> None:
         self._token_ids = token_ids
+        self._any_order = any_order
         self._book = RuleBook()
         self._depth = 0
         self._writers: dict[str, Callable[[Fields, Stops], Node]] = {
@@ -141,7 +146,7 @@ class _Writer:
         if fields.texts("excludes", ()):
             raise fields.error("excludes", "no texts, which schemas cannot leave out")
         blanks = fields.count("max_whitespace_cnt", None)
-        any_order = fields.flag("any_order")
+        any_order = fields.flag("any_order", self._any_order)
         schema = fields.take("json_schema")
         if isinstance(schema, str):
             schema = parsed(fields.path_of("json_schema"), schema)

@@ -53,12 +53,13 @@ def run(paths: list[Path], **options: object) -> tuple[Counter[str], Counter[str
                 assert re.search(NOT_ENFORCED, str(error)), (path.name, group["description"], error)
                 outcome["refused"] += len(group["tests"])
                 continue
+        both = [] if grammar is None else [grammar, Grammar.from_rules(grammar.rules)]  # on demand, at once
         for case in group["tests"]:
             texts = (
                 json.dumps(case["data"]),
                 json.dumps(case["data"], separators=(",", ":"), ensure_ascii=False),
             )
-            accepted = {grammar is not None and grammar.matches(text) for text in texts}
+            accepted = {one.matches(text) for one in both for text in texts} or {False}
             assert len(accepted) == 1, (path.name, group["description"], case)
             if accepted == {case["valid"]}:
                 outcome["passed"] += 1

@@ -21,9 +21,9 @@ SUSPECTS = {
     "arrays": ("contains", "uniqueItems", "minItems", "maxItems", "items", "prefixItems"),
     "objects": ("minProperties", "maxProperties", "properties", "required"),
     "properties": ("patternProperties", "propertyNames", "additionalProperties", "properties"),
-    "combinations": ("oneOf", "anyOf", "allOf", "not", "if"),
+    "combinations": ("oneOf", "anyOf", "allOf", "not", "if", "uniqueItems"),
     "apart": ("uniqueItems", "maxProperties", "minProperties"),
-    "exponent": ("uniqueItems",),
+    "deeply": ("uniqueItems",),
     "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
 }
 

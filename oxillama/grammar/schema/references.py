@@ -29,10 +29,13 @@ from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
+LARGE_DOCUMENT = 4_000  # subschemas; what is larger could meet a limit when its rules are built
+LARGE_VALUES = 20_000  # characters in `enum` and `const`
 _NONE: frozenset[str] = frozenset()
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})
 BELOW = ONE | LIST | NAMED
+VALUES = frozenset({"enum", "const"})
 
 
 @dataclass(eq=False, slots=True)
@@ -106,7 +109,12 @@ class References:
         self.constants = Resource("oxillama:constants")
         self.resolved: dict[tuple[int, str], Schema] = {}
         self.n_schemas = 0
+        self.n_characters = 0
         self.root = self.load("", root, self.default)
+
+    def is_large(self) -> bool:
+        """Whether what one schema says may be too much for a grammar."""
+        return self.n_schemas > LARGE_DOCUMENT or self.n_characters > LARGE_VALUES
 
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""
@@ -131,16 +139,18 @@ class References:
             declared = words.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
-            resource, fresh = self.identified(words, resource, dialect, fresh)
+            resource, fresh = self.identified(words, path, resource, dialect, fresh)
         made = Schema(value, path, resource, dialect, self.n_schemas)
         if fresh:
             resource.root = made
             self.resources.setdefault(resource.uri, resource)
         if is_named:
             self.take_anchors(made, words)
+        if not VALUES.isdisjoint(words):
+            self.n_characters += sum(_characters(words[word]) for word in VALUES & words.keys())
         if not BELOW.isdisjoint(words):
             for keys, below in _subschemas(words):
-                at = "/".join([path, *map(_escaped, keys)])
+                at = "/".join([path, *map(_escaped, map(str, keys))])
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
         return made
 
@@ -158,10 +168,10 @@ class References:
         meta = self.retrieve(uri.rstrip("#"))
         if meta is None:
             raise GrammarError(f"{path}/$schema: {uri!r} is neither a known draft nor in the registry")
-        return custom_dialect(uri, meta)
+        return custom_dialect(uri, meta, path)
 
     def identified(
-        self, value: Mapping[str, object], resource: Resource, dialect: Dialect, fresh: bool
+        self, value: Mapping[str, object], path: str, resource: Resource, dialect: Dialect, fresh: bool
     ) -> tuple[Resource, bool]:
         """The resource that a schema belongs to, and whether the schema is its root."""
         identifier = value.get(dialect.id_keyword)
@@ -170,7 +180,7 @@ class References:
         uri, _, fragment = identifier.partition("#")
         if fragment and not uri:
             return resource, fresh  # an anchor, see take_anchors
-        return Resource(join(resource.uri, uri)), True
+        return Resource(join(resource.uri, uri, f"{path}/{dialect.id_keyword}")), True
 
     def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
         anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
@@ -191,11 +201,7 @@ class References:
 
     def retrieve(self, uri: str) -> object | None:
         """A document of the user's registry, or a meta-schema; None if there is none of this address."""
-        found = None
-        if callable(self.registry):
-            found = self.registry(uri)
-        elif self.registry is not None:
-            found = self.registry.get(uri, self.registry.get(uri + "#"))
+        found = document_of(self.registry, uri)
         return meta_schema(uri) if found is None else found
 
     def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
@@ -203,7 +209,7 @@ class References:
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
             raise GrammarError(f"{at}: expected a reference (a string), got {shown(reference):.80}")
-        uri, _, fragment = join(schema.resource.uri, reference).partition("#")
+        uri, _, fragment = join(schema.resource.uri, reference, at).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
             document = self.retrieve(uri)
@@ -262,8 +268,17 @@ class References:
         return found
 
 
-def join(base: str, reference: str) -> str:
+def document_of(registry: Registry | None, uri: str) -> object | None:
+    """The document that a registry has under an address."""
+    if registry is None or callable(registry):
+        return registry and registry(uri)
+    return registry.get(uri, registry.get(uri + "#"))
+
+
+def join(base: str, reference: str, at: str) -> str:
     """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5).
+
+    ``at`` is the path of the reference.
 
     Raises
     ------
@@ -275,7 +290,7 @@ def join(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError as error:
         raise GrammarError(
-            f"schema: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
+            f"{at}: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
         ) from None
 
 
@@ -291,6 +306,17 @@ def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], 
             for name, one in below.items():
                 if keyword != "dependencies" or isinstance(one, (bool, dict, Mapping)):
                     yield (keyword, name), one
+
+
+def _characters(value: object) -> int:
+    """Roughly how long a value is when it is written."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, (list, tuple)):
+        return sum(map(_characters, value))
+    if isinstance(value, (dict, Mapping)):
+        return sum(_characters(name) + _characters(one) for name, one in value.items())
+    return 8
 
 
 def _escaped(key: str) -> str:
