@@ -12,13 +12,15 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
-from oxillama._kernels.grammar.network import Program
+from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS, WRITABLE
+from oxillama.grammar.rules import Ref
 from oxillama.targets import PER_TARGET
-from tests.support.kernel_calls import OF_TARGET, check_complete
+from tests.support.kernel_calls import OF_TARGET, PROGRAM, check_complete
 from tests.support.kernels import PRESENT, linear, matrix, normal, same_bits
 from tests.support.paths import ROOT
 
@@ -246,6 +248,16 @@ def test_a_trie_takes_bytes_only() -> None:
             Trie(wrong, bytes(len(wrong)))
 
 
-def test_programs_that_no_builder_made_are_refused() -> None:
-    with pytest.raises(TypeError, match="program: expected what a Builder made"):
-        ParserStates(Program(), 1 << 20, 1 << 20)
+@pytest.mark.parametrize(
+    "wrong", [Program(), Network(PROGRAM), None, object()], ids=lambda wrong: type(wrong).__name__
+)
+def test_only_what_a_builder_made_is_a_program(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="program"):
+        ParserStates(wrong, 1 << 20, 1 << 20)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 29])
+def test_numbers_of_units_are_checked(number: int) -> None:
+    builder = Builder({"root": Ref("unit")}, {"root"}, {}, set(), lambda name: number, 99)
+    with pytest.raises(ValueError, match="unit: expected numbers from 0"):
+        builder.build("root")
