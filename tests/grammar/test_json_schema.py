@@ -199,6 +199,8 @@ def test_numbers_of_properties() -> None:
         two = {**closed, "minProperties": 2, "maxProperties": 3}
         values = [dict.fromkeys("abcd"[:n]) for n in range(5)]
         check(two, values[2:4], [values[0], values[1], values[4]], any_order=any_order)
+        few = [dict.fromkeys(picked) for picked in ("bc", "bcd", "abc", "ac", "bd", "c", "abcd")]
+        check({**closed, "required": ["b", "c"], "maxProperties": 3}, few[:3], few[3:], any_order=any_order)
     names = [f"n{i}" for i in range(8)]
     ordered = {"type": "object", "properties": dict.fromkeys(names, True), "required": names[2:4]}
     check(
@@ -708,6 +710,21 @@ def test_a_schema_that_nothing_meets() -> None:
         {"enum": []},
         {"type": "string", "minLength": 2, "maxLength": 1},
         {"allOf": [{"const": 1}, {"const": 2}]},
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "a"},
+            "not": {"propertyNames": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {}},
+        },
+        {"type": "object", "maxProperties": 0, "not": {"enum": [{}]}},
+        {"type": "array", "contains": {"uniqueItems": True}, "maxContains": 0},
+        {"type": "array", "contains": {"uniqueItems": True}, "minContains": 2, "maxItems": 1},
+        {
+            "type": "object",
+            "maxProperties": 1,
+            "not": {"additionalProperties": {"type": "string"}},
+            "allOf": [{"not": {"additionalProperties": {"not": {"type": "string"}}}}],
+        },
     ):
         with pytest.raises(GrammarError, match="no value meets"):
             grammar(schema)
@@ -717,6 +734,14 @@ def test_a_schema_that_nothing_meets() -> None:
     }
     with pytest.raises(GrammarError, match="no value meets"):
         grammar(endless)
+
+
+def test_counts_that_exclude_what_must_be_there() -> None:
+    check(
+        {"if": {"not": {"enum": [{}]}}, "then": {"maxProperties": 0}}, [{}, 1], [{"": 1.5}, {"a": 1, "b": 2}]
+    )
+    check({"contains": {"uniqueItems": True}, "maxContains": 0}, [{}, 1], [[], [1], [[1, 1]]])
+    check({"not": {"contains": {"uniqueItems": True}, "maxContains": 0}}, [[], [1], [[1, 1]]], [{}, 1])
 
 
 # --------------------------------------------------------------------------- layout, options, determinism
@@ -860,6 +885,10 @@ def nested(depth: int, wrap: Any) -> dict[str, object]:
 HOSTILE = {
     "alternatives": {"allOf": [{"anyOf": [{"required": [f"a{i}{j}"]} for j in range(8)]} for i in range(12)]},
     "dependencies": {"dependentRequired": {f"a{i}": [f"b{i}"] for i in range(40)}},
+    "chain of dependencies": {
+        "properties": {f"a{i}": True for i in range(1000)},
+        "dependentRequired": {f"a{i}": [f"a{i + 1}"] for i in range(999)},
+    },
     "depth": nested(300, lambda s: {"items": s}),
     "depth of one value": nested(100, lambda s: {"allOf": [s]}),
     "depth of text": "[" * 100_000,

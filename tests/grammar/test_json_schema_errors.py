@@ -62,6 +62,7 @@ CASES: list[tuple[object, str]] = [
         "/uniqueItems: expected at most 2000 combinations",
     ),
     ({"enum": []}, ": no value meets enum"),
+    ({"properties": {5: {}}}, "/properties: expected an object, got {5: {}}"),
     (False, "a: no value meets type, properties, required together"),
     (
         {"type": "string", "minLength": 3, "maxLength": 2},

@@ -269,6 +269,50 @@ def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None
     assert not fresh.allows_token(TEXTS.index(b'": "'))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}, "allOf": [{"items": {"type": "null"}}]},
+        {"items": {"type": "string"}, "$ref": "#/$defs/list", "$defs": {"list": {"items": {"const": None}}}},
+        {
+            "not": {"not": {"prefixItems": [{"type": "string"}]}},
+            "items": {"type": "null"},
+            "prefixItems": [{"const": 1}],
+        },
+        {"properties": {"a": {"type": "string"}}, "allOf": [{"properties": {"a": {"type": "null"}}}]},
+        {"additionalProperties": {"type": "string"}, "allOf": [{"additionalProperties": {"type": "null"}}]},
+    ],
+    ids=["items", "reference", "negations", "properties", "others"],
+)
+def test_what_two_schemas_exclude_below_is_left_out(schema: dict[str, Any]) -> None:
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.matches("[]")
+    assert grammar.matches("{}")
+    value = {"a": None} if "properties" in schema or "additionalProperties" in schema else [None]
+    assert not grammar.matches(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ({"enum": [f"v{i:06}-" + "x" * 20 for i in range(15_000)]}, "#/properties/a: expected at most"),
+        ({"const": "x" * 400_000}, "#/properties/a: expected at most"),
+        (
+            {
+                "properties": {
+                    f"o{j}": {"properties": {f"p{j}-{i}": {} for i in range(600)}} for j in range(30)
+                }
+            },
+            "#/properties/a/properties/o[0-9]+: the schema needs more than 20000 rules",
+        ),
+    ],
+    ids=["enum", "const", "objects"],
+)
+def test_what_is_over_a_limit_is_an_error_at_once(below: object, message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        Grammar.from_json_schema({"type": "object", "properties": {"a": below, "b": {"type": "null"}}})
+
+
 def test_what_is_let_go_is_listed_at_once() -> None:
     compiler = JsonSchemaCompiler()
     schema = {"properties": {"a": {"type": "object", "properties": {"b": {"format": "regex"}}}}}

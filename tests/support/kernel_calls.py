@@ -34,7 +34,7 @@ from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.machines import Machine, reduced
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
-from oxillama._kernels.grammar.network import Network
+from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -45,7 +45,6 @@ from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
-from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.rules import Chars, Ref, Repeat
 from oxillama.targets import TARGETS
@@ -697,13 +696,13 @@ def of_builder() -> dict[str, Maker]:
     rules = {"root": Chars(((0x61, 0x7A),))}
 
     def builder(**given: Any) -> Builder:
-        return Builder(rules, Calls({"root"}, {"root": 1}), set(), None, 99)
+        return Builder(rules, {"root"}, {"root": 1}, set(), None, 99)
 
     return {
         "Builder": lambda: Call(
-            Builder, rules=rules, calls=Calls({"root"}, {}), nullable=set(), unit=None, most=99
+            Builder, rules=rules, called={"root"}, known_sizes={}, nullable=set(), unit=None, most=99
         ),
-        "Builder.build": lambda: Call(builder().build, root="root"),
+        "Builder.build": lambda: Call(builder().build, root="root", optional="units", units=None),
     }
 
 
@@ -774,7 +773,7 @@ def of_spelling() -> dict[str, Maker]:
 
 
 def of_network() -> dict[str, Maker]:
-    return {"Network": lambda: Call(Network, program=PROGRAM)}
+    return {"Program": lambda: Call(Program), "Network": lambda: Call(Network, program=PROGRAM)}
 
 
 def of_parser_states() -> dict[str, Maker]:

@@ -15,7 +15,7 @@ from libc.stdlib cimport free
 from oxillama._kernels.grammar.characters cimport Characters
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.edges cimport BYTES, CALLS, ENOUGH, EPSILON, KEEP, MORE, NEXT, RESET, TOKENS
-from oxillama._kernels.grammar.network cimport UNIT
+from oxillama._kernels.grammar.network cimport UNIT, Program
 from oxillama._kernels.grammar.pruning cimport pruned
 from oxillama._kernels.grammar.registers cimport (
     ALL, AT_LEAST, BEGIN, BY_TEXT, END, END_JSON, FEWER, MARK, MARKS, SPARE, operation,
@@ -23,7 +23,7 @@ from oxillama._kernels.grammar.registers cimport (
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
+from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
     MAX_TOLD_APART = 1 << 22  # members that are told apart
@@ -36,7 +36,8 @@ cdef class Builder(Characters):
     Parameters
     ----------
     rules : nodes by name
-    calls : oxillama.grammar.analysis.Calls
+    called : names of the rules that are called, not copied in place of their name
+    known_sizes : roughly how many states each rule makes, copies included
     nullable : names of the rules that match the empty text
     unit : the number of a name that has no rule; None: there are none
     most : states it may have; GrammarError beyond
@@ -44,33 +45,32 @@ cdef class Builder(Characters):
 
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of
-    cdef object called, unit
-    cdef set nullable
+    cdef object unit
+    cdef set called, nullable
     cdef list bodies, token_sets
     # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
     cdef list gates
     cdef int depth
     cdef int32_t slack_of_registers  # of the `Distinct` under way
 
-    def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
+    def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
+                  object unit, int32_t most):
         cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
-        try:
-            self.rules, self.called, self.sizes = rules, calls.rules, calls.sizes
-        except AttributeError as error:
-            raise TypeError(f"calls: expected Calls, got {type(calls)}") from error
+        self.rules, self.called, self.sizes = rules, called, known_sizes
         self.nullable, self.unit, self.most_states = nullable, unit, most
         self.number_of = {}
         self.bodies, self.token_sets, self.gates = [], [], []
         for i in range(256):
             self.byte_label[i] = -1
 
-    def build(self, str root not None):
-        """The arrays of the piece, by the names that `Program` has for them.
+    def build(self, str root not None, object units=None):
+        """The piece, as a `Program`, with the ``units`` that build what it calls by number.
 
         GrammarError where no text matches the root, or the states are too many.
         """
+        cdef Program found
         cdef list starts = []
         cdef int32_t start, end
         if root not in self.rules:
@@ -88,16 +88,19 @@ cdef class Builder(Characters):
         found = pruned(self, starts, self.gates, root in self.nullable)
         if found is None:
             raise GrammarError(f"grammar: no text matches the rule {root}")
-        found["token_sets"] = tuple(self.token_sets)
-        found["accepts_empty"] = root in self.nullable
+        found.token_sets, found.accepts_empty, found.units = tuple(self.token_sets), root in self.nullable, units
         return found
 
     # ------------------------------------------------------------------ rules
 
     cdef int32_t subnetwork(self, str name) except? -1:
         """The number of a rule's subnetwork; of a unit, -1 less its number."""
+        cdef int32_t unit
         if self.unit is not None and name not in self.rules:
-            return -1 - <int32_t>self.unit(name)
+            unit = self.unit(name)
+            if not 0 <= unit < UNIT:
+                raise ValueError(f"unit: expected numbers from 0 to 2**29 - 1, got {unit}")
+            return -1 - unit
         found = self.number_of.get(name)
         if found is None:
             found = self.number_of[name] = len(self.bodies)

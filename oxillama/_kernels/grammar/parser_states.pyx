@@ -55,7 +55,7 @@ cdef class ParserStates(Closure):
                 self.begin()
                 if self.accepts_empty:
                     self.made_flags = ACCEPTS
-                self.add(self.network.start, 0, BOTTOM)
+                self.add(0, 0, BOTTOM)  # state 0 is the start of the first piece
                 return self.finish()
             except (NotBuilt, GrammarError) as error:
                 self.mend(error, DEAD)

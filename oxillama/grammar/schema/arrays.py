@@ -51,13 +51,19 @@ class Arrays(NamedTuple):
         ).settled()
 
     def settled(self) -> Arrays | None:
-        """With ``most`` and ``prefix`` cut where no item can stand; None where that leaves too few."""
+        """With ``most`` and ``prefix`` cut where no item can stand; None where counts exclude each other."""
         most = self.most
         for i, state in enumerate((*self.prefix, self.rest)):
             if state == NOTHING and (most is None or i < most):
                 most = i
         if most is not None and self.least > most:
             return None
+        for _, start, least, at_most in self.contains:
+            bounds = [
+                bound for bound in (at_most, None if most is None else most - start) if bound is not None
+            ]
+            if least and any(least > bound for bound in bounds):
+                return None
         prefix = self.prefix if most is None else self.prefix[:most]
         return Arrays(prefix, self.rest, self.least, most, self.contains, self.unique)
 

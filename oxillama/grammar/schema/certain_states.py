@@ -94,7 +94,7 @@ class CertainStates:
                 needs = NEVER
             self.found[state] = followed, needs
         followed, needs = self.found[state]
-        if isinstance(needs, Ref):
+        if followed not in (ANYTHING, NOTHING):  # the rule refers to it, to what has no text too
             self.below[followed] = None
         return needs
 
@@ -113,8 +113,6 @@ class CertainStates:
         ((kind, start, least, most), *more) = box.contains
         if more or start or box.prefix or max(box.least, box.most or 0, least, most or 0) > MAX_COUNTED:
             return None
-        if any(bound is not None and least > bound for bound in (most, box.most)):
-            return NEVER
         one = self.meets(both(box.rest, kind))
         other = self.meets(box.rest if most is None else both(box.rest, not_all(kind)))
         # The ways to have as few, and as many, of the kind as there may be.

@@ -380,7 +380,8 @@ class Keywords:
             most = place.count("maxContains") if place.has("maxContains") else None
             if least or most is not None:
                 contains = Contains(place.state("contains"), 0, least, most)
-                yield Atom(Arrays(contains=(contains,)), place.at("contains"))
+                box = Arrays(contains=(contains,)).settled()
+                yield FALSE if box is None else Atom(box, place.at("contains"))
 
     # ----------------------------------------------------------------- objects
 

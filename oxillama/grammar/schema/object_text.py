@@ -8,7 +8,7 @@ twice is its own affair: where other names are counted, or one must be there, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -297,17 +297,16 @@ class ObjectText:
         comma, pad, other = self.layout.comma, self.layout.pad, self.free()
         loop = Repeat(Seq((comma, other)), 0, None) if other else EMPTY
         n_starts = next((i for i, m in enumerate(self.known) if m.required), len(self.known))
-        tail: Node = loop
-        tails = [tail]
+        parts: list[Node] = [loop] if other else []  # from the end
+        tails: dict[int, Node] = {len(self.known): loop}
         for i in range(len(self.known) - 1, -1, -1):
             member = self.known[i]
             item: Node = Seq((comma, self.member(member)))
-            item = item if member.required else Repeat(item, 0, 1)
-            tail = Seq((loop, item, *(tail.items if isinstance(tail, Seq) else (tail,))))
-            if i <= n_starts + 1 and n_starts:  # used here and in the next one
-                tail = self.writer.rule(tail, f"{self.writer.path}-rest")
-            tails.append(tail)
-        tails.reverse()
+            parts += [item if member.required else Repeat(item, 0, 1), loop]
+            if i <= n_starts + 1:  # used here and in the next one
+                tail: Node = Seq(tuple(reversed(parts)))
+                tails[i] = self.writer.rule(tail, f"{self.writer.path}-rest") if n_starts else tail
+                parts = [tails[i]] if n_starts else parts
         starts = [(self.member(member), tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
         starts += [(other, tails[0])] if other else []
         return Alt(tuple([Seq((pad, first, rest, pad)) for first, rest in starts]))
@@ -331,7 +330,12 @@ class ObjectText:
             )
         ends = [seen == (1 << n_kinds) - 1 and not self.needed((done, 0), known, 0) for done, seen in places]
         marks = self.n_required if self.any_order else 0
+        if n_kinds and not _leads_to_an_end(found, ends, None if self.most is None else self.most - marks):
+            return Alt(())
         needed = tuple([self.member(member) for member in known if member.required])
+        for rule in self.box.exists:
+            others = self.other_members((rule,))
+            needed += (Alt(tuple([self.value(state) for state, _ in others.ways] if others else ())),)
         body = Distinct(
             tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks, needed
         )
@@ -404,6 +408,16 @@ class ObjectText:
             mark = self.layout.mark
             keys = [named.node(self.layout) if mark else named.spelled_once() for named in names]
             yield Member(Alt(tuple(keys)), "text", to, rest=Seq(self.behind(state)), room=room)
+
+
+def _leads_to_an_end(places: Sequence[Sequence[Member]], ends: Sequence[bool], most: int | None) -> bool:
+    """Whether at most so many members lead from the first place to one where the last may be."""
+    seen, near, steps = {0}, {0}, 0
+    while near and not any(ends[place] for place in near):
+        near = {member.to for place in near for member in places[place]} - seen
+        seen |= near
+        steps += 1
+    return bool(near) and (most is None or steps <= most)
 
 
 def _none_match(patterns: set[Node]) -> bool:

@@ -70,6 +70,8 @@ class Objects(NamedTuple):
 
     def settled(self) -> Objects | None:
         """The same; None where it is seen to be empty."""
+        if self.most == 0 and self.exists:
+            return None
         if not self.required:
             return None if self.most is not None and self.least > self.most else self
         required = set(self.required)

@@ -28,12 +28,17 @@ class OnDemand:
     certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
     place : of the schema in a larger text, for messages.
+
+    Attributes
+    ----------
+    is_large : whether a rule could be over a limit, so that all are built at once.
     """
 
     def __init__(
         self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules], place: str
     ) -> None:
         self.place = place
+        self.is_large = False
         self.writer = writer
         self.certainty = certainty
         self.all_rules = all_rules

@@ -29,10 +29,13 @@ from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
+LARGE_DOCUMENT = 4_000  # subschemas; what is larger could meet a limit when its rules are built
+LARGE_VALUES = 20_000  # characters in `enum` and `const`
 _NONE: frozenset[str] = frozenset()
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})
 BELOW = ONE | LIST | NAMED
+VALUES = frozenset({"enum", "const"})
 
 
 @dataclass(eq=False, slots=True)
@@ -106,7 +109,12 @@ class References:
         self.constants = Resource("oxillama:constants")
         self.resolved: dict[tuple[int, str], Schema] = {}
         self.n_schemas = 0
+        self.n_characters = 0
         self.root = self.load("", root, self.default)
+
+    def is_large(self) -> bool:
+        """Whether what one schema says may be too much for a grammar."""
+        return self.n_schemas > LARGE_DOCUMENT or self.n_characters > LARGE_VALUES
 
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""
@@ -138,9 +146,11 @@ class References:
             self.resources.setdefault(resource.uri, resource)
         if is_named:
             self.take_anchors(made, words)
+        if not VALUES.isdisjoint(words):
+            self.n_characters += sum(_characters(words[word]) for word in VALUES & words.keys())
         if not BELOW.isdisjoint(words):
             for keys, below in _subschemas(words):
-                at = "/".join([path, *map(_escaped, keys)])
+                at = "/".join([path, *map(_escaped, map(str, keys))])
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
         return made
 
@@ -296,6 +306,17 @@ def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], 
             for name, one in below.items():
                 if keyword != "dependencies" or isinstance(one, (bool, dict, Mapping)):
                     yield (keyword, name), one
+
+
+def _characters(value: object) -> int:
+    """Roughly how long a value is when it is written."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, (list, tuple)):
+        return sum(map(_characters, value))
+    if isinstance(value, (dict, Mapping)):
+        return sum(_characters(name) + _characters(one) for name, one in value.items())
+    return 8
 
 
 def _escaped(key: str) -> str:

@@ -133,7 +133,7 @@ class Writer:
     def new_name(self, path: str) -> str:
         """A name for a rule, after the last part of a path."""
         if len(self.rules) + len(self.queue) > MAX_RULES:
-            raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
+            raise GrammarError(f"{self.path}: the schema needs more than {MAX_RULES} rules")
         word = path.rpartition("/")[2].lower().rstrip("-")
         if not (word.isalnum() and word.isascii() and len(word) <= 40):
             word = re.sub("[^a-z0-9]+", "-", word).strip("-")[:40] or "value"
