@@ -231,9 +231,7 @@ class Expander:
 
     def meet(self, a: Box, b: Box) -> Box | None:
         """Both boxes; None where that is seen to be empty."""
-        self.meets += (
-            1 + len(a.properties) // 16 if isinstance(a, Objects) else 1
-        )  # each of them is looked at
+        self.meets += 1 + len(a.properties) // 16 if isinstance(a, Objects) else 1  # each property is read
         if self.meets > MAX_MEETS:
             raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
         both = a.meet(b)  # type: ignore[arg-type]
