@@ -37,10 +37,11 @@ MAX_DEPTH = 60  # schemas applied to one value within each other
 
 @dataclass(slots=True, unsafe_hash=True)
 class Atom:
-    """Limits; ``path`` is where they are stated."""
+    """Limits; ``path`` is where they are stated, and ``outer`` what a negation leaves out if that is more."""
 
     box: Box
     path: str
+    outer: Box | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -203,7 +204,7 @@ class Expander:
         if isinstance(atom.box, Arrays) and atom.box.unique:
             self.unenforced(atom.path, "that some items are equal")
             return (TOP[kind],)
-        return tuple(atom.box.negated())
+        return tuple((atom.outer or atom.box).negated())
 
     def union(self, kind: str, parts: Iterable[Boxes]) -> Boxes:
         """All boxes, without repeats; only the top if it is among them."""
