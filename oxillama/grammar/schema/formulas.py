@@ -37,10 +37,11 @@ MAX_DEPTH = 60  # schemas applied to one value within each other
 
 @dataclass(slots=True, unsafe_hash=True)
 class Atom:
-    """Limits; ``path`` is where they are stated."""
+    """Limits; ``path`` is where they are stated, and ``outer`` what a negation leaves out if that is more."""
 
     box: Box
     path: str
+    outer: Box | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -203,7 +204,7 @@ class Expander:
         if isinstance(atom.box, Arrays) and atom.box.unique:
             self.unenforced(atom.path, "that some items are equal")
             return (TOP[kind],)
-        return tuple(atom.box.negated())
+        return tuple((atom.outer or atom.box).negated())
 
     def union(self, kind: str, parts: Iterable[Boxes]) -> Boxes:
         """All boxes, without repeats; only the top if it is among them."""
@@ -237,9 +238,7 @@ class Expander:
 
     def meet(self, a: Box, b: Box) -> Box | None:
         """Both boxes; None where that is seen to be empty. Equal ones are one object."""
-        self.meets += (
-            1 + len(a.properties) // 16 if isinstance(a, Objects) else 1
-        )  # each of them is looked at
+        self.meets += 1 + len(a.properties) // 16 if isinstance(a, Objects) else 1  # each property is read
         if self.meets > MAX_MEETS:
             raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
         key = id(a), id(b)

@@ -357,8 +357,11 @@ class Keywords:
             return Unknown()
         if name not in FORMATS:
             return TRUE  # the specification has formats nobody knows ignored
-        strings = Strings(most=MOST.get(name), patterns=frozenset({format_node(name)}))
-        return Atom(strings, place.at("format"))
+        some, all_of_it = (
+            Strings(most=MOST.get(name), patterns=frozenset({format_node(name, may_be)}))
+            for may_be in (False, True)
+        )
+        return Atom(some, place.at("format"), all_of_it)
 
     # ----------------------------------------------------------------- arrays
 

@@ -31,7 +31,7 @@ from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
-LARGE_DOCUMENT = 4_000  # subschemas; what is larger could meet a limit when its rules are built
+LARGE_DOCUMENT = 10_000  # subschemas; what is larger could meet a limit when its rules are built
 LARGE_VALUES = 20_000  # characters in `enum` and `const`
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})

@@ -18,12 +18,11 @@ from oxillama.grammar.dfa import all_but, automaton, language, meet, number_of_t
 from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
-    ANY_CHAR,
-    ANY_CHAR_ONCE,
     ANY_NAME,
-    ANY_NAME_ONCE,
-    ANY_STRING,
+    ANY_TEXT,
+    ANY_TEXT_ONCE,
     Layout,
+    counted,
     literal,
     quoted,
     spelled_expression,
@@ -139,8 +138,7 @@ class Strings(NamedTuple):
     def spelled_once(self) -> Node:
         """The texts of these strings, each in one way: that of `json.dumps` without ``ensure_ascii``."""
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
-            bounds = self.least, self.most
-            return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
+            return quoted(counted(ANY_TEXT_ONCE, self.least, self.most))
         return self.spelled(ONE_WAY)
 
     def size(self) -> int | None:
@@ -175,8 +173,7 @@ class Strings(NamedTuple):
             return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
         if not (self.absent or self.excluded) and len(self.patterns) <= 1:
             if not self.patterns:
-                bounds = self.least, self.most
-                return ANY_STRING if bounds == (0, None) else quoted(Repeat(ANY_CHAR, *bounds))
+                return quoted(counted(ANY_TEXT, self.least, self.most))
             expression = next(iter(self.patterns))
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
