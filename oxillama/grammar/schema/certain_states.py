@@ -146,9 +146,7 @@ class CertainStates:
                 return None
             if not _has_strings(named):
                 named.unbounded()  # or an error, which would come when the rule is written
-        members = {
-            known.name: self.meets(known.state) if is_text(known.name) else NEVER for known in text.known
-        }
+        members = {name: self.meets(state) if is_text(name) else NEVER for name, state, _ in text.known}
         unknown = _any([self.meets(state) for state, _ in others.ways]) if others else NEVER
         needs = [members[name] for name in box.required]
         if box.exists:

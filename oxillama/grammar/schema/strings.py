@@ -160,7 +160,7 @@ class Strings(NamedTuple):
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""
-        return ANY_NAME if self == _ANY and not layout.mark else self.node(layout)
+        return ANY_NAME if self == Strings() and not layout.mark else self.node(layout)
 
     def node(self, layout: Layout) -> Node:
         """The texts of these strings."""
@@ -186,9 +186,6 @@ class Strings(NamedTuple):
         if isinstance(found, Dfa):
             return quoted(spell(found, ways))
         return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
-
-
-_ANY = Strings()
 
 
 @lru_cache(maxsize=64)
