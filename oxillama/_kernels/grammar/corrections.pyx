@@ -152,7 +152,7 @@ cdef class Corrections:
         cdef int byte
         cdef int32_t node
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, loop.to, byte) != DEAD:
+            if part.leaves[byte] and stepped(self.states, loop.to, byte) != DEAD:
                 for node in part.leading_places(self.trie, byte, self.leads):
                     self.walk_fresh(loop.to, node, nodes.at[node].skip, nodes.at[node].depth - 1, begun, ended)
         return 0

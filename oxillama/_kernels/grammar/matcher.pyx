@@ -432,7 +432,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
+            if part.leaves[byte] and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
         return 0
@@ -443,7 +443,7 @@ cdef class Matcher:
         cdef Nodes* nodes
         cdef int byte
         for byte in range(256):
-            if leaves[byte] and part.may_leave(self.trie, byte):
+            if leaves[byte] and part.leaves[byte]:
                 nodes = part.whole(self.trie, byte)
                 self.walk(state, nodes, 0, <int32_t>nodes.n, 0, level, out, PARTS * number + 2 * byte + 1)
         return 0
@@ -523,7 +523,7 @@ cdef class Matcher:
         cdef Slice part = <Slice>self.cache.slices[number]
         cdef int byte
         for byte in range(256):
-            if not leaves[byte] and part.may_leave(self.trie, byte):
+            if not leaves[byte] and part.leaves[byte]:
                 leaves[byte] = stepped(self.states, state, byte) != DEAD
         return 0
 
@@ -682,7 +682,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
+            if part.leaves[byte] and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
         return 0

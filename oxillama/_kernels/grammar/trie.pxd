@@ -96,6 +96,7 @@ cdef class Slice:
     cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
     cdef uint8_t start[SET]  # characters that it begins with
     cdef uint8_t loop[SET]   # ... and goes on with
+    cdef uint8_t leaves[256] # whether tokens may leave the loop with a byte
     cdef int n_words
     cdef int32_t node, depth  # that the slice is below
     cdef int32_t above       # characters up to that node
@@ -105,7 +106,6 @@ cdef class Slice:
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
     cdef int take(self, Trie trie) except -1
     cdef void leave_out(self, Trie trie) noexcept
-    cdef bint may_leave(self, Trie trie, int byte) noexcept
     cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
     cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)
     cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept

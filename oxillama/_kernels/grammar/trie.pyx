@@ -252,6 +252,7 @@ cdef class Slice:
         for byte in range(256):
             if not loop[entry_of(byte)]:
                 others += trie.byte_first[byte + 1] - trie.byte_first[byte]
+                self.leaves[byte] = trie.byte_first[byte] < trie.byte_first[byte + 1]
         if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, SET) == 0:
             self.leave_out(trie)
             return 0
@@ -264,10 +265,12 @@ cdef class Slice:
         cdef int at
         cdef uint8_t* state = <uint8_t*>grown(NULL, trie.max_depth + 1)
         state[self.depth] = START
+        memset(self.leaves, 0, 256)
         while i < end:
             d = nodes.at[i].depth
             at = following(state[d - 1], nodes.at[i].byte, self.start, self.loop)
             if at >= LEAVES:
+                self.leaves[nodes.at[i].byte] |= at == LEAVES
                 i = nodes.at[i].skip
                 continue
             state[d] = at
@@ -296,10 +299,6 @@ cdef class Slice:
                 for k in range(nodes.token_first[node], nodes.token_first[end]):
                     token = nodes.order[k]
                     self.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
-
-    cdef bint may_leave(self, Trie trie, int byte) noexcept:
-        """Whether tokens may leave the loop with a byte: it is not the loop's, and some token has it."""
-        return not self.loop[entry_of(byte)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
 
     cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept:
         """The nodes at which tokens leave the loop with a byte, and the characters before each; returns how many."""
