@@ -870,6 +870,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.pruning": dict,
     "grammar.registers": of_registers,
     "grammar.rows": dict,
+    "grammar.slices": dict,
     "grammar.spelling": of_spelling,
     "grammar.stacks": of_stacks,
     "grammar.told_apart": dict,

@@ -7,7 +7,7 @@ an open stack finds them once for each RTN state. The same walk finds the contex
 over the rest. Both are kept in a `MaskCache`; the few dependents are then followed with the real stack.
 
 Three things keep the walks short. Where many trie nodes lie below one, the walk stops and takes the union of
-the items' cached masks there. Where an item reads characters of one class in a loop, a slice (trie.pyx) holds
+the items' cached masks there. Where an item reads characters of one class in a loop, a slice (slices.pyx) holds
 nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which
 stands for all such counts (ABOVE, BELOW).
 """
@@ -26,9 +26,10 @@ from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, b
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
+from oxillama._kernels.grammar.slices cimport Slice, Tail, slice_of, valid_of
 from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, UPTO, WIDE, Kids, Node, Nodes, Slice, Tail, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport SET, UPTO, WIDE, Kids, Node, Nodes, Trie, entry_of
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -88,6 +89,7 @@ cdef class Matcher:
         self.loops = Loops(states)
         self.corrections = Corrections(trie, states, self.loops)
         self.slice_numbers = {}
+        valid_of(trie)  # now, so that no mask takes its time
         self.large_ = self.sliced_ = self.max_dependents_ = 4096
         self.path_length = trie.max_depth + 1
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
@@ -419,7 +421,7 @@ cdef class Matcher:
         cdef Slice part
         if found is not None:
             return found
-        part = self.trie.slice_of(node, start, loop)
+        part = slice_of(self.trie, node, start, loop)
         self.states.spend(part.n_nodes)  # other grammars may have made the slice, the work counts all the same
         self.states.charge(part.n_bytes)
         self.n_shared += part.n_bytes
