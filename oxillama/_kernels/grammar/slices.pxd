@@ -20,7 +20,7 @@ cdef class Slice:
     cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
     cdef uint8_t start[SET]  # characters that it begins with
     cdef uint8_t loop[SET]   # ... and goes on with
-    cdef uint8_t leaves[256] # whether tokens may leave the loop with a byte
+    cdef uint8_t leaves[256]  # whether tokens may leave the loop with a byte
     cdef int n_words
     cdef int32_t node, depth  # that the slice is below
     cdef int32_t above       # characters up to that node

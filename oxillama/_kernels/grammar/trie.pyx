@@ -4,8 +4,8 @@ Strings are sorted by their first eight bytes as one number, then by the rest; t
 over them.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport int32_t, uint8_t, uint16_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from oxillama._kernels.grammar.memory cimport grown
@@ -196,13 +196,11 @@ cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
-    cdef Key* spare
-    if not are_sorted(keys, n):
-        spare = <Key*>malloc(sizeof(Key) * (n + 1))
-        if not spare:
-            raise MemoryError()
-        merge_sort(keys, spare, n)
-        free(spare)
+    cdef Key* spare = <Key*>malloc(sizeof(Key) * (n + 1))
+    if not spare:
+        raise MemoryError()
+    merge_sort(keys, spare, n)
+    free(spare)
     for k in range(n):
         total += keys[k].length - (common(&keys[k - 1], &keys[k]) if k else 0)
         longest = max(longest, keys[k].length)
@@ -253,36 +251,21 @@ cdef inline bint ordered(const Key* a, const Key* b) noexcept nogil:
     return order < 0 or (order == 0 and a.length <= b.length)
 
 
-cdef bint are_sorted(const Key* keys, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t k
-    for k in range(1, n):
-        if not ordered(keys + k - 1, keys + k):
-            return False
-    return True
-
-
 cdef void merge_sort(Key* keys, Key* spare, Py_ssize_t n) noexcept nogil:
-    """Stable, bottom up; the result is in ``keys``."""
-    cdef Py_ssize_t width = 1, start, i, a, b, end_a, end_b
-    cdef Key* source = keys
-    cdef Key* target = spare
-    while width < n:
-        start = 0
-        while start < n:
-            i = a = start
-            end_a = b = min(start + width, n)
-            end_b = min(start + 2 * width, n)
-            start = end_b
-            while i < end_b:
-                if b == end_b or (a < end_a and ordered(source + a, source + b)):
-                    target[i] = source[a]
-                    a += 1
-                else:
-                    target[i] = source[b]
-                    b += 1
-                i += 1
-        source, target = target, source
-        width *= 2
-    if source != keys:
-        for i in range(n):
-            keys[i] = source[i]
+    """Stable; ``spare`` has room for half of them."""
+    cdef Py_ssize_t half = n // 2, i = 0, a = 0, b = half
+    if n < 2:
+        return
+    merge_sort(keys, spare, half)
+    merge_sort(keys + half, spare, n - half)
+    if ordered(keys + half - 1, keys + half):
+        return
+    memcpy(spare, keys, half * sizeof(Key))
+    while a < half:  # what is left of the other half is in its place
+        if b < n and not ordered(spare + a, keys + b):
+            keys[i] = keys[b]
+            b += 1
+        else:
+            keys[i] = spare[a]
+            a += 1
+        i += 1
