@@ -8,7 +8,6 @@ those of messages with tool calls do. Both shapes are read: ``{"format": {...}}`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -60,10 +59,7 @@ def _loaded(tag: Mapping[str, Any] | str) -> Mapping[str, Any]:
     if isinstance(tag, str):
         if len(tag) > MAX_TEXT:
             raise GrammarError(f"structural_tag: expected at most {MAX_TEXT} characters, got {len(tag)}")
-        try:
-            tag = json.loads(tag)
-        except ValueError as error:
-            raise GrammarError(f"structural_tag: is not JSON: {error}") from None
+        tag = parsed("structural_tag", tag)
     return mapping("structural_tag", tag)
 
 
