@@ -13,10 +13,6 @@ from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.parser_states cimport ParserStates
 from oxillama._kernels.grammar.slices cimport Slice
 
-cdef extern from *:
-    int popcount "__builtin_popcount"(unsigned int word) nogil
-    int lowest_bit "__builtin_ctz"(unsigned int word) nogil
-
 
 cdef class MaskCache:
     """Entries, never dropped; they live as long as the parser states.
@@ -242,3 +238,13 @@ cdef inline void free_tokens(Tokens* tokens) noexcept:
 
 cdef inline uint64_t cache_hash(int32_t q, int32_t n, int32_t node) noexcept:
     return mixed((<uint64_t>q << 32 | <uint32_t>node) ^ <uint64_t>n << 20)
+
+
+cdef inline int popcount(uint32_t word) noexcept nogil:
+    word = word - ((word >> 1) & 0x55555555)
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    return <int>((((word + (word >> 4)) & 0x0F0F0F0F) * <uint32_t>0x01010101) >> 24)
+
+
+cdef inline int lowest_bit(uint32_t word) noexcept nogil:
+    return popcount((word & (~word + 1)) - 1)
