@@ -77,7 +77,7 @@ NOTHING = Seq(())
 
 
 def _missing(node: Node, open_rules: Mapping[str, Node]) -> list[str] | None:
-    """Names one of which must match something before the node can; None where it does."""
+    """Names of which one must match something before the node does; None where it does already."""
     if isinstance(node, Ref):
         return [node.name] if node.name in open_rules else None
     if isinstance(node, Seq):

@@ -1,8 +1,8 @@
 """Lark-style grammars as llguidance takes them: text to `Rules`.
 
 Rules have names in lower case and terminals in upper case; what `%ignore` names may stand behind each
-terminal of a rule. There is no lexer: a text belongs to the language if any way to cut it into
-terminals fits; of what lazy rules change about that see `lark_lazy`.
+terminal of a rule. There is no lexer: a text belongs to the language if it can be cut into terminals in
+any way that the rules allow. `lark_lazy` says what lazy rules change about that.
 Regular expressions are those of `grammar/regex.py` (ECMA-262), with the flags ``i`` and ``s``. Source: the
 syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond this is an error with its place.
 """
