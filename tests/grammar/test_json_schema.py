@@ -386,6 +386,25 @@ def test_formats(name: str, valid: list[object], invalid: list[object]) -> None:
     check({"type": "string", "format": name}, valid, invalid)
 
 
+@pytest.mark.parametrize(
+    ("name", "unsure", "others"),
+    [
+        ("hostname", ["a.xn--ngba1o", "XN--4dbc5h", "xn--X", "ab--c"], ["-a", "a_b", "xn---", "a..b"]),
+        ("email", ["a@xn--ngba1o", "a@[tag:x]"], ["a", "a@", "a@b_c"]),
+        ("idn-email", ["ក@ក.ខ", "a@xn--ngba1o"], ["a", "@"]),
+        ("time", ["15:59:60-08:00", "23:58:60Z"], ["15:59:61Z", "15:60:60Z"]),
+        ("date-time", ["1998-12-31T15:59:60.1-08:00"], ["1998-12-32T15:59:60Z", "1998-12-31T15:59:60"]),
+    ],
+)
+def test_strings_that_may_be_of_a_format_are_in_neither(
+    name: str, unsure: list[object], others: list[object]
+) -> None:
+    """No regular expression says which: taking one for the other would be wrong."""
+    check({"type": "string", "format": name}, [], [*unsure, *others])
+    check({"type": "string", "not": {"format": name}}, others, unsure)
+    check({"if": {"format": name}, "then": False, "else": {"type": "string"}}, others, unsure)
+
+
 def test_every_format_has_strings() -> None:
     for name in FORMATS:
         rules = JsonSchemaCompiler().compile({"type": "string", "format": name})

@@ -76,6 +76,21 @@ def test_the_core_is_enforced_to_the_letter() -> None:
     assert outcome["passed"] >= 1_298 and outcome["refused"] <= 1
 
 
+def test_what_is_not_of_a_format_is_none_of_its_strings() -> None:
+    compiler = JsonSchemaCompiler(formats=True)
+    n = 0
+    for _, group in cases(sorted((CORE / "optional/format").glob("*.json"))):
+        valid = [case["data"] for case in group["tests"] if case["valid"] and isinstance(case["data"], str)]
+        try:
+            grammar = Grammar.from_json_schema({"not": group["schema"]}, compiler=compiler)
+        except GrammarError as error:
+            assert re.search(f"{NOT_ENFORCED}|no value meets", str(error))
+            continue
+        assert not [text for text in valid if grammar.matches(json.dumps(text))], group["schema"]
+        n += len(valid)
+    assert n > 100
+
+
 def test_formats_are_enforced() -> None:
     outcome, rejected = run(sorted((CORE / "optional/format").glob("*.json")), formats=True)
     assert all(count <= REJECTED.get(name, 0) for name, count in rejected.items()), rejected

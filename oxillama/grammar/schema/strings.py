@@ -7,8 +7,8 @@ points, lengths count code points.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama._kernels.grammar.spelling import DUMPED, ONE_WAY, spell
 from oxillama.errors import GrammarError
@@ -31,8 +31,7 @@ from oxillama.grammar.schema.json_text import (
 MANY_VALUES = 16  # from here on they are written as an automaton
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
+class Strings(NamedTuple):
     """The strings that meet all of these.
 
     Attributes
@@ -69,8 +68,7 @@ class Strings:
     def settled(self) -> Strings | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
         if self.values is not None:
-            free = replace(self, values=None)
-            kept = frozenset(value for value in self.values if free.accepts(value))
+            kept = frozenset(filter(self.accepts, self.values))
             return Strings(values=kept) if kept else None
         if (self.most is not None and self.least > self.most) or self.patterns & self.absent:
             return None
@@ -105,7 +103,7 @@ class Strings:
     def without(self, names: frozenset[str]) -> Strings | None:
         """These strings less some."""
         relevant = frozenset(name for name in names if self.accepts(name))
-        return replace(self, excluded=self.excluded | relevant).settled() if relevant else self
+        return self._replace(excluded=self.excluded | relevant).settled() if relevant else self
 
     def automaton(self) -> Dfa:
         """The strings as an automaton over their characters."""
@@ -143,7 +141,7 @@ class Strings:
             return quoted(counted(ANY_TEXT_ONCE, self.least, self.most))
         return self.spelled(ONE_WAY)
 
-    def count(self) -> int | None:
+    def size(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
         if self.values is not None:
             return len(self.values)
@@ -162,7 +160,7 @@ class Strings:
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""
-        return ANY_NAME if self == Strings() and not layout.mark else self.node(layout)
+        return ANY_NAME if self == _ANY and not layout.mark else self.node(layout)
 
     def node(self, layout: Layout) -> Node:
         """The texts of these strings."""
@@ -188,6 +186,9 @@ class Strings:
         if isinstance(found, Dfa):
             return quoted(spell(found, ways))
         return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
+
+
+_ANY = Strings()
 
 
 @lru_cache(maxsize=64)
