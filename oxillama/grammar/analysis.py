@@ -57,7 +57,7 @@ def unproductive(rules: Mapping[str, Node]) -> set[str]:
     A rule is looked at again only when one of those that it waits for is found to match something.
     """
     open_rules = set(rules)
-    waiting: dict[str, list[str]] = {}
+    waiting: dict[str, set[str]] = {}
     todo = list(rules)
     while todo:
         name = todo.pop()
@@ -68,7 +68,7 @@ def unproductive(rules: Mapping[str, Node]) -> set[str]:
                 todo += waiting.pop(name, ())
             else:
                 for other in found:
-                    waiting.setdefault(other, []).append(name)
+                    waiting.setdefault(other, set()).add(name)
     return open_rules
 
 
