@@ -1,8 +1,8 @@
 """Lark-style grammars as llguidance takes them: text to `Rules`.
 
 Rules have names in lower case and terminals in upper case; what `%ignore` names may stand behind each
-terminal of a rule. There is no lexer: a text belongs to the language if any way to cut it into
-terminals fits; of what lazy rules change about that see `lark_lazy`.
+terminal of a rule. There is no lexer: a text belongs to the language if it can be cut into terminals in
+any way that the rules allow. `lark_lazy` says what lazy rules change about that.
 Regular expressions are those of `grammar/regex.py` (ECMA-262), with the flags ``i`` and ``s``. Source: the
 syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond this is an error with its place.
 """
@@ -15,7 +15,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
 from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import EMPTY
-from oxillama.grammar.grammar_text import TokenIds
+from oxillama.grammar.grammar_text import MAX_DEPTH, TokenIds
 from oxillama.grammar.lark_items import LarkItems
 from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
@@ -25,8 +25,6 @@ from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
-
-MAX_DEPTH = 60
 
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
@@ -65,7 +63,6 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
 class _Parser(LarkItems):
     def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
         super().__init__(text, token_ids, any_order)
-        self.depth = 0
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
         self.refs: dict[str, Ref] = {}  # ... and what stands for them
         self.names: dict[Ref, str] = {}
@@ -293,7 +290,7 @@ class _Parser(LarkItems):
         if char == "/":
             return self.lexeme(self.regex())
         if char == "(" or char == "[":
-            return self.group(")" if char == "(" else "]")
+            return self.group(")") if char == "(" else Repeat(self.group("]"), 0, 1)
         if char == "<":
             if self.in_terminal:
                 self.fail("expected text within a terminal, got a token")
@@ -319,18 +316,6 @@ class _Parser(LarkItems):
         one = self.book.name("terminal")
         self.lexemes[one] = node
         return Seq((one, self.skip))
-
-    def group(self, close: str) -> Node:
-        start = self.pos
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            self.fail(f"expected at most {MAX_DEPTH} groups inside each other")
-        self.pos += 1
-        self.blanks(lines=True)
-        node = self.alternatives()
-        self.expect(close, f"to close the group of {self.place(start)}")
-        self.depth -= 1
-        return node if close == ")" else Repeat(node, 0, 1)
 
     def special(self) -> Node:
         """``%json`` and ``%regex``, with an object."""

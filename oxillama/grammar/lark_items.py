@@ -15,8 +15,6 @@ from oxillama.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
 
 MAX_COUNT = 1_000_000_000
-_BLANKS = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
-_LINES = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
@@ -33,14 +31,12 @@ class LarkItems(GrammarText):
     GrammarError : what is there is no such item; with line and column.
     """
 
-    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
-        super().__init__(text)
-        self.token_ids = token_ids
-        self.any_order = any_order
+    blank = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
+    blank_lines = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 
-    def blanks(self, lines: bool = False) -> None:
-        """Pass blanks and comments, and with ``lines`` ends of lines."""
-        self.read(_LINES if lines else _BLANKS, "blanks")
+    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
+        super().__init__(text, token_ids)
+        self.any_order = any_order
 
     def json_object(self) -> dict[str, Any]:
         start = self.pos
@@ -121,7 +117,7 @@ class LarkItems(GrammarText):
             if ids is None:
                 self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
             return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
-        return Tokens((self.one_token(found[0], self.token_ids, start),))
+        return Tokens((self.one_token(found[0], start),))
 
     def _listed(self, text: str, start: int) -> tuple[int, ...]:
         ids: set[int] = set()

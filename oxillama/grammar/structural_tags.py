@@ -1,9 +1,9 @@
 """Structural tags, XGrammar's notation for texts in which some parts are ruled: to `Rules`.
 
 A tag is ``begin``, a ruled content, and ``end``. Behind a trigger, which is the beginning of a tag, only that
-tag may follow; other text is free. Texts that stand before something else leave out what would begin it, as
-those of messages with tool calls do. Both shapes are read: ``{"format": {...}}`` and the older one with
-``structures`` and ``triggers``. Source: the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
+tag may follow; other text is free. Free text contains neither a trigger nor the end of the tag it is in.
+Both shapes are read: ``{"format": {...}}`` and the older one with ``structures`` and ``triggers``. Source:
+the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
 """
 
 from __future__ import annotations
