@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
-from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.analysis import unproductive
@@ -28,12 +27,10 @@ from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
-from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema, document_of
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema, copied, document_of
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
-
-SCALARS = (str, bool, int, float, Decimal)
 
 
 @dataclass(slots=True)
@@ -131,9 +128,9 @@ class JsonSchemaCompiler:
         if self.mark:
             return None
         try:
-            options = replace(self, registry=_kept(self.registry))
-            values, of_type = copied(_loaded(schema), {}), _is_type(schema)
-            writer, keywords, root = options._writer(values, of_type, strict)
+            options, of_type = replace(self, registry=_kept(self.registry)), _is_type(schema)
+            writer, keywords, root = options._writer(_loaded(schema), of_type, strict)
+            values = keywords.references.root.value
             self.unenforced = options.unenforced
 
             def all_rules() -> Rules:
@@ -222,20 +219,6 @@ def _loaded(schema: object) -> object:
     if isinstance(schema, (bool, Mapping)):
         return schema
     return schema_of_type(schema)
-
-
-def copied(value: Any, known: dict[int, Any]) -> Any:
-    """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if isinstance(value, SCALARS) or not isinstance(value, (dict, list, tuple, Mapping)):
-        return value
-    if id(value) not in known:
-        if isinstance(value, (list, tuple)):
-            known[id(value)] = [copied(one, known) for one in value]
-        else:
-            known[id(value)] = {
-                name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
-            }
-    return known[id(value)]
 
 
 def _kept(registry: Registry | None) -> Registry | None:

@@ -20,6 +20,7 @@ import numpy as np
 from oxillama._kernels.grammar.classes import Classes
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
+from oxillama._kernels.grammar.machines import Machine
 from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.registers import Registers
 
@@ -31,7 +32,6 @@ from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
-from oxillama._kernels.grammar.machines import Machine, reduced
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network, Program
@@ -724,12 +724,7 @@ def of_classes() -> dict[str, Maker]:
 
 
 def of_machines() -> dict[str, Maker]:
-    return {
-        "Machine": lambda: Call(Machine),
-        "reduced": lambda: Call(
-            reduced, table=((0, 1), (1, -1)), accepting={1}, classes=(((97, 97),), ((98, 99),))
-        ),
-    }
+    return {"Machine": lambda: Call(Machine)}
 
 
 def of_numbers() -> dict[str, Maker]:

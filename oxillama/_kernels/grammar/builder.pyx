@@ -245,12 +245,10 @@ cdef class Builder(Characters):
         self.least[loop] = 0 if is_nullable(node.item, self.nullable) else node.least
         self.most[loop] = -1 if node.most is None else node.most
         self.add(EPSILON, loop, 0, ENOUGH | RESET, end)
-        characters, spellings, others = self.split(node.item)
+        characters, others = self.split(node.item)
         inside = (self.least[loop], node.most, 1, 1)
         for chars in characters:
             self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside)
-        for dfa in spellings:
-            self.counted_spelling(dfa, loop, inside)
         if others:
             single = others[0] if len(others) == 1 else Alt(tuple(others))
             if isinstance(single, Ref):
@@ -261,8 +259,8 @@ cdef class Builder(Characters):
         return end
 
     cdef tuple split(self, object node):
-        """The alternatives of a node: single characters, automata that pass no state twice, others."""
-        cdef list characters = [], spellings = [], others = [], todo = [node]
+        """The alternatives of a node: single characters, and others."""
+        cdef list characters = [], others = [], todo = [node]
         cdef int budget = INLINE_SIZE
         while todo:
             node = todo.pop()
@@ -275,26 +273,9 @@ cdef class Builder(Characters):
                 characters.append(node)
             elif isinstance(node, Text) and len(node.text) == 1:
                 characters.append(Chars(((ord(node.text), ord(node.text)),)))
-            elif isinstance(node, Dfa) and is_spelling(node):
-                spellings.append(node)
             else:
                 others.append(node)
-        return characters, spellings, others
-
-    cdef int counted_spelling(self, object dfa, int32_t loop, tuple inside) except -1:
-        """An automaton that is left where it accepts: its states carry the count along."""
-        cdef dict tails = {}, targets
-        cdef list states = [
-            loop if i == 0 or i in dfa.accepting else self.counting(inside) for i in range(len(dfa.edges))
-        ]
-        for state, edges in zip(states, dfa.edges):
-            targets = {}
-            for first, last, target in edges:
-                targets.setdefault(states[target], []).append((first, last))
-            for target, ranges in targets.items():
-                asks, makes = MORE if state == loop else 0, NEXT if target == loop else KEEP
-                self.character(ranges, state, target, tails, asks, makes, inside)
-        return 0
+        return characters, others
 
     cdef int32_t counted_dfa(self, object node, int32_t start) except -1:
         """An automaton whose states carry the count of characters, each with its own bound.
@@ -409,10 +390,3 @@ cdef class Builder(Characters):
             found = self.number_of[node] = len(self.bodies)
             self.bodies.append(node)
         return found
-
-
-cdef bint is_spelling(object dfa):
-    """Whether no state leads back to the first, and those that accept lead nowhere."""
-    if 0 in dfa.accepting or any([dfa.edges[q] for q in dfa.accepting]):
-        return False
-    return all([target != 0 for edges in dfa.edges for _, _, target in edges])

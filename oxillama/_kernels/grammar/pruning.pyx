@@ -5,12 +5,12 @@ edge stands for the state that the edge leads to.
 """
 
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.edges cimport (
-    BYTES, CALLS, ENOUGH, EPSILON, KINDS, Edge, List, copy_by_callee, copy_by_target, free_edges,
+    BYTES, CALLS, ENOUGH, EPSILON, KINDS, Edge, List, copy_sorted, free_edges,
 )
 from oxillama._kernels.grammar.flags cimport set_flags
 from oxillama._kernels.grammar.memory cimport grown
@@ -50,7 +50,7 @@ cdef class Pruning:
     cdef uint8_t* live      # whether the end of the subnetwork can be reached
     cdef uint8_t* counts    # whether x of x{m,n} can be read
     cdef uint8_t* gated     # whether the end of a `Distinct` is closed, as too few members are live
-    cdef int32_t* alias     # the state that stands for it
+    cdef int32_t* alias     # the state that stands for it; the block of these arrays begins here
     cdef int32_t* number    # the new number, -1: not reached
     cdef int32_t* order     # by new number
     cdef int32_t* todo
@@ -58,28 +58,18 @@ cdef class Pruning:
 
     def __dealloc__(self):
         free(self.start_of)
-        free(self.live)
-        free(self.counts)
-        free(self.gated)
         free(self.alias)
-        free(self.number)
-        free(self.order)
-        free(self.todo)
 
     cdef int begin(self, Automata of, list starts, list gates) except -1:
-        cdef Py_ssize_t room = 4 * (<Py_ssize_t>of.n + 1)
+        cdef Py_ssize_t room = <Py_ssize_t>of.n + 1
         cdef int32_t i
         self.of, self.gates, self.n_starts = of, gates, <int32_t>len(starts)
         self.start_of = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>self.n_starts + 1))
-        self.alias = <int32_t*>grown(NULL, room)
-        self.number = <int32_t*>grown(NULL, room)
-        self.order = <int32_t*>grown(NULL, room)
-        self.todo = <int32_t*>grown(NULL, room)
-        self.live = <uint8_t*>calloc(of.n + 1, 1)
-        self.counts = <uint8_t*>calloc(of.n + 1, 1)
-        self.gated = <uint8_t*>calloc(of.n + 1, 1)
-        if not (self.live and self.counts and self.gated):
-            raise MemoryError()
+        self.alias = <int32_t*>grown(NULL, (4 * 4 + 3) * room)
+        self.number, self.order, self.todo = self.alias + room, self.alias + 2 * room, self.alias + 3 * room
+        self.live = <uint8_t*>(self.alias + 4 * room)
+        self.counts, self.gated = self.live + room, self.live + 2 * room
+        memset(self.live, 0, 3 * room)
         for i in range(self.n_starts):
             self.start_of[i] = starts[i]
         return 0
@@ -89,17 +79,15 @@ cdef class Pruning:
     cdef int mark_live(self) except -1:
         cdef List[4] into   # edges by target
         cdef List callers   # calls by callee
-        cdef int32_t* callee_of = <int32_t*>malloc(4 * (<Py_ssize_t>self.of.n + 1))
+        cdef int32_t* callee_of = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>self.of.n + 1))
         cdef int32_t q, i, kind
         cdef Edge edge
         memset(into, 0, sizeof(into))
         memset(&callers, 0, sizeof(List))
         try:
-            if not callee_of:
-                raise MemoryError()
             for kind in range(KINDS):
-                copy_by_target(&self.of.edges[kind], &into[kind], self.of.n)
-            copy_by_callee(&self.of.edges[CALLS], &callers, self.n_starts)
+                copy_sorted(&self.of.edges[kind], &into[kind], self.of.n, False)
+            copy_sorted(&self.of.edges[CALLS], &callers, self.n_starts, True)
             for q in range(self.of.n):
                 callee_of[q] = -1
             for i in range(self.n_starts):

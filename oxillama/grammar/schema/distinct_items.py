@@ -310,7 +310,7 @@ class _Items:
             numbers = box.finite(MANY)
             return None if numbers is None else len(numbers)
         if isinstance(box, Strings):
-            return box.count()
+            return box.size()
         if isinstance(box, Arrays):
             if box.most is None or box.most > MAX_PAIRS or box.contains or box.unique:
                 return None
