@@ -82,6 +82,12 @@ def test_imports_go_down_only(name: str) -> None:
     assert not faults(name, IMPORTS[name])
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.pyx")), ids=lambda path: path.stem)
+def test_compiled_modules_import_downwards_only(path: Path) -> None:
+    imported = re.findall(r"^ *(?:from|c?import) oxillama\.([\w.]+)", path.read_text(), re.MULTILINE)
+    assert not faults("_kernels", set(imported))
+
+
 def circle(graph: dict[str, set[str]]) -> list[str]:
     """The nodes of a circle, or none."""
     try:

@@ -127,6 +127,8 @@ class SamplerConfig:
     choices : text must be one of these.
     structural_tag : text must follow this structural tag (a dict or JSON text): free text in which some
         parts are ruled.
+    any_order : objects of JSON schemas (json_schema, and those in a structural tag that do not say, or in a
+        Lark grammar) take their properties in any order; if False in the order of the schema.
     order : names of the stages in the order they are applied, and callables (see `SamplerStage`) among them.
 
     Raises
@@ -173,6 +175,7 @@ class SamplerConfig:
     regex: str | None = None
     choices: tuple[str, ...] | None = None
     structural_tag: Any = field(default=None, hash=False)
+    any_order: bool = False
     order: tuple[str | Callable[..., Any], ...] = ORDER
 
     def __post_init__(self) -> None:
@@ -180,6 +183,7 @@ class SamplerConfig:
             if name != "seed" or self.seed is not None:
                 self._check_range(name)
         checks.boolean("ignore_eos", self.ignore_eos)
+        checks.boolean("any_order", self.any_order)
         self._check_tokens()
         self._check_breakers()
         self._check_constraints()
@@ -341,4 +345,5 @@ class SamplerFields(TypedDict, total=False):
     regex: str | None
     choices: tuple[str, ...] | None
     structural_tag: Any
+    any_order: bool
     order: tuple[str | Callable[..., Any], ...]

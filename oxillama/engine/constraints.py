@@ -10,6 +10,7 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.locks import ForkedOpen
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark import is_lark, parse_lark
 from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.python_types import schema_of_type
@@ -36,7 +37,7 @@ class Constraints:
         self.tokenizer = tokenizer
         self._timer = timer
         self._vocabulary: Vocabulary | None = None
-        self._grammars: OrderedDict[tuple[str, object], Grammar] = OrderedDict()
+        self._grammars: OrderedDict[tuple[str, bool, object], Grammar] = OrderedDict()
         self._lock = ForkedOpen()
 
     def of(self, config: SamplerConfig) -> GrammarState | None:
@@ -65,8 +66,8 @@ class Constraints:
         return self._grammars[key]
 
 
-def key_of(config: SamplerConfig) -> tuple[str, object]:
-    """What a grammar is kept under: the field, and its value as something that can be hashed."""
+def key_of(config: SamplerConfig) -> tuple[str, bool, object]:
+    """What a grammar is kept under: the field, the order, and the value as something that can be hashed."""
     name = config.constraint or ""
     value = getattr(config, name)
     try:
@@ -74,12 +75,13 @@ def key_of(config: SamplerConfig) -> tuple[str, object]:
     except TypeError:  # a mapping, or annotations that hold one
         schema = value if isinstance(value, Mapping) else schema_of_type(value)
         try:
-            return f"{name} of {type(value).__name__}", json.dumps(schema, default=repr)
+            text = json.dumps(schema, default=repr)
+            return f"{name} of {type(value).__name__}", config.any_order, text
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
         except Exception as error:  # a value within itself, an integer of thousands of digits, a class's repr
             raise GrammarError(f"schema: expected JSON values, got others: {error}") from error
-    return name, value
+    return name, config.any_order, value
 
 
 def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
@@ -89,12 +91,14 @@ def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
     if config.regex is not None:
         return Grammar.from_regex(config.regex)
     if config.json_schema is not None:
-        return Grammar.from_json_schema(config.json_schema)
+        compiler = JsonSchemaCompiler(any_order=config.any_order)
+        return Grammar.from_json_schema(config.json_schema, compiler=compiler)
+    spelled = spelled_ids(tokenizer)
     if config.structural_tag is not None:
-        return Grammar.from_rules(structural_tag_rules(config.structural_tag, spelled_ids(tokenizer)))
+        return Grammar.from_rules(structural_tag_rules(config.structural_tag, spelled, config.any_order))
     text = str(config.grammar)
     if is_lark(text):
-        return Grammar.from_rules(parse_lark(text, spelled_ids(tokenizer)))
+        return Grammar.from_rules(parse_lark(text, spelled, config.any_order))
     return Grammar.parse(text, tokenizer=tokenizer)
 
 

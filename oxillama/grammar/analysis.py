@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, needs, references, size
 from oxillama.errors import GrammarError
@@ -121,25 +120,15 @@ def is_productive(node: Node) -> bool:
 # --------------------------------------------------------------------------- what is called
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Which rules are called and which are copied in place of their name.
+def find_calls(rules: Rules) -> tuple[set[str], dict[str, int]]:
+    """The rules that are called, the others being copied in place of their name; and the sizes of rules.
 
-    Attributes
-    ----------
-    rules : rules that are called: enough of the recursive ones to cut every cycle, the large ones that are
-        used more than once, and the root.
-    sizes : roughly how many states each rule makes, copies included.
+    Called are the root, the large ones that are used more than once, and enough of the recursive ones to cut
+    every cycle: a search from the root, depth first, finds those on the way to themselves. A size is roughly
+    how many states the rule makes, copies included.
     """
-
-    rules: set[str]
-    sizes: dict[str, int]
-
-
-def find_calls(rules: Rules) -> Calls:
-    """Decide by a depth-first search from the root: a rule met again on the way to itself is called."""
     if len(rules.rules) == 1:
-        return Calls({rules.root}, {})
+        return {rules.root}, {}
     uses = dict.fromkeys(rules.rules, 0)
     refs: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
@@ -163,4 +152,4 @@ def find_calls(rules: Rules) -> Calls:
         elif below not in sizes:
             open_rules.add(below)
             path.append((below, iter(refs[below])))
-    return Calls(called, sizes)
+    return called, sizes

@@ -10,25 +10,14 @@ from oxillama._kernels.grammar.languages import Language as Language
 from oxillama._kernels.grammar.languages import meet as meet
 from oxillama.grammar.rules import Dfa, Node
 
-MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
 MAX_STEPS = 100_000  # along edges, to count them
 
 
-_recent: dict[int, tuple[Node, Language]] = {}
-
-
+@lru_cache(maxsize=64)
 def language(node: Node) -> Language:
     """The automaton of an expression; the last ones made are kept."""
-    known = _recent.get(
-        id(node)
-    )  # the hash of a large expression takes longer than a question to its automaton
-    if known is None or known[0] is not node:
-        known = node, _language(node)
-        if len(_recent) >= MAX_RECENT:
-            _recent.clear()
-        _recent[id(node)] = known
-    return known[1]
+    return Language(node)
 
 
 def automaton(node: Node) -> Dfa:
@@ -39,11 +28,6 @@ def automaton(node: Node) -> Dfa:
     GrammarError : it would need too many states.
     """
     return node if isinstance(node, Dfa) else language(node).automaton()
-
-
-@lru_cache(maxsize=64)
-def _language(node: Node) -> Language:
-    return Language(node)
 
 
 def number_of_texts(dfa: Dfa, least: int = 0, most: int | None = None) -> int | None:

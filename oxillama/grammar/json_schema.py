@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
-from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.analysis import unproductive
@@ -28,12 +27,10 @@ from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
-from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema, copied, document_of
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
-
-SCALARS = (str, bool, int, float, Decimal)
 
 
 @dataclass(slots=True)
@@ -98,14 +95,14 @@ class JsonSchemaCompiler:
             writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.write(root)
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def on_demand(self, schema: object, strict: bool = True, place: str = "") -> Rules:
         """The same grammar as a part, whose rules are written when a text comes to them.
 
-        All errors of `compile` are found at once, and all that is `unenforced`. Where all rules have to be
-        written to know the language, and where other documents may come in, all are written. ``place`` says
-        where the schema stands in a larger text, for errors while a text is followed.
+        All errors of `compile` are found at once, and all that is `unenforced`. Where there is a ``mark``,
+        all rules are written at once. ``place`` says where the schema stands in a larger text, for errors
+        while a text is followed.
         """
         found = self._part(schema, strict, place)
         return (
@@ -128,11 +125,12 @@ class JsonSchemaCompiler:
         return GrammarError(unmet(node, writer.rules, writer.states, without))
 
     def _part(self, schema: object, strict: bool, place: str) -> OnDemand | None:
-        if self.registry is not None or self.mark:
+        if self.mark:
             return None
         try:
-            options, values, of_type = replace(self), copied(_loaded(schema), {}), _is_type(schema)
-            writer, keywords, root = options._writer(values, of_type, strict)
+            options, of_type = replace(self, registry=_kept(self.registry)), _is_type(schema)
+            writer, keywords, root = options._writer(_loaded(schema), of_type, strict)
+            values = keywords.references.root.value
             self.unenforced = options.unenforced
 
             def all_rules() -> Rules:
@@ -154,7 +152,7 @@ class JsonSchemaCompiler:
             found.is_large = keywords.references.is_large()
             return found
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def strings(self, schema: object, strict: bool = True) -> list[Strings]:
         """The strings among the values that meet a schema: each is in one of these sets at least.
@@ -165,7 +163,7 @@ class JsonSchemaCompiler:
             writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.strings(state_of(*map(writer.followed, ordered(root))))
         except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+            raise GrammarError("#: nested too deeply") from None
 
     def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, Keywords, State]:
         """A writer for the rules of a schema, its keywords, and what their root must meet.
@@ -223,18 +221,16 @@ def _loaded(schema: object) -> object:
     return schema_of_type(schema)
 
 
-def copied(value: Any, known: dict[int, Any]) -> Any:
-    """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if isinstance(value, SCALARS) or not isinstance(value, (dict, list, tuple, Mapping)):
-        return value
-    if id(value) not in known:
-        if isinstance(value, (list, tuple)):
-            known[id(value)] = [copied(one, known) for one in value]
-        else:
-            known[id(value)] = {
-                name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
-            }
-    return known[id(value)]
+def _kept(registry: Registry | None) -> Registry | None:
+    """The documents of a registry as they are when they are first asked for."""
+    known: dict[str, object] = {}
+
+    def document(uri: str) -> object:
+        if uri not in known:
+            known[uri] = copied(document_of(registry, uri), {})
+        return known[uri]
+
+    return None if registry is None else document
 
 
 def _parsed(text: str | bytes) -> object:

@@ -41,7 +41,7 @@ def is_lark(text: str) -> bool:
     return text.lstrip().startswith(HEADER)
 
 
-def parse_lark(text: str, token_ids: TokenIds | None = None) -> Rules:
+def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = False) -> Rules:
     """Read a grammar, whose rule ``start`` the whole text must match.
 
     Parameters
@@ -50,6 +50,8 @@ def parse_lark(text: str, token_ids: TokenIds | None = None) -> Rules:
         The grammar; the line ``%llguidance {}`` may stand before it.
     token_ids : callable, optional
         Turns the text of a token, `<` and `>` included, into token ids, of which there must be one.
+    any_order : bool
+        Whether the properties of schemas come in any order.
 
     Raises
     ------
@@ -57,12 +59,12 @@ def parse_lark(text: str, token_ids: TokenIds | None = None) -> Rules:
         The text is no grammar, or asks for what cannot be honoured; the message and the attributes give line
         and column.
     """
-    return _Parser(text, token_ids).parse()
+    return _Parser(text, token_ids, any_order).parse()
 
 
 class _Parser(LarkItems):
-    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
-        super().__init__(text, token_ids)
+    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
+        super().__init__(text, token_ids, any_order)
         self.depth = 0
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
         self.refs: dict[str, Ref] = {}  # ... and what stands for them

@@ -33,9 +33,10 @@ class LarkItems(GrammarText):
     GrammarError : what is there is no such item; with line and column.
     """
 
-    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
+    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
         super().__init__(text)
         self.token_ids = token_ids
+        self.any_order = any_order
 
     def blanks(self, lines: bool = False) -> None:
         """Pass blanks and comments, and with ``lines`` ends of lines."""
@@ -136,7 +137,7 @@ class LarkItems(GrammarText):
         """The JSON texts of the schema that stands here, with the options in its ``x-guidance``."""
         value = self.json_object()
         try:
-            compiler, strict = _compiler(value.pop("x-guidance", {}))
+            compiler, strict = _compiler(value.pop("x-guidance", {}), self.any_order)
             return compiler.on_demand(value, strict, self.place(start))
         except GrammarError as error:
             self.fail(str(error), start)
@@ -161,7 +162,7 @@ _OPTIONS = {
 }
 
 
-def _compiler(options: Any) -> tuple[JsonSchemaCompiler, bool]:
+def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:
     """What compiles a schema with the options of ``x-guidance``, and whether all of it must be enforced.
 
     ``coerce_one_of`` may say anything: `oneOf` is exact.
@@ -183,4 +184,4 @@ def _compiler(options: Any) -> tuple[JsonSchemaCompiler, bool]:
     space = "flexible" if flexible else _SPACES[separators]
     if not options.keys() & {"whitespace_flexible", "item_separator", "key_separator"}:
         space = "single"
-    return JsonSchemaCompiler(whitespace=space), not options.get("lenient", False)
+    return JsonSchemaCompiler(whitespace=space, any_order=any_order), not options.get("lenient", False)

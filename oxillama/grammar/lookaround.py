@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oxillama._kernels.grammar.machines import reduced
 from oxillama.errors import GrammarError
 from oxillama.grammar.anchors import assertions, pieces
 from oxillama.grammar.codepoints import EVERYTHING, WORD, Ranges, classes_of, contains
-from oxillama.grammar.dfa import automaton
+from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANYTHING, EMPTY, Assertion, alternatives, sequence
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import NEVER, Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 MAX_PLACES = 10_000  # of an expression, its repetitions written out
 MAX_STATES = 4_000
@@ -248,23 +247,24 @@ class _Reader:
         start = self.closed([(0, _NO_PROMISE)], self.before, (0,) * len(self.behind))
         number: dict[object, int] = {self.key(start): 0}
         order = [start]
-        table: list[list[int]] = []
+        edges: list[list[tuple[int, int, int]]] = []
         for state in order:  # grows while it is read
             row = []
-            for k in range(len(self.classes)):
+            for k, ranges in enumerate(self.classes):
                 after = self.step(state, k)
                 key = self.key(after)
                 if key not in number:
                     number[key] = len(order)
                     order.append(after)
-                row.append(number[key])
-            table.append(row)
+                row += [(first, last, number[key]) for first, last in ranges]
+            edges.append(sorted(row))
             if len(order) > MAX_STATES or len(state[2]) > MAX_WAYS:
                 raise self.fail(
                     f"expected at most {MAX_STATES} states, {MAX_WAYS} ways in each, got more",
                     self.at,
                 )
-        return reduced(table, {i for i, state in enumerate(order) if self.accepts(state)}, self.classes)
+        found = Dfa(edges, {i for i, state in enumerate(order) if self.accepts(state)})
+        return meet([found], [NEVER])  # equal states are merged
 
     def key(self, state: State) -> object:
         """Equal for states that accept the same strings, as far as is easily seen."""

@@ -1,66 +1,20 @@
-"""The recursive transition network as flat arrays: what the kernel reads."""
+"""Rules to programs, piece by piece: the recursive transition network that kernels read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 
-import numpy as np
-
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.network import Program as Program
 from oxillama._kernels.grammar.nodes import references
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import check, find_calls, nullable_rules
-from oxillama.grammar.rules import Common, Node, Part, Ref, Rules, Tokens
+from oxillama.grammar.rules import Common, Node, Part, Ref, Rules
 
 MAX_STATES = 300_000
 MOST_LEAVES = 128  # pieces that are kept for further grammars
-
-
-@dataclass(frozen=True)
-class Program:
-    """A compiled grammar, without a vocabulary; or a piece of one, see `Units`.
-
-    Attributes
-    ----------
-    flags, least, most : int32 (states,)
-        FINAL: the subnetwork may end here. CONSUMES: has byte or token edges. PURE_FINAL: the end of the
-        subnetwork is all that is left. ENDS_*: the subnetwork can end without reading more. ``least`` and
-        ``most`` are the bounds of the state's count.
-    slack : int32 (states,)
-        By how much the tightest ``most`` of the states that carry the same count lies below this state's.
-    byte_edges, token_edges, calls, epsilon : int32 (edges, 3)
-        (what, op, target): a label, a token set, a subnetwork (its start state, or UNIT plus the number of a
-        unit), or nothing.
-    *_first : int32 (states + 1,)
-        Where a state's edges begin; they end where the next state's begin.
-    labels : uint8 (labels, 32)
-        The bytes that an edge of this label takes: bit b % 8 of column b // 8 is byte b.
-    token_sets : token terminals, by the numbers in ``token_edges``.
-    start : the root's start state.
-    accepts_empty : whether the empty text matches.
-    units : builds the subnetworks that are called by number; None where there are none.
-    """
-
-    flags: np.ndarray
-    least: np.ndarray
-    most: np.ndarray
-    slack: np.ndarray
-    byte_edges: np.ndarray
-    byte_first: np.ndarray
-    token_edges: np.ndarray
-    token_first: np.ndarray
-    calls: np.ndarray
-    calls_first: np.ndarray
-    epsilon: np.ndarray
-    epsilon_first: np.ndarray
-    labels: np.ndarray
-    token_sets: tuple[Tokens, ...]
-    start: int
-    accepts_empty: bool
-    units: Units | None = None
 
 
 def compile_rules(rules: Rules) -> Program:
@@ -82,8 +36,8 @@ def compile_rules(rules: Rules) -> Program:
 
 def _piece(rules: Rules, number: Callable[[str], int] | None = None, units: Units | None = None) -> Program:
     """Compile rules. Names without a rule are units, which match something, never the empty text."""
-    builder = Builder(dict(rules.rules), find_calls(rules), nullable_rules(rules), number, MAX_STATES)
-    return Program(**builder.build(rules.root), units=units)
+    builder = Builder(dict(rules.rules), *find_calls(rules), nullable_rules(rules), number, MAX_STATES)
+    return builder.build(rules.root, units)
 
 
 class Units:
@@ -100,7 +54,7 @@ class Units:
         name, the other's number stands in place of a piece; it comes earlier.
     """
 
-    def __init__(self, commons: Iterable[Common] = ()) -> None:
+    def __init__(self, commons: Iterable[Common]) -> None:
         self._rules: list[tuple[Part | Common, str]] = []
         self._numbers: dict[tuple[Part | Common, str], int] = {}
         self._done: set[int] = set()
@@ -156,13 +110,13 @@ class Units:
             return other
         if len(rules.rules) == 1 and not references(body):
             return _leaf(body)
-        return _piece(rules, lambda name: self.number(owner, name), self)
+        return _piece(rules, lambda name: self.number(owner, name))
 
 
 @lru_cache(maxsize=MOST_LEAVES)
 def _leaf(body: Node) -> Program:
     """The piece of a rule that refers to no other; grammars share it, as many have the same formats."""
-    return _piece(Rules("", {"": body}), units=Units())
+    return _piece(Rules("", {"": body}))
 
 
 def _common_piece(common: Common, name: str, first: int) -> Program:
@@ -170,6 +124,6 @@ def _common_piece(common: Common, name: str, first: int) -> Program:
     if (name, first) not in common.pieces:
         numbers = {other: first + i for i, other in enumerate(common.rules)}
         rules = Rules(name, {name: common.rules[name]})
-        common.pieces[name, first] = _piece(rules, numbers.__getitem__, Units())
+        common.pieces[name, first] = _piece(rules, numbers.__getitem__)
     found: Program = common.pieces[name, first]
     return found

@@ -11,163 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from oxillama._kernels.grammar.dfa import Dfa as Dfa
-
-LAST_CODE_POINT = 0x10FFFF
-SURROGATES = 0xD800, 0xDFFF
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """These characters, one after another; the empty text matches the empty string."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chars:
-    """One character out of ranges of code points (first, last), ascending and disjoint; none match none."""
-
-    ranges: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """One token of the vocabulary, whatever its text: one of ``ids``, or any but these."""
-
-    ids: tuple[int, ...]
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The strings of an automaton that have from ``least`` to ``most`` characters; None for no upper bound.
-
-    Every string of fewer than ``least`` characters that begins one can be continued to one.
-
-    Attributes
-    ----------
-    whole : edges into states below this number count a character, others do not: for automata in which a
-        character is spelled by several.
-    """
-
-    dfa: Dfa
-    whole: int
-    least: int
-    most: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """What the rule of this name matches."""
-
-    name: str
-
-
-class _Kept:
-    """Has room for its hash: large nodes are asked for theirs many times."""
-
-    __slots__ = ("_hash",)
-
-
-def _kept_hash(node: Seq | Alt) -> int:
-    found: int | None = getattr(node, "_hash", None)
-    if found is None:
-        found = hash((type(node), node.items))
-        object.__setattr__(node, "_hash", found)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Seq(_Kept):
-    """These one after another; none match the empty string."""
-
-    items: tuple[Node, ...]
-
-    __hash__ = _kept_hash
-
-
-@dataclass(frozen=True, slots=True)
-class Alt(_Kept):
-    """Any one of these; none match nothing."""
-
-    items: tuple[Node, ...]
-
-    __hash__ = _kept_hash
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """``item`` from ``least`` to ``most`` times; None for any number."""
-
-    item: Node
-    least: int
-    most: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What may stand at a place of a `Distinct`.
-
-    Attributes
-    ----------
-    node : what is told apart.
-    by : how. "mark": by the number ``mark``. "text": by its text, white space between the tokens of JSON left
-        out. "value": a JSON array or object, by its value. "nothing": it may come any number of times, and is
-        not counted.
-    to : the place after it.
-    rest : what follows ``node``, before the separator.
-    after : how many must have come before.
-    room : it comes only if fewer have come, those left out whose marks must be there; None: however many.
-    """
-
-    node: Node
-    by: str
-    to: int = 0
-    mark: int = 0
-    rest: Node | None = None
-    after: int = 0
-    room: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Distinct:
-    """One or more members, no two of them the same.
-
-    Where members are told apart by their texts or values, it stands behind an opening bracket, and separators
-    are commas with white space. Members that are told apart by their texts are written in one way. Those told
-    apart by value are such that from each beginning of one there is no end to the values that it can become.
-
-    Attributes
-    ----------
-    places : the members that may stand at each place; the first one begins.
-    ends : for each place, whether the last member may lead there.
-    separator : what stands between members; None for nothing.
-    least, most : bounds of the number of members; None for no upper bound.
-    marks : members with all marks below this must be there.
-    needed : what must match something for any members to do.
-    may_run_out : after some members no other may be left at the next place, so that none can follow.
-    """
-
-    places: tuple[tuple[Member, ...], ...]
-    ends: tuple[bool, ...]
-    separator: Node | None
-    least: int = 1
-    most: int | None = None
-    marks: int = 0
-    needed: tuple[Node, ...] = ()
-    may_run_out: bool = False
-
-
-Node = Text | Chars | Tokens | Dfa | Counted | Ref | Seq | Alt | Repeat | Distinct
-
-
-NEVER = Dfa(((),), ())
-"""No string."""
-
-
-def has_characters(first: int, last: int) -> bool:
-    """Whether a range of code points holds any that a text can have: lone surrogates have no UTF-8."""
-    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
+from oxillama._kernels.grammar.node_types import LAST_CODE_POINT as LAST_CODE_POINT
+from oxillama._kernels.grammar.node_types import NEVER as NEVER
+from oxillama._kernels.grammar.node_types import Alt as Alt
+from oxillama._kernels.grammar.node_types import Chars as Chars
+from oxillama._kernels.grammar.node_types import Counted as Counted
+from oxillama._kernels.grammar.node_types import Distinct as Distinct
+from oxillama._kernels.grammar.node_types import Member as Member
+from oxillama._kernels.grammar.node_types import Node as Node
+from oxillama._kernels.grammar.node_types import Ref as Ref
+from oxillama._kernels.grammar.node_types import Repeat as Repeat
+from oxillama._kernels.grammar.node_types import Seq as Seq
+from oxillama._kernels.grammar.node_types import Text as Text
+from oxillama._kernels.grammar.node_types import Tokens as Tokens
+from oxillama._kernels.grammar.node_types import has_characters as has_characters
 
 
 @dataclass(frozen=True, slots=True)

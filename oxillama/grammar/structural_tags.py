@@ -8,7 +8,6 @@ those of messages with tool calls do. Both shapes are read: ``{"format": {...}}`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +29,9 @@ MAX_DEPTH = 60
 Stops = tuple[str, ...]
 
 
-def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | None = None) -> Rules:
+def structural_tag_rules(
+    tag: Mapping[str, Any] | str, token_ids: TokenIds | None = None, any_order: bool = False
+) -> Rules:
     """Read a structural tag.
 
     Parameters
@@ -39,6 +40,8 @@ def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | Non
         The structural tag, or its JSON text.
     token_ids : callable, optional
         Turns the text of a token into token ids, of which there must be one.
+    any_order : bool
+        Whether properties come in any order where a schema's format does not say.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | Non
         grammar in it is none. The message names the path.
     """
     try:
-        return _Writer(token_ids).rules(_loaded(tag))
+        return _Writer(token_ids, any_order).rules(_loaded(tag))
     except RecursionError:
         raise GrammarError("structural_tag: nested too deeply") from None
 
@@ -56,10 +59,7 @@ def _loaded(tag: Mapping[str, Any] | str) -> Mapping[str, Any]:
     if isinstance(tag, str):
         if len(tag) > MAX_TEXT:
             raise GrammarError(f"structural_tag: expected at most {MAX_TEXT} characters, got {len(tag)}")
-        try:
-            tag = json.loads(tag)
-        except ValueError as error:
-            raise GrammarError(f"structural_tag: is not JSON: {error}") from None
+        tag = parsed("structural_tag", tag)
     return mapping("structural_tag", tag)
 
 
@@ -69,8 +69,9 @@ class _Writer:
     A format gets ``stops``: texts that follow it, which free text at its end may not contain.
     """
 
-    def __init__(self, token_ids: TokenIds | None) -> None:
+    def __init__(self, token_ids: TokenIds | None, any_order: bool) -> None:
         self._token_ids = token_ids
+        self._any_order = any_order
         self._book = RuleBook()
         self._depth = 0
         self._writers: dict[str, Callable[[Fields, Stops], Node]] = {
@@ -141,7 +142,7 @@ class _Writer:
         if fields.texts("excludes", ()):
             raise fields.error("excludes", "no texts, which schemas cannot leave out")
         blanks = fields.count("max_whitespace_cnt", None)
-        any_order = fields.flag("any_order")
+        any_order = fields.flag("any_order", self._any_order)
         schema = fields.take("json_schema")
         if isinstance(schema, str):
             schema = parsed(fields.path_of("json_schema"), schema)

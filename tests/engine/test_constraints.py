@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +46,38 @@ def test_a_structural_tag_finds_its_tokens_in_the_vocabulary(tokenizer: Tokenize
     assert state is not None and not state.allows_token(tokenizer.eos_id or 0)
     state.advance(tokenizer.encode("a", add_special=False)[-1])
     assert state.allows_token(tokenizer.eos_id or 0) and not state.is_complete
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {"a": {"const": 1}, "z": {"const": 2}},
+    "required": ["a", "z"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"json_schema": ORDERED},
+        {"structural_tag": {"format": {"type": "json_schema", "json_schema": ORDERED}}},
+        {"grammar": "%llguidance {}\nstart: %json " + json.dumps(ORDERED)},
+    ],
+)
+def test_properties_come_in_any_order_on_request(
+    tokenizer: TokenizerBridge, constraint: dict[str, Any]
+) -> None:
+    constraints = Constraints(tokenizer)
+    for any_order in (False, True, False):
+        grammar = constraints.of(SamplerConfig(**constraint, any_order=any_order)).grammar  # type: ignore
+        assert grammar.matches('{"a": 1, "z": 2}')
+        assert grammar.matches('{"z": 2, "a": 1}') == any_order
+
+
+def test_a_structural_tag_may_say_which_order(tokenizer: TokenizerBridge) -> None:
+    tag = {"format": {"type": "json_schema", "json_schema": ORDERED, "any_order": False}}
+    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag, any_order=True))
+    assert state is not None and not state.grammar.matches('{"z": 2, "a": 1}')
 
 
 def choice(i: int) -> SamplerConfig:

@@ -73,7 +73,8 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "stage": {"order": (halved, *SamplerConfig().order)},
     "GBNF": {"grammar": 'root ::= (word " ")+ "."\nword ::= [a-z]{2,9} | "éß" | "🟥"'},
     "schema": {"json_schema": {"type": "object", "required": ["name", "tags"], "properties": {"name": {"type":
-        "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["yes", "no"]}}}}},
+        "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["yes", "no"]}}}},
+        "any_order": True},
     "regex": {"regex": "([0-9]{3}-){4,}[a-f]+"},
     "emoji": {"regex": "([🟥🟩]é)+", "ignore_eos": True},
     "choices": {"choices": ("it was a long and winding road to the sea", "it was a short one")},

@@ -6,6 +6,7 @@ import json
 import random
 from itertools import permutations, product
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -288,3 +289,69 @@ def test_arrays_of_arrays_whose_items_differ() -> None:
     rng = random.Random(1)
     for _ in range(12):
         follow(grammar, language, rng)
+
+
+def unique(items: object) -> dict[str, object]:
+    return {"type": "array", "uniqueItems": True, "items": items}
+
+
+OPEN: dict[str, object] = {"type": "object"}
+WITHIN: dict[str, object] = {
+    "arrays": unique(unique(OPEN)),
+    "arrays of any length": unique({"type": "array", "items": unique(OPEN)}),
+    "objects": unique({"type": "object", "additionalProperties": unique(OPEN)}),
+    "mixed": unique(unique({"type": ["integer", "object"]})),
+    "thrice": unique(unique(unique(OPEN))),
+    "recursive": unique({"$ref": "#"}),
+    "recursive, with objects": unique({"anyOf": [{"$ref": "#"}, {"type": ["object", "null"]}]}),
+}
+SMALL = ["[", "]", "{", "}", '"', "a", "b", ":", ",", "1", ".0", "]]", "],[", '{"', '":', "},{", "{}", "}]"]
+SMALL += ['"a":1', '{"a":1,"b":1}', '{"b":1,"a":1.0}', "[[{", "[{}]", "[{},", ']},{"', "null"]
+FEW = Vocabulary([*(text.encode() for text in SMALL), b"<end>"], {len(SMALL)}, {len(SMALL)})
+
+
+@pytest.mark.parametrize("schema", WITHIN.values(), ids=WITHIN)
+def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
+    """Texts may end where they are valid, and every mask is what its tokens' bytes say."""
+    grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(whitespace="compact"))
+    valid = jsonschema.Draft202012Validator(schema).is_valid
+    rng, found = random.Random(7), {True: 0, False: 0}
+    for _ in range(80):
+        state, so_far = GrammarState(grammar, FEW), ""
+        for _ in range(14):
+            bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
+            allowed = [i for i in np.flatnonzero(bits).tolist() if i < len(SMALL)]
+            assert allowed == [i for i in range(len(SMALL)) if state.allows_token(i)]
+            for text in (so_far + token for token in SMALL if token not in (".0", ",")):
+                try:
+                    expected = valid(json.loads(text))
+                except ValueError:
+                    continue
+                found[expected] += 1
+                assert grammar.matches(text) == expected, text
+            if not allowed or state.is_complete:
+                break
+            token = rng.choice(allowed)
+            state.advance(token)
+            so_far += SMALL[token]
+    assert min(found.values()) > 10
+
+
+@pytest.mark.parametrize("table_bytes", [1000, 48_000_000], ids=["moved", "kept"])
+def test_values_that_are_nested_deep(table_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are begun anew with each token find what is open from the beginning."""
+    monkeypatch.setattr("oxillama.grammar.grammar.TABLE_BYTES", table_bytes)
+    state = GrammarState(Grammar.from_json_schema(WITHIN["arrays of any length"]), FEW)
+    deep = [*(700 * ['{"', "a", '":']), "1", *(700 * ["}"])]
+    for text in ("[", "[", "[", *deep, "]]", ",", "[", "[", *deep):
+        state.advance(SMALL.index(text))
+    allowed = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
+    assert {SMALL[i] for i in np.flatnonzero(allowed)} == {"]", ",", "],["}  # the same item does not end here
+
+
+def test_numbers_of_any_exponent_are_compared() -> None:
+    grammar = Grammar.from_json_schema(unique({"type": "array"}))
+    nines, eights = "9" * 5000, "9" * 4999 + "8"
+    assert grammar.matches(f"[[1e{nines}], [10e{nines}], [1e-{nines}]]")
+    assert not grammar.matches(f"[[1e{nines}], [10e{eights}]]")
+    assert not grammar.matches(f"[[1e-{nines}], [0.1e-{eights}]]")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama._kernels.grammar.machines import reduced
+from oxillama.grammar.dfa import meet
+from oxillama.grammar.rules import NEVER, Dfa
 
 Table = list[list[int]]
 LETTERS = "ab"
@@ -32,7 +33,8 @@ def accepted(table: Table, accepting: set[int], state: int, length: int) -> froz
 def test_states_that_accept_the_same_strings_are_one(given_table: tuple[Table, set[int]]) -> None:
     table, accepting = given_table
     n = len(table)
-    found = reduced(table, accepting, [((ord(char), ord(char)),) for char in LETTERS])
+    edges = [[(ord(char), ord(char), to) for char, to in zip(LETTERS, row) if to >= 0] for row in table]
+    found = meet([Dfa(edges, accepting)], [NEVER])
 
     reached, todo = {0}, [0]
     while todo:

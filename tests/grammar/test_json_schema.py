@@ -199,6 +199,8 @@ def test_numbers_of_properties() -> None:
         two = {**closed, "minProperties": 2, "maxProperties": 3}
         values = [dict.fromkeys("abcd"[:n]) for n in range(5)]
         check(two, values[2:4], [values[0], values[1], values[4]], any_order=any_order)
+        few = [dict.fromkeys(picked) for picked in ("bc", "bcd", "abc", "ac", "bd", "c", "abcd")]
+        check({**closed, "required": ["b", "c"], "maxProperties": 3}, few[:3], few[3:], any_order=any_order)
     names = [f"n{i}" for i in range(8)]
     ordered = {"type": "object", "properties": dict.fromkeys(names, True), "required": names[2:4]}
     check(
@@ -382,6 +384,25 @@ def test_patterns_lengths_and_exclusions_together() -> None:
 )
 def test_formats(name: str, valid: list[object], invalid: list[object]) -> None:
     check({"type": "string", "format": name}, valid, invalid)
+
+
+@pytest.mark.parametrize(
+    ("name", "unsure", "others"),
+    [
+        ("hostname", ["a.xn--ngba1o", "XN--4dbc5h", "xn--X", "ab--c"], ["-a", "a_b", "xn---", "a..b"]),
+        ("email", ["a@xn--ngba1o", "a@[tag:x]"], ["a", "a@", "a@b_c"]),
+        ("idn-email", ["ក@ក.ខ", "a@xn--ngba1o"], ["a", "@"]),
+        ("time", ["15:59:60-08:00", "23:58:60Z"], ["15:59:61Z", "15:60:60Z"]),
+        ("date-time", ["1998-12-31T15:59:60.1-08:00"], ["1998-12-32T15:59:60Z", "1998-12-31T15:59:60"]),
+    ],
+)
+def test_strings_that_may_be_of_a_format_are_in_neither(
+    name: str, unsure: list[object], others: list[object]
+) -> None:
+    """No regular expression says which: taking one for the other would be wrong."""
+    check({"type": "string", "format": name}, [], [*unsure, *others])
+    check({"type": "string", "not": {"format": name}}, others, unsure)
+    check({"if": {"format": name}, "then": False, "else": {"type": "string"}}, others, unsure)
 
 
 def test_every_format_has_strings() -> None:
@@ -600,6 +621,18 @@ def test_arrays_that_count() -> None:
     check({"uniqueItems": True, "items": {"enum": words}}, [words[::-1]], [[*words, "w7"], ["w1", "w1"]])
     with pytest.raises(GrammarError, match="no value meets"):
         grammar({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3})
+    apart = {"type": "array", "uniqueItems": True, "items": {"type": "object"}}
+    one, same = {"a": 1, "b": 2}, {"b": 2, "a": 1.0}
+    for items, wrap in (
+        (apart, lambda v: [v]),
+        ({"type": "array", "items": apart}, lambda v: [[v], []]),
+        ({"type": "object", "additionalProperties": apart}, lambda v: {"k": [v]}),
+    ):
+        check(
+            {"type": "array", "uniqueItems": True, "items": items},
+            [[wrap(one), wrap({**one, "a": 2})]],
+            [[wrap(one), wrap(same)]],
+        )
     places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
     check(
         {"type": "array", "uniqueItems": True, **places},
@@ -801,7 +834,7 @@ MALFORMED = [
     ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
     ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
     ({"$ref": 3}, "#/$ref: expected a reference"),
-    ({"$id": "http://[", "$ref": "z"}, "schema: expected URI references, got 'z' in 'http://['"),
+    ({"$id": "http://[", "$ref": "z"}, "#/$ref: expected URI references, got 'z' in 'http://['"),
     ({"minLength": -1}, "#/minLength: expected a count, got -1"),
     ({"minLength": 1.5}, "#/minLength: expected a count"),
     ({"maxLength": 10**12}, "#/maxLength: expected at most"),
@@ -826,6 +859,10 @@ MALFORMED = [
     (
         {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
         "#/uniqueItems: cannot be enforced",
+    ),
+    (
+        {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},
+        "#/uniqueItems: cannot be enforced: uniqueItems, over arrays of which some can be written in several",
     ),
     ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
     ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),

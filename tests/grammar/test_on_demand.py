@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import UserDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -163,6 +165,30 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
     assert grammar.matches('{"a": "x"}')
     assert not grammar.matches('{"a": "y"}')
     assert not Grammar.from_rules(grammar.rules).matches('{"a": "y"}')
+
+
+class Constants(Mapping[str, Any]):
+    """Schemas of constants by name, each of which is made when it is asked for."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __getitem__(self, name: str) -> Any:
+        return UserDict(const=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def test_a_schema_may_be_made_while_it_is_read() -> None:
+    names = [f"p{i}" for i in range(50)]
+    schema = {"type": "object", "properties": Constants(names), "required": names}
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.matches(json.dumps({name: name for name in names}))
+    assert not grammar.matches(json.dumps(dict.fromkeys(names, names[0])))
 
 
 SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array"}}

@@ -9,6 +9,7 @@ import pytest
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_lark, structural_tag_rules
+from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.plain import plain_rules, rules_of
 from oxillama.grammar.rulebook import RuleBook, whole
@@ -177,6 +178,13 @@ def test_a_book_of_one_part_twice() -> None:
     grammar = Grammar.from_rules(rules)
     assert grammar.matches('place[1];tree{"one":null}place[2]')
     assert not grammar.matches('place[1];tree{"one":1}place[2]')
+
+
+def test_a_book_of_two_grammars_with_the_same_names() -> None:
+    book = RuleBook()
+    one, other = (book.include(parse_gbnf(f'root ::= a\na ::= "{text}" a?')) for text in "xy")
+    grammar = Grammar.from_rules(book.rules(Seq((one, other))))
+    assert grammar.matches("xxyy") and not grammar.matches("yyxx") and not grammar.matches("xy" * 2)
 
 
 def test_a_reference_to_nothing_is_an_error() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
-import numpy as np
 import pytest
 
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -47,10 +45,3 @@ def test_overlapping_sets_of_bytes_are_told_apart(seed: int) -> None:
     grammar = Texts(f"root ::= {ways}")
     for char in FOLLOWING:
         assert [grammar.matches(f"{char}{i}") for i in range(len(sets))] == [char in chars for chars in sets]
-
-
-def test_labels_of_a_byte_that_is_in_no_text_are_refused() -> None:
-    program = Grammar.parse('root ::= "a"').program
-    labels = np.full_like(program.labels, 0xFF)
-    with pytest.raises(ValueError, match=r"program\.labels: expected none with byte 255"):
-        ParserStates(dataclasses.replace(program, labels=labels), 1 << 20, 1 << 20)

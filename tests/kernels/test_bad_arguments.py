@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,13 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
+from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS, WRITABLE
+from oxillama.grammar.rules import Ref
 from oxillama.targets import PER_TARGET
 from tests.support.kernel_calls import OF_TARGET, PROGRAM, check_complete
 from tests.support.kernels import PRESENT, linear, matrix, normal, same_bits
@@ -247,23 +249,15 @@ def test_a_trie_takes_bytes_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at", "value"),
-    [
-        ("byte_edges", (0, 0), 999),
-        ("byte_edges", (0, 2), 10**6),
-        ("byte_edges", (0, 1), -1),
-        ("byte_first", 1, -1),
-        ("byte_first", -1, 10**6),
-        ("epsilon_first", -1, 1 << 29),
-        ("calls_first", -1, 1),
-        ("most", 0, -2),
-    ],
+    "wrong", [Program(), Network(PROGRAM), None, object()], ids=lambda wrong: type(wrong).__name__
 )
-def test_programs_that_lead_outside_are_refused(name: str, at: Any, value: int) -> None:
-    array = getattr(PROGRAM, name).copy()
-    array[at] = value
-    with pytest.raises(ValueError, match=f"program.{name}: expected"):
-        ParserStates(replace(PROGRAM, **{name: array}), 1 << 20, 1 << 20)
-    short: Any = {name: getattr(PROGRAM, name)[:-1]}
-    with pytest.raises(ValueError, match="program"):
-        ParserStates(replace(PROGRAM, **short), 1 << 20, 1 << 20)
+def test_only_what_a_builder_made_is_a_program(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="program"):
+        ParserStates(wrong, 1 << 20, 1 << 20)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 29])
+def test_numbers_of_units_are_checked(number: int) -> None:
+    builder = Builder({"root": Ref("unit")}, {"root"}, {}, set(), lambda name: number, 99)
+    with pytest.raises(ValueError, match="unit: expected numbers from 0"):
+        builder.build("root")

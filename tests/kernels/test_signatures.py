@@ -117,7 +117,7 @@ def compiled(module: str, built: ModuleType) -> dict[str, list[Argument]]:
         if isinstance(thing, type) and not issubclass(thing, Exception):
             own = from_source(module, name)
             if own is not None or thing.__base__ is object:  # or it is made as its base is
-                found[name] = own or from_docstring(thing)
+                found[name] = from_docstring(thing) if own is None else own
             for method, body in vars(thing).items():
                 if not method.startswith("_") and callable(body) and f"{name}.{method}" not in INNER:
                     found[f"{name}.{method}"] = from_docstring(body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from oxillama import EngineConfig, InferenceEngine, demo
 from oxillama.errors import ConfigError
 from oxillama.server.errors import ApiError
 from oxillama.server.options import options_of, rules_text
+from tests.support.server import Client, serving
+from tests.support.tiny_file import CHATML
+from tests.support.tool_models import tool_model
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
 TAG = {"format": {"type": "any_text"}}
@@ -108,3 +113,49 @@ def test_other_values_are_refused(engine: InferenceEngine, body: dict[str, Any],
     with pytest.raises((ApiError, ConfigError)) as error:
         options_of(body, engine)
     assert message in str(error.value)
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {"a": {"const": 1}, "z": {"const": 2}},
+    "required": ["a", "z"],
+    "additionalProperties": False,
+}
+NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ORDERED}}
+FORMAT = {"type": "json_schema", "schema": ORDERED}
+TEXT = {"prompt": "x"}
+TALK = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    model = tool_model(tmp_path_factory.mktemp("models") / "model.gguf", CHATML)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), "model") as found:
+        yield found
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {**TEXT, "response_format": NAMED}),
+        ("/v1/completions", {**TEXT, "structured_outputs": {"json": ORDERED}}),
+        ("/completion", {**TEXT, "json_schema": ORDERED}),
+        ("/v1/chat/completions", {**TALK, "response_format": NAMED}),
+        ("/v1/responses", {"input": "x", "text": {"format": {**FORMAT, "name": "answer"}}}),
+        ("/v1/messages", {**TALK, "output_config": {"format": FORMAT}}),
+        ("/api/generate", {**TEXT, "raw": True, "format": ORDERED}),
+        ("/api/chat", {**TALK, "format": ORDERED}),
+    ],
+)
+def test_properties_in_any_order(client: Client, path: str, body: dict[str, Any], any_order: bool) -> None:
+    """The model wants z first; it may have that in any order only."""
+    asked = {"logit_bias": {"z": 100}, "temperature": 0, "any_order": any_order}
+    if path.startswith("/api/"):
+        body = {**body, "stream": False, "options": asked}
+    else:
+        body = {**body, **asked, **({"max_tokens": 50} if path == "/v1/messages" else {})}
+    answer = client.ask(path, body)
+    assert answer.status == 200, answer.json
+    found = re.findall(r'\\"([az])\\":', json.dumps(answer.json))
+    assert found == sorted("az", reverse=any_order)

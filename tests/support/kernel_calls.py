@@ -20,6 +20,7 @@ import numpy as np
 from oxillama._kernels.grammar.classes import Classes
 from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
+from oxillama._kernels.grammar.machines import Machine
 from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.registers import Registers
 
@@ -31,10 +32,9 @@ from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
-from oxillama._kernels.grammar.machines import Machine, reduced
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
-from oxillama._kernels.grammar.network import Network
+from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -45,7 +45,6 @@ from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
-from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.rules import Chars, Ref, Repeat
 from oxillama.targets import TARGETS
@@ -697,13 +696,13 @@ def of_builder() -> dict[str, Maker]:
     rules = {"root": Chars(((0x61, 0x7A),))}
 
     def builder(**given: Any) -> Builder:
-        return Builder(rules, Calls({"root"}, {"root": 1}), set(), None, 99)
+        return Builder(rules, {"root"}, {"root": 1}, set(), None, 99)
 
     return {
         "Builder": lambda: Call(
-            Builder, rules=rules, calls=Calls({"root"}, {}), nullable=set(), unit=None, most=99
+            Builder, rules=rules, called={"root"}, known_sizes={}, nullable=set(), unit=None, most=99
         ),
-        "Builder.build": lambda: Call(builder().build, root="root"),
+        "Builder.build": lambda: Call(builder().build, root="root", optional="units", units=None),
     }
 
 
@@ -725,12 +724,7 @@ def of_classes() -> dict[str, Maker]:
 
 
 def of_machines() -> dict[str, Maker]:
-    return {
-        "Machine": lambda: Call(Machine),
-        "reduced": lambda: Call(
-            reduced, table=((0, 1), (1, -1)), accepting={1}, classes=(((97, 97),), ((98, 99),))
-        ),
-    }
+    return {"Machine": lambda: Call(Machine)}
 
 
 def of_numbers() -> dict[str, Maker]:
@@ -774,7 +768,7 @@ def of_spelling() -> dict[str, Maker]:
 
 
 def of_network() -> dict[str, Maker]:
-    return {"Network": lambda: Call(Network, program=PROGRAM)}
+    return {"Program": lambda: Call(Program), "Network": lambda: Call(Network, program=PROGRAM)}
 
 
 def of_parser_states() -> dict[str, Maker]:

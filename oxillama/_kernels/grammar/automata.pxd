@@ -21,3 +21,6 @@ cdef class Automata:
     cdef int index(self) except -1
     cdef int32_t nonempty(self, int32_t start) except -1
     cdef int without_left_recursion(self, list starts) except -1
+    cdef list callees(self, int32_t q)
+    cdef list body(self, int32_t start)
+    cdef int32_t copy_for_goal(self, int32_t goal, dict bodies, list starts) except -1

@@ -4,11 +4,12 @@ The operation of an edge says what it asks of a count (ENOUGH: it is at least th
 is at most the target's most) and what it makes of it (RESET, KEEP, NEXT, ONE).
 """
 
+cimport cython
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 
 from oxillama._kernels.grammar.edges cimport (
-    CALLS, COUNT_BITS, ENOUGH, EPSILON, KINDS, MORE, NEXT, ONE, RESET, Edge, add_edge, free_edges,
+    CALLS, COUNT_BITS, ENOUGH, EPSILON, KINDS, MORE, NEXT, ONE, RESET, Edge, List, add_edge, free_edges,
     sort_edges,
 )
 from oxillama._kernels.grammar.memory cimport grown
@@ -90,48 +91,101 @@ cdef class Automata:
                     todo.append(edge.target)
         return fresh
 
+    # ------------------------------------------------------------------ left recursion
+
     cdef int without_left_recursion(self, list starts) except -1:
-        """Rewrite the subnetworks that begin with a call of themselves; there are hardly ever any."""
-        cdef int32_t q, kind, i
-        cdef Edge edge
-        cdef list graph = [], states
-        cdef bint local = False
-        for start in starts:
-            q = start
-            begins = [
-                self.edges[CALLS].items[i].what
-                for i in range(self.edges[CALLS].first[q], self.edges[CALLS].first[q + 1])
-                if self.edges[CALLS].items[i].what >= 0
-            ]
-            graph.append(begins)
-            local = local or len(begins) > 0
-        if not local:
-            return 0
-        # Here, because the package of this module imports the kernels.
-        from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
-        if not cycles(graph):
-            return 0
-        states = [State() for _ in range(self.n)]
-        for kind in range(KINDS):
-            for i in range(self.edges[kind].n):
-                edge = self.edges[kind].items[i]
-                states[edge.source].edges[kind].append((edge.what, edge.op, edge.target))
-            self.edges[kind].n = 0
-        for q in range(self.n):
-            states[q].final = bool(self.final[q])
-            if self.least[q] or self.most[q]:
-                states[q].count = self.least[q], self.most[q], self.slack[q]
-        remove_left_recursion(states, starts, self.most_states)
-        while self.n < len(states):
-            self.new()
-        for q in range(self.n):
-            self.final[q] = states[q].final
-            self.least[q], self.most[q], self.slack[q] = states[q].count or (0, 0, 0)
+        """Rewrite the subnetworks that call themselves before they have read anything.
+
+        In a cycle of such subnetworks, every match of a goal A begins with a match of some subnetwork B of the cycle
+        that itself begins without a call into the cycle. B is then the beginning of every subnetwork C that starts by
+        calling B, and so on up to A: the left-corner transform (Rosenkrantz and Lewis, 1970). Each goal gets its own
+        copy of the cycle's bodies. In it the end of B leads to the state that C returns to after its call of B.
+
+        ``starts``: the start state of each subnetwork, changed in place. Edges are sorted, before and after.
+        """
+        cdef list first_calls = [self.callees(start) for start in starts]
+        cdef list found = cycles(first_calls) if any(first_calls) else []
+        for cycle in found:
+            bodies = {number: self.body(starts[number]) for number in cycle}
+            for goal, start in [(goal, self.copy_for_goal(goal, bodies, starts)) for goal in cycle]:
+                starts[goal] = start
+        return self.index() if found else 0
+
+    cdef list callees(self, int32_t q):
+        """The subnetworks of this piece that a state calls."""
+        cdef List* calls = &self.edges[CALLS]
+        cdef int32_t i
+        return [calls.items[i].what for i in range(calls.first[q], calls.first[q + 1]) if calls.items[i].what >= 0]
+
+    cdef list body(self, int32_t start):
+        """The states of a subnetwork behind its start, to which no edge leads."""
+        cdef list found = [start]
+        cdef set seen = {start}
+        cdef int32_t q, i, kind, target
+        for q in found:  # grows while it is read
             for kind in range(KINDS):
-                for what, op, target in states[q].edges[kind]:
-                    self.add(kind, q, what, op, target)
-        self.index()
-        return 0
+                for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
+                    target = self.edges[kind].items[i].target
+                    if target not in seen:
+                        seen.add(target)
+                        found.append(target)
+        return found[1:]
+
+    cdef int32_t copy_for_goal(self, int32_t goal, dict bodies, list starts) except -1:
+        """The start state of a copy of a cycle's bodies that matches ``goal``."""
+        cdef int32_t start = self.new(), q, fresh, i, kind, other
+        cdef Edge edge
+        cdef dict copy = {}
+        for body in bodies.values():
+            for q in body:
+                fresh = copy[q] = self.new()
+                self.least[fresh], self.most[fresh], self.slack[fresh] = self.least[q], self.most[q], self.slack[q]
+        for number, body in bodies.items():
+            for q in (*body, starts[number]):
+                fresh = copy.get(q, start)
+                for kind in range(KINDS):
+                    for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
+                        edge = self.edges[kind].items[i]
+                        if kind != CALLS or fresh != start or edge.what not in bodies:
+                            self.add(kind, fresh, edge.what, edge.op, copy[edge.target])
+                if self.final[q]:
+                    self.final[fresh] = number == goal
+                    for caller in bodies:
+                        other = starts[caller]
+                        for i in range(self.edges[CALLS].first[other], self.edges[CALLS].first[other + 1]):
+                            edge = self.edges[CALLS].items[i]
+                            if edge.what == number:
+                                self.add(EPSILON, fresh, 0, edge.op, copy[edge.target])
+        return start
 
 
-# --------------------------------------------------------------------------- plain C
+@cython.wraparound(True)
+cdef list cycles(list graph):
+    """The strongly connected components with a cycle in them (Tarjan, 1972), without recursion."""
+    cdef dict index = {}
+    cdef dict low = {}  # of a component that is complete, beyond all others
+    cdef list stack = [], found = []
+    for root in range(len(graph)):
+        path = [] if root in index else [(root, iter(graph[root]))]
+        while path:
+            node, rest = path[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+            below = next(rest, None)
+            if below is not None and below not in index:
+                path.append((below, iter(graph[below])))
+            elif below is not None:
+                low[node] = min(low[node], low[below])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = [stack.pop()]
+                    while component[-1] != node:
+                        component.append(stack.pop())
+                    low.update(dict.fromkeys(component, len(graph)))
+                    if len(component) > 1 or node in graph[node]:
+                        found.append(component)
+    return found

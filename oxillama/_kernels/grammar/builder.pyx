@@ -15,7 +15,7 @@ from libc.stdlib cimport free
 from oxillama._kernels.grammar.characters cimport Characters
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.edges cimport BYTES, CALLS, ENOUGH, EPSILON, KEEP, MORE, NEXT, RESET, TOKENS
-from oxillama._kernels.grammar.network cimport UNIT
+from oxillama._kernels.grammar.network cimport UNIT, Program
 from oxillama._kernels.grammar.pruning cimport pruned
 from oxillama._kernels.grammar.registers cimport (
     ALL, AT_LEAST, BEGIN, BY_TEXT, END, END_JSON, FEWER, MARK, MARKS, SPARE, operation,
@@ -23,7 +23,7 @@ from oxillama._kernels.grammar.registers cimport (
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
+from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
     MAX_TOLD_APART = 1 << 22  # members that are told apart
@@ -36,7 +36,8 @@ cdef class Builder(Characters):
     Parameters
     ----------
     rules : nodes by name
-    calls : oxillama.grammar.analysis.Calls
+    called : names of the rules that are called, not copied in place of their name
+    known_sizes : roughly how many states each rule makes, copies included
     nullable : names of the rules that match the empty text
     unit : the number of a name that has no rule; None: there are none
     most : states it may have; GrammarError beyond
@@ -44,33 +45,32 @@ cdef class Builder(Characters):
 
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of
-    cdef object called, unit
-    cdef set nullable
+    cdef object unit
+    cdef set called, nullable
     cdef list bodies, token_sets
     # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
     cdef list gates
     cdef int depth
     cdef int32_t slack_of_registers  # of the `Distinct` under way
 
-    def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
+    def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
+                  object unit, int32_t most):
         cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
-        try:
-            self.rules, self.called, self.sizes = rules, calls.rules, calls.sizes
-        except AttributeError as error:
-            raise TypeError(f"calls: expected Calls, got {type(calls)}") from error
+        self.rules, self.called, self.sizes = rules, called, known_sizes
         self.nullable, self.unit, self.most_states = nullable, unit, most
         self.number_of = {}
         self.bodies, self.token_sets, self.gates = [], [], []
         for i in range(256):
             self.byte_label[i] = -1
 
-    def build(self, str root not None):
-        """The arrays of the piece, by the names that `Program` has for them.
+    def build(self, str root not None, object units=None):
+        """The piece, as a `Program`, with the ``units`` that build what it calls by number.
 
         GrammarError where no text matches the root, or the states are too many.
         """
+        cdef Program found
         cdef list starts = []
         cdef int32_t start, end
         if root not in self.rules:
@@ -88,16 +88,19 @@ cdef class Builder(Characters):
         found = pruned(self, starts, self.gates, root in self.nullable)
         if found is None:
             raise GrammarError(f"grammar: no text matches the rule {root}")
-        found["token_sets"] = tuple(self.token_sets)
-        found["accepts_empty"] = root in self.nullable
+        found.token_sets, found.accepts_empty, found.units = tuple(self.token_sets), root in self.nullable, units
         return found
 
     # ------------------------------------------------------------------ rules
 
     cdef int32_t subnetwork(self, str name) except? -1:
         """The number of a rule's subnetwork; of a unit, -1 less its number."""
+        cdef int32_t unit
         if self.unit is not None and name not in self.rules:
-            return -1 - <int32_t>self.unit(name)
+            unit = self.unit(name)
+            if not 0 <= unit < UNIT:
+                raise ValueError(f"unit: expected numbers from 0 to 2**29 - 1, got {unit}")
+            return -1 - unit
         found = self.number_of.get(name)
         if found is None:
             found = self.number_of[name] = len(self.bodies)
@@ -242,12 +245,10 @@ cdef class Builder(Characters):
         self.least[loop] = 0 if is_nullable(node.item, self.nullable) else node.least
         self.most[loop] = -1 if node.most is None else node.most
         self.add(EPSILON, loop, 0, ENOUGH | RESET, end)
-        characters, spellings, others = self.split(node.item)
+        characters, others = self.split(node.item)
         inside = (self.least[loop], node.most, 1, 1)
         for chars in characters:
             self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside)
-        for dfa in spellings:
-            self.counted_spelling(dfa, loop, inside)
         if others:
             single = others[0] if len(others) == 1 else Alt(tuple(others))
             if isinstance(single, Ref):
@@ -258,8 +259,8 @@ cdef class Builder(Characters):
         return end
 
     cdef tuple split(self, object node):
-        """The alternatives of a node: single characters, automata that pass no state twice, others."""
-        cdef list characters = [], spellings = [], others = [], todo = [node]
+        """The alternatives of a node: single characters, and others."""
+        cdef list characters = [], others = [], todo = [node]
         cdef int budget = INLINE_SIZE
         while todo:
             node = todo.pop()
@@ -272,26 +273,9 @@ cdef class Builder(Characters):
                 characters.append(node)
             elif isinstance(node, Text) and len(node.text) == 1:
                 characters.append(Chars(((ord(node.text), ord(node.text)),)))
-            elif isinstance(node, Dfa) and is_spelling(node):
-                spellings.append(node)
             else:
                 others.append(node)
-        return characters, spellings, others
-
-    cdef int counted_spelling(self, object dfa, int32_t loop, tuple inside) except -1:
-        """An automaton that is left where it accepts: its states carry the count along."""
-        cdef dict tails = {}, targets
-        cdef list states = [
-            loop if i == 0 or i in dfa.accepting else self.counting(inside) for i in range(len(dfa.edges))
-        ]
-        for state, edges in zip(states, dfa.edges):
-            targets = {}
-            for first, last, target in edges:
-                targets.setdefault(states[target], []).append((first, last))
-            for target, ranges in targets.items():
-                asks, makes = MORE if state == loop else 0, NEXT if target == loop else KEEP
-                self.character(ranges, state, target, tails, asks, makes, inside)
-        return 0
+        return characters, others
 
     cdef int32_t counted_dfa(self, object node, int32_t start) except -1:
         """An automaton whose states carry the count of characters, each with its own bound.
@@ -408,10 +392,3 @@ cdef class Builder(Characters):
             found = self.number_of[node] = len(self.bodies)
             self.bodies.append(node)
         return found
-
-
-cdef bint is_spelling(object dfa):
-    """Whether no state leads back to the first, and those that accept lead nowhere."""
-    if 0 in dfa.accepting or any([dfa.edges[q] for q in dfa.accepting]):
-        return False
-    return all([target != 0 for edges in dfa.edges for _, _, target in edges])

@@ -5,7 +5,7 @@ is the start.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memset
 
 from oxillama._kernels.grammar.memory cimport grown, mixed
@@ -124,16 +124,12 @@ cdef class Dfa:
     def holds_text(self):
         """Whether it accepts a string; none with a surrogate is one."""
         cdef int32_t q, i, n = 1
-        cdef uint8_t* seen
-        cdef int32_t* todo
+        cdef int32_t* seen = <int32_t*>grown(NULL, 8 * <Py_ssize_t>self.n_states)
+        cdef int32_t* todo = seen + self.n_states
         cdef Arc arc
-        seen = <uint8_t*>calloc(self.n_states, 1)
-        todo = <int32_t*>malloc(4 * <Py_ssize_t>self.n_states)
         try:
-            if not (seen and todo):
-                raise MemoryError()
-            todo[0] = 0
-            seen[0] = 1
+            memset(seen, 0, 4 * <Py_ssize_t>self.n_states)
+            todo[0], seen[0] = 0, 1
             while n:
                 n -= 1
                 q = todo[n]
@@ -148,7 +144,6 @@ cdef class Dfa:
             return False
         finally:
             free(seen)
-            free(todo)
 
     def to_the_end(self, object spelled=None):
         """For each state, the fewest characters to an accepting one; None where there is no way.
@@ -156,17 +151,16 @@ cdef class Dfa:
         ``spelled``: only arcs into states below this number complete a character; None: all do.
         """
         cdef int32_t whole = self.n_states if spelled is None else spelled
-        cdef int32_t n_arcs = self.first[self.n_states], q, i, depth = 0, n_here = 0, n_next
-        cdef int32_t* needs = <int32_t*>malloc(4 * <Py_ssize_t>self.n_states)
-        cdef int32_t* first = <int32_t*>calloc(<Py_ssize_t>self.n_states + 2, 4)    # arcs by target
-        cdef int32_t* sources = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + 1))
-        cdef int32_t* here = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + self.n_states))
-        cdef int32_t* next = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + self.n_states))
+        cdef int32_t n = self.n_states, n_arcs = self.first[self.n_states], q, i, depth = 0, n_here = 0, n_next
+        cdef int32_t* needs = <int32_t*>grown(NULL, 4 * (4 * <Py_ssize_t>n + 2 + 3 * <Py_ssize_t>n_arcs))
+        cdef int32_t* first = needs + n         # arcs by target
+        cdef int32_t* sources = first + n + 2
+        cdef int32_t* here = sources + n_arcs
+        cdef int32_t* next = here + n_arcs + n
         try:
-            if not 0 <= whole <= self.n_states:
-                raise ValueError(f"spelled: expected 0 to {self.n_states} states, got {whole}")
-            if not (needs and first and sources and here and next):
-                raise MemoryError()
+            if not 0 <= whole <= n:
+                raise ValueError(f"spelled: expected 0 to {n} states, got {whole}")
+            memset(first, 0, 4 * (<Py_ssize_t>n + 2))
             for i in range(n_arcs):
                 first[self.arcs[i].target + 2] += not is_surrogate(&self.arcs[i])
             for q in range(self.n_states):
@@ -202,10 +196,6 @@ cdef class Dfa:
             return [needs[q] if needs[q] >= 0 else None for q in range(self.n_states)]
         finally:
             free(needs)
-            free(first)
-            free(sources)
-            free(here)
-            free(next)
 
     def __hash__(self):
         return self.hash

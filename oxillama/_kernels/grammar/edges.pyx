@@ -49,34 +49,18 @@ cdef int sort_edges(List* edges, int32_t n) except -1:
     return 0
 
 
-cdef int copy_by_target(const List* edges, List* out, int32_t n) except -1:
-    """The edges sorted by their targets: in the copy, source and target are as they were."""
-    cdef int32_t i
+cdef int copy_sorted(const List* edges, List* out, int32_t n, bint by_callee) except -1:
+    """The edges sorted by their targets; or the calls of subnetworks of this piece, sorted by these."""
+    cdef int32_t i, key
     out.items = <Edge*>malloc(sizeof(Edge) * (edges.n + 1))
     if not out.items:
         raise MemoryError()
     for i in range(edges.n):
-        out.items[i] = Edge(edges.items[i].target, edges.items[i].what, edges.items[i].op, edges.items[i].source)
-    out.n = edges.n
-    sort_edges(out, n)
-    for i in range(edges.n):
-        out.items[i].source, out.items[i].target = out.items[i].target, out.items[i].source
-    return 0
-
-
-cdef int copy_by_callee(const List* calls, List* out, int32_t n) except -1:
-    """The calls of subnetworks of this piece, sorted by these."""
-    cdef int32_t i
-    cdef Edge edge
-    out.items = <Edge*>malloc(sizeof(Edge) * (calls.n + 1))
-    if not out.items:
-        raise MemoryError()
-    for i in range(calls.n):
-        edge = calls.items[i]
-        if edge.what >= 0:
-            out.items[out.n] = Edge(edge.what, edge.source, edge.op, edge.target)
+        key = edges.items[i].what if by_callee else edges.items[i].target
+        if key >= 0:
+            out.items[out.n] = Edge(key, i, 0, 0)
             out.n += 1
     sort_edges(out, n)
     for i in range(out.n):
-        out.items[i].source, out.items[i].what = out.items[i].what, out.items[i].source
+        out.items[i] = edges.items[out.items[i].what]
     return 0

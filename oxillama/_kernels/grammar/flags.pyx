@@ -5,26 +5,26 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.edges cimport ENOUGH, Edge, List, free_edges, sort_edges
+from oxillama._kernels.grammar.network cimport Program
 from oxillama._kernels.grammar.registers cimport REGISTER
 
-import numpy as np
 
-
-cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
-    """The flags of all states, given whether each is final, the least of its count, and all edges."""
-    cdef int32_t n = <int32_t>len(final), q, i, source
-    cdef const uint8_t* is_final = final
-    cdef int32_t[::1] byte_first = arrays["byte_first"], token_first = arrays["token_first"]
-    cdef int32_t[::1] calls_first = arrays["calls_first"], epsilon_first = arrays["epsilon_first"]
-    cdef int32_t[:, ::1] epsilon = arrays["epsilon"]
+cdef int set_flags(Program program, const uint8_t* is_final) except -1:
+    """The flags of all states, given whether each is final."""
+    cdef int32_t n = program.n_states, q, i, source
+    cdef const int32_t* byte_first = program.bytes.first
+    cdef const int32_t* token_first = program.tokens.first
+    cdef const int32_t* calls_first = program.calls.first
+    cdef const int32_t* epsilon_first = program.epsilon.first
+    cdef const int32_t* epsilon = program.epsilon.rows  # (what, op, target)
+    cdef int32_t* flags = program.flags
     cdef List into
     cdef uint8_t* can_end = <uint8_t*>calloc(n + 1, 1)
     cdef uint8_t* goes_on = <uint8_t*>calloc(n + 1, 1)
-    cdef int32_t* todo = <int32_t*>malloc(4 * (n + epsilon_first[n] + 1))
+    cdef int32_t* todo = <int32_t*>malloc(4 * (<Py_ssize_t>n + epsilon_first[n] + 1))
     cdef int32_t n_todo = 0
     cdef Edge edge
-    found = np.zeros(n, np.int32)
-    cdef int32_t[::1] flags = found
+    memset(flags, 0, 4 * <Py_ssize_t>n)
     memset(&into, 0, sizeof(List))
     try:
         if not (can_end and goes_on and todo):
@@ -34,7 +34,7 @@ cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
             raise MemoryError()
         for q in range(n):
             for i in range(epsilon_first[q], epsilon_first[q + 1]):
-                into.items[i] = Edge(epsilon[i, 2], 0, epsilon[i, 1], q)  # reversed
+                into.items[i] = Edge(epsilon[3 * i + 2], 0, epsilon[3 * i + 1], q)  # reversed
             if is_final[q]:
                 todo[n_todo] = q
                 n_todo += 1
@@ -51,7 +51,7 @@ cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
                 if edge.op & REGISTER:
                     continue  # the end depends on what came
                 flags[edge.target] |= ENDS_IF_ENOUGH if edge.op & ENOUGH else ENDS_ALWAYS
-                if not edge.op & ENOUGH or least[edge.target] == 0:
+                if not edge.op & ENOUGH or program.least[edge.target] == 0:
                     todo[n_todo] = edge.target
                     n_todo += 1
         for q in range(n):
@@ -59,7 +59,7 @@ cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
                 flags[q] |= CONSUMES
             tests = False
             for i in range(epsilon_first[q], epsilon_first[q + 1]):
-                tests = tests or epsilon[i, 1] & REGISTER
+                tests = tests or epsilon[3 * i + 1] & REGISTER
             if tests or flags[q] & CONSUMES or calls_first[q + 1] > calls_first[q]:
                 todo[n_todo] = q
                 n_todo += 1
@@ -78,7 +78,7 @@ cdef object flags_of(bytearray final, const int32_t[::1] least, dict arrays):
                 flags[q] |= ENDS_ALWAYS | FINAL
             if can_end[q] and not goes_on[q]:
                 flags[q] |= PURE_FINAL
-        return found
+        return 0
     finally:
         free(can_end)
         free(goes_on)

@@ -6,18 +6,15 @@ equal values under the same names; of a name that comes twice the last value cou
 
 from libc.stdint cimport uint8_t
 
-from oxillama.errors import GrammarError
-
 cdef enum:
-    MAX_DEPTH = 500
-    MAX_EXPONENT = 18   # digits of an exponent
+    FEW_DIGITS = 4000   # that Python makes an integer of
 
 cdef dict ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f"}
 
 
 cdef bytes canonical(bytes text):
     """The canonical form of a valid JSON text."""
-    return _Reader(text).value(0)
+    return _Reader(text).value()
 
 
 cdef class _Reader:
@@ -39,46 +36,51 @@ cdef class _Reader:
             self.at += 1
         return 0
 
-    cdef bytes value(self, int depth):
-        cdef uint8_t byte = self.peek()
-        cdef Py_ssize_t first
-        if depth > MAX_DEPTH:
-            raise GrammarError(f"grammar: expected at most {MAX_DEPTH} containers inside each other, got more")
+    cdef bytes value(self):
+        """The value that begins here. Containers are kept in a list, so values may be nested as deep as they are."""
+        cdef list around = [], names = []
+        cdef bytes found
+        cdef uint8_t byte
+        while True:
+            byte = self.peek()
+            found = None
+            if byte == 0x5B or byte == 0x7B:
+                self.at += 1
+                around.append([] if byte == 0x5B else {})
+            else:
+                found = self.scalar(byte)
+            while around:
+                inner = around[len(around) - 1]
+                if found is not None:
+                    if isinstance(inner, dict):
+                        inner[names.pop()] = found
+                    else:
+                        inner.append(found)
+                    if self.peek() == 0x2C:
+                        self.at += 1
+                byte = self.peek()
+                if isinstance(inner, dict) and byte == 0x22:
+                    names.append(spelled(self.string()))
+                    if self.peek() == 0x3A:
+                        self.at += 1
+                    break
+                if isinstance(inner, list) and byte != 0x5D and byte:
+                    break
+                self.at += 1
+                around.pop()
+                found = written(inner)
+            else:
+                return found
+
+    cdef bytes scalar(self, uint8_t byte):
+        cdef Py_ssize_t first = self.at
         if byte == 0x22:
             return spelled(self.string())
-        if byte == 0x7B:
-            return self.object_(depth)
-        if byte == 0x5B:
-            return self.array(depth)
-        first = self.at
         while self.at < len(self.text) and self.text[self.at] not in b",]} \t\r\n":
             self.at += 1
         if self.at == first:
             raise ValueError(f"text: expected a JSON value at byte {first}, got none")
         return number(self.text[first:self.at]) if byte < 0x61 else self.text[first:self.at]
-
-    cdef bytes array(self, int depth):
-        cdef list found = []
-        self.at += 1
-        while self.peek() not in (0x5D, 0):
-            found.append(self.value(depth + 1))
-            if self.peek() == 0x2C:
-                self.at += 1
-        self.at += 1
-        return b"[" + b",".join(found) + b"]"
-
-    cdef bytes object_(self, int depth):
-        cdef dict found = {}
-        self.at += 1
-        while self.peek() == 0x22:
-            name = spelled(self.string())
-            if self.peek() == 0x3A:
-                self.at += 1
-            found[name] = self.value(depth + 1)
-            if self.peek() == 0x2C:
-                self.at += 1
-        self.at += 1
-        return b"{" + b",".join([name + b":" + found[name] for name in sorted(found)]) + b"}"
 
     cdef bytes string(self):
         """The characters of a string: UTF-8, lone surrogates too."""
@@ -115,18 +117,26 @@ cdef bytes spelled(bytes characters):
     return b'"' + characters.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
+cdef bytes written(object container):
+    if isinstance(container, dict):
+        return b"{" + b",".join([name + b":" + container[name] for name in sorted(container)]) + b"}"
+    return b"[" + b",".join(container) + b"]"
+
+
 cdef bytes number(bytes text):
-    """A number as its digits without zeros at either end, and an exponent."""
-    cdef bytes sign = b"-" if text.startswith(b"-") else b"", mantissa, exponent, whole, part, digits
+    """A number as its digits without zeros at either end, and a hexadecimal exponent."""
+    cdef bytes sign = b"-" if text.startswith(b"-") else b"", mantissa, exponent, whole, part, digits, few
+    cdef object power = 0, ten = 10
     mantissa, _, exponent = text.lower().lstrip(b"-").partition(b"e")
     whole, _, part = mantissa.partition(b".")
-    if len(exponent) > MAX_EXPONENT:
-        raise GrammarError(f"grammar: expected an exponent of at most {MAX_EXPONENT} digits, got {len(exponent)}")
     digits = (whole + part).lstrip(b"0")
     if not digits:
         return b"0"
-    power = int(exponent or b"0") - len(part) + len(digits) - len(digits.rstrip(b"0"))
-    return sign + digits.rstrip(b"0") + b"e" + str(power).encode()
+    for first in range(0, len(exponent), FEW_DIGITS):
+        few = exponent[first:first + FEW_DIGITS].lstrip(b"+-")
+        power = power * ten ** len(few) + int(few or b"0")
+    power = (-power if exponent.startswith(b"-") else power) - len(part) + len(digits) - len(digits.rstrip(b"0"))
+    return sign + digits.rstrip(b"0") + b"e%x" % power
 
 
 def canonical_form(bytes text not None):
@@ -135,6 +145,5 @@ def canonical_form(bytes text not None):
     Raises
     ------
     ValueError : a value or an escape is missing; not everything that is no JSON is found.
-    GrammarError : containers are nested too deeply, or an exponent has too many digits.
     """
     return canonical(text)

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from oxillama._kernels.grammar.dfa import Dfa
-from oxillama.grammar.rules import Node
+from oxillama._kernels.grammar.node_types import Node
 
 class Language:
     n_positions: int

@@ -16,6 +16,7 @@ from oxillama._kernels.grammar.machines cimport Machine
 from oxillama._kernels.grammar.memory cimport grown
 
 from oxillama.errors import GrammarError
+from oxillama._kernels.grammar.node_types import Alt, Chars, Repeat, Seq, Text
 
 cdef enum:
     LAST_POINT = 0x10FFFF
@@ -466,7 +467,3 @@ def meet(object wanted, object unwanted=(), int32_t least=0, object most=None):
 
 
 cdef Dfa EVERYTHING = Dfa((((0, LAST_POINT, 0),),), (0,))
-
-
-# Below the functions: the package of the nodes asks for these while it is being imported.
-from oxillama.grammar.rules import Alt, Chars, Repeat, Seq, Text  # noqa: E402

@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memset
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
-from oxillama._kernels.grammar.rows cimport DEAD, are_alike
+from oxillama._kernels.grammar.rows cimport DEAD, are_alike, last_alike
 from oxillama._kernels.grammar.stacks cimport DEPENDENT
 from oxillama._kernels.grammar.trie cimport BEYOND_ASCII, OF_E2, SET, entry_of
 
@@ -196,7 +196,7 @@ cdef class Loops:
     cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1:
         """Whether every valid rest of a character, after its first byte, leads to a parser state."""
         cdef int32_t low = 0x80, high = 0xBF, more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
-        cdef int32_t byte, inside, previous = -1, second, third
+        cdef int32_t byte, inside, previous = -1, second, third, after
         if state == DEAD:
             return False
         if lead == 0xE0:
@@ -207,10 +207,10 @@ cdef class Loops:
             low = 0x90
         elif lead == 0xF4:
             high = 0x8F
-        for byte in range(low, high + 1):
-            if self.repeats(state, byte, low):
-                continue
-            inside = stepped(self.states, state, byte)
+        byte = low - 1
+        while byte < high:
+            inside = stepped(self.states, state, byte + 1)
+            byte = last_alike(&self.states.rows, state, byte + 1, high)
             if inside == previous:
                 continue
             previous = inside
@@ -218,28 +218,28 @@ cdef class Loops:
                 if inside != to:
                     return False
                 continue
+            if inside == DEAD:
+                return False
             second = -1
-            for third in range(0x80, 0xC0):
-                if inside == DEAD:
-                    return False
-                if self.repeats(inside, third, 0x80):
-                    continue
+            third = 0x7F
+            while third < 0xBF:
+                after = stepped(self.states, inside, third + 1)
+                third = last_alike(&self.states.rows, inside, third + 1, 0xBF)
                 if more == 2:
-                    if stepped(self.states, inside, third) != to:
+                    if after != to:
                         return False
-                elif stepped(self.states, inside, third) != second:
-                    second = stepped(self.states, inside, third)
+                elif after != second:
+                    second = after
                     if not self.last_leads_to(second, to):
                         return False
         return True
 
     cdef bint last_leads_to(self, int32_t state, int32_t to) except -1:
-        cdef int32_t byte
-        if state == DEAD:
-            return False
-        for byte in range(0x80, 0xC0):
-            if not self.repeats(state, byte, 0x80) and stepped(self.states, state, byte) != to:
+        cdef int32_t byte = 0x7F
+        while byte < 0xBF:
+            if state == DEAD or stepped(self.states, state, byte + 1) != to:
                 return False
+            byte = last_alike(&self.states.rows, state, byte + 1, 0xBF)
         return True
 
     cdef bint goes_on(self, int32_t state, const uint8_t* loop) except -1:

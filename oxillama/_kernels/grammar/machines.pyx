@@ -1,11 +1,11 @@
-"""Machines: deterministic automata whose states are rows of integers; the automata of these, and of tables.
+"""Machines: deterministic automata whose states are rows of integers, and the smallest automata of these.
 
 A machine says where a state leads for each class of characters. Its automaton is made by following it from the
 start. States from which no string ends are dropped, those that accept the same strings are merged.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.grammar.classes cimport Classes
@@ -15,8 +15,6 @@ from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama.errors import GrammarError
 
 cdef enum:
-    MOST_ROWS = 1 << 24         # of a table
-    LAST_POINT = 0x10FFFF
     MAX_STATES = 50_000         # of a machine
     MAX_WORK = 60_000_000       # its states times classes times what a state takes
     STEP_WORK = 16              # what a step takes, besides the integers of the state
@@ -121,74 +119,25 @@ cdef class Machine:
 # ---------------------------------------------------------------------- tables
 
 
-def reduced(object table, object accepting, object classes):
-    """The automaton of a table of states and classes of characters.
+cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
+    """The automaton of a table, without what leads to no end and with equal states merged.
 
     Parameters
     ----------
-    table : for each state the next one by class, -1 for none; of one length
-    accepting : states in which the string may end
-    classes : for each class its ranges (first, last) of code points; no two overlap
+    rows : (n, classes): for each state the next one by class of characters, -1 for none. Changed.
+    accepting : (n,): whether the string may end.
     """
-    cdef int32_t n = <int32_t>len(table), width = <int32_t>len(classes), q, k, first, last, number, before = -1
-    cdef Py_ssize_t i = 0
-    cdef int32_t* rows = NULL
-    cdef int32_t* given = NULL
-    cdef uint8_t* ends = NULL
-    cdef Arcs ranges = Arcs(NULL, 0, 0)
-    cdef Classes found = Classes()
-    if not 0 < len(table) < MOST_ROWS or not 0 < len(classes) <= LAST_POINT + 1:
-        raise ValueError(f"table: expected states and classes, got {len(table)} and {len(classes)}")
-    try:
-        for first, last, number in sorted([(*one, k) for k, pairs in enumerate(classes) for one in pairs]):
-            if not before < first <= last <= LAST_POINT:
-                raise ValueError(f"classes: expected ranges that do not overlap, got {(first, last)} after {before}")
-            before = last
-            add_arc(&ranges, first, last, number)
-        found.note(ranges.items, ranges.n)
-        found.settle()
-        found.split(ranges.items, ranges.n)
-        given = <int32_t*>grown(NULL, 4 * <Py_ssize_t>found.n)
-        found.fill(ranges.items, ranges.n, given)
-        rows = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n * found.n)
-        ends = <uint8_t*>grown(NULL, n)
-        memset(ends, 0, n)
-        for q in range(n):
-            row = tuple(table[q])
-            if len(row) != width or not all([-1 <= target < n for target in row]):
-                raise ValueError(f"table: expected rows of {width} states below {n}, got {row}")
-            for k in range(found.n):
-                rows[i] = -1 if given[k] < 0 else row[given[k]]
-                i += 1
-        for q in accepting:
-            if not 0 <= q < n:
-                raise ValueError(f"accepting: expected states below {n}, got {q}")
-            ends[q] = 1
-        return of_table(rows, n, ends, found)
-    finally:
-        free(rows)
-        free(given)
-        free(ends)
-        free(ranges.items)
-
-
-cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
-    """The same of arrays: ``rows`` (n, classes), which are changed, ``accepting`` (n,)."""
     cdef Arcs arcs = Arcs(NULL, 0, 0)
     cdef int32_t width = classes.n, k, q, i = 0, t, kept = 1
     cdef Py_ssize_t at
-    cdef int32_t* block = NULL
-    cdef int32_t* sample = NULL
-    cdef int32_t* number = NULL
-    cdef int32_t* order = NULL
+    cdef int32_t* block = <int32_t*>grown(NULL, 4 * 4 * (<Py_ssize_t>n + 1))
+    cdef int32_t* sample = block + n + 1
+    cdef int32_t* number = sample + n + 1
+    cdef int32_t* order = number + n + 1
     cdef int32_t* first = NULL
     cdef uint8_t* ends = NULL
     cdef Dfa found
     try:
-        block = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
-        sample = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
-        number = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
-        order = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
         first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
         ends = <uint8_t*>grown(NULL, n)
         drop_dead(rows, n, width, accepting)
@@ -222,9 +171,6 @@ cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes cl
     finally:
         free(arcs.items)
         free(block)
-        free(sample)
-        free(number)
-        free(order)
         free(first)
         free(ends)
 
@@ -233,13 +179,12 @@ cdef int drop_dead(int32_t* rows, int32_t n, int32_t width, const uint8_t* accep
     """Leave out what leads to states from which no accepting one can be reached."""
     cdef Py_ssize_t i, n_edges = <Py_ssize_t>n * width
     cdef int32_t q, left = 0
-    cdef uint8_t* live = <uint8_t*>calloc(n, 1)
-    cdef int32_t* first = <int32_t*>calloc(<Py_ssize_t>n + 2, 4)   # edges by target
-    cdef int32_t* sources = <int32_t*>malloc(4 * (n_edges + 1))
-    cdef int32_t* todo = <int32_t*>malloc(4 * <Py_ssize_t>n)
+    cdef int32_t* first = <int32_t*>grown(NULL, 4 * (3 * (<Py_ssize_t>n + 2) + n_edges))   # edges by target
+    cdef int32_t* live = first + n + 2
+    cdef int32_t* todo = live + n + 2
+    cdef int32_t* sources = todo + n + 2
     try:
-        if not (live and first and sources and todo):
-            raise MemoryError()
+        memset(first, 0, 8 * (<Py_ssize_t>n + 2))  # and live
         for i in range(n_edges):
             if rows[i] >= 0:
                 first[rows[i] + 2] += 1
@@ -267,10 +212,7 @@ cdef int drop_dead(int32_t* rows, int32_t n, int32_t width, const uint8_t* accep
                 rows[i] = -1
         return 0
     finally:
-        free(live)
         free(first)
-        free(sources)
-        free(todo)
 
 
 # ---------------------------------------------------------------------- equal states
@@ -289,29 +231,14 @@ cdef struct Partition:
 
 
 cdef int begin_partition(Partition* p, int32_t n) except -1:
-    """Room for n elements, in no set yet."""
-    memset(p, 0, sizeof(Partition))
-    p.elements = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    p.place = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    p.set_of = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    p.first = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    p.end = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    p.marked = <int32_t*>calloc(<Py_ssize_t>n + 1, 4)
-    p.touched = <int32_t*>malloc(4 * (<Py_ssize_t>n + 1))
-    if not (p.elements and p.place and p.set_of and p.first and p.end and p.marked and p.touched):
-        raise MemoryError()
-    memset(p.set_of, 0xFF, 4 * (<Py_ssize_t>n + 1))
+    """Room for n elements, in no set yet, in one block that begins with ``elements``."""
+    cdef Py_ssize_t room = <Py_ssize_t>n + 1
+    p.elements = <int32_t*>grown(NULL, 7 * 4 * room)
+    p.place, p.set_of, p.first = p.elements + room, p.elements + 2 * room, p.elements + 3 * room
+    p.end, p.marked, p.touched = p.elements + 4 * room, p.elements + 5 * room, p.elements + 6 * room
+    memset(p.set_of, 0xFF, 4 * room)
+    memset(p.marked, 0, 4 * room)
     return 0
-
-
-cdef void end_partition(Partition* p) noexcept:
-    free(p.elements)
-    free(p.place)
-    free(p.set_of)
-    free(p.first)
-    free(p.end)
-    free(p.marked)
-    free(p.touched)
 
 
 cdef inline void put_last(Partition* p, int32_t element, int32_t at) noexcept:
@@ -372,8 +299,8 @@ cdef int merge(
     """
     cdef int32_t n_edges = <int32_t>min(<int64_t>n * width, MOST_MERGED + 1), q, i, k, count = 0, b = 1, c = 0
     cdef Partition states, edges
-    cdef int32_t* first = NULL    # edges by target
-    cdef int32_t* into = NULL
+    cdef int32_t* first = NULL    # edges by target, and then these
+    cdef int32_t* into
     (block - 1)[0] = -1
     if n_edges > MOST_MERGED:
         for q in range(n):
@@ -384,10 +311,9 @@ cdef int merge(
     try:
         begin_partition(&states, n)
         begin_partition(&edges, n_edges)
-        first = <int32_t*>calloc(<Py_ssize_t>n + 2, 4)
-        into = <int32_t*>malloc(4 * (<Py_ssize_t>n_edges + 1))
-        if not (first and into):
-            raise MemoryError()
+        first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 2 + n_edges))
+        memset(first, 0, 4 * (<Py_ssize_t>n + 2))
+        into = first + n + 2
         for q in range(n):
             put_last(&states, q, q)
         close_set(&states, 0, n)
@@ -426,7 +352,6 @@ cdef int merge(
             sample[block[q]] = q
         return 0
     finally:
-        end_partition(&states)
-        end_partition(&edges)
+        free(states.elements)
+        free(edges.elements)
         free(first)
-        free(into)

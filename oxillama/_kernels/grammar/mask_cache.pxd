@@ -55,12 +55,23 @@ cdef class MaskCache:
     cdef int32_t keep(self, int32_t q, int32_t n, int32_t node, Found* found) except -1
     cdef int insert(self, int32_t i) noexcept
     cdef int rehash(self) except -1
-    cdef int put(self, Tokens* out, int32_t token) except -1
+    cdef int put_more(self, Tokens* out, int32_t token) except -1
     cdef int put_mask(self, Tokens* out, const uint32_t* bits) except -1
     cdef int put_slice(self, Tokens* out, int32_t slice, const int32_t* removed, int32_t n_removed) except -1
     cdef int put_entry(self, Tokens* out, int32_t index) except -1
     cdef int spill(self, Tokens* out) except -1
     cdef int shrink(self, Tokens* tokens) except -1
+
+    cdef inline int put(self, Tokens* out, int32_t token) except -1:
+        """Add a token."""
+        if out.bits:
+            out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+        elif out.n < out.room:
+            out.list[out.n] = token
+            out.n += 1
+        else:
+            self.put_more(out, token)
+        return 0
 
 
 cdef void begin(Found* found) noexcept

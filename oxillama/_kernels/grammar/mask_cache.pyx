@@ -108,19 +108,14 @@ cdef class MaskCache:
 
     # ------------------------------------------------------------------ sets of tokens
 
-    cdef int put(self, Tokens* out, int32_t token) except -1:
-        """Add a token."""
-        if out.bits == NULL and out.n == MAX_LIST:
+    cdef int put_more(self, Tokens* out, int32_t token) except -1:
+        """Add a token to a list that is full."""
+        if out.n == MAX_LIST:
             self.spill(out)
-        if out.bits:
-            out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
-            return 0
-        if out.n == out.room:
+        else:
             out.room = max(16, 2 * out.room)
             out.list = <int32_t*>grown(out.list, 4 * <Py_ssize_t>out.room)
-        out.list[out.n] = token
-        out.n += 1
-        return 0
+        return self.put(out, token)
 
     cdef int put_mask(self, Tokens* out, const uint32_t* bits) except -1:
         """Add the tokens of a mask."""

@@ -28,7 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, UPTO, Node, Nodes, Slice, Tail, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport SET, UPTO, WIDE, Kids, Node, Nodes, Slice, Tail, Trie, entry_of
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -88,7 +88,7 @@ cdef class Matcher:
         self.loops = Loops(states)
         self.corrections = Corrections(trie, states, self.loops)
         self.slice_numbers = {}
-        self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
+        self.large_ = self.sliced_ = self.max_dependents_ = 4096
         self.path_length = trie.max_depth + 1
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
         self.scratch = <uint32_t*>malloc(4 * trie.n_words)
@@ -291,6 +291,8 @@ cdef class Matcher:
             return 0
         if at.skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
+        if at.skip - node > WIDE:
+            return self.beside(state, NULL, node, level, out)
         return self.walk(state, nodes, node + 1, at.skip, at.depth, level, out)
 
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
@@ -368,41 +370,47 @@ cdef class Matcher:
 
     cdef int below(self, int32_t state, int32_t node, int level, Found* out) except -1:
         """Add the tokens below a node that can follow a parser state, with a slice if there is one for it."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.at[node].depth if node >= 0 else 0
         cdef int32_t number
+        cdef const uint8_t* chars = NULL
         cdef bint ends
         cdef Loop* loop
-        if end - i > self.sliced_:
+        if self.n_below(node) > self.sliced_:
             loop = self.loops.of(state)
             if loop.cover:
-                number = self.slice(node, loop.cover, loop.cover)
+                chars = loop.cover
+                number = self.slice(node, chars, chars)
                 self.cache.put_slice(&out.tokens, number, NULL, 0)
                 self.walk_whole(state, number, loop.leaves, level, out)
-                return self.beside(state, loop.cover, node, level, out)
-            if loop.found:
+            elif loop.found:
                 ends = self.states.states.flags[loop.to] & DEPENDENT
                 if loop.inside and not loop.same and not ends:
-                    self.enter(state, loop, self.slice(node, loop.loop, loop.loop), node, level, out)
-                    return self.beside(state, loop.loop, node, level, out)
-                number = self.slice(node, loop.start, loop.loop)
-                if ends:
-                    self.add_dependent(Dependent(NULL, 0, PARTS * number, loop.loop), out)
-                self.cache.put_slice(&out.tokens, number, NULL, 0)
-                self.walk_tails(loop.to, number, level, out)
-                return self.beside(state, loop.start, node, level, out)
-        return self.walk(state, nodes, i, end, depth, level, out)
+                    chars = loop.loop
+                    self.enter(state, loop, self.slice(node, chars, chars), node, level, out)
+                else:
+                    chars = loop.start
+                    number = self.slice(node, chars, loop.loop)
+                    if ends:
+                        self.add_dependent(Dependent(NULL, 0, PARTS * number, loop.loop), out)
+                    self.cache.put_slice(&out.tokens, number, NULL, 0)
+                    self.walk_tails(loop.to, number, level, out)
+        return self.beside(state, chars, node, level, out)
+
+    cdef int32_t n_below(self, int32_t node) noexcept:
+        """How many nodes are below one (-1: the root)."""
+        return <int32_t>(self.trie.nodes.at[node].skip if node >= 0 else self.trie.nodes.n) - node - 1
 
     cdef int beside(self, int32_t state, const uint8_t* chars, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that do not begin with one of these characters."""
+        """Add the tokens below a node that do not begin with one of these characters; all if there are none."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.at[node].depth if node >= 0 else 0
-        while i < end and not out.overflow:
-            if not chars[entry_of(nodes.at[i].byte)]:
+        cdef int32_t k, i, depth = nodes.at[node].depth if node >= 0 else 0
+        cdef Kids kids
+        self.trie.kids_of(node, &kids)
+        for k in range(kids.n):
+            if not (chars and chars[entry_of(kids.bytes[k])]) and stepped(self.states, state, kids.bytes[k]) != DEAD:
+                i = kids.nodes[k]
                 self.walk(state, nodes, i, nodes.at[i].skip, depth, level, out)
-            i = nodes.at[i].skip
+                if out.overflow:
+                    break
         return 0
 
     cdef int32_t slice(self, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
@@ -452,50 +460,55 @@ cdef class Matcher:
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
-        cdef int32_t top = nodes.at[node].depth if node >= 0 else 0, d, k, to, token
+        cdef int32_t top = nodes.at[node].depth if node >= 0 else 0, i, end, d, k, to, token, kid
         cdef int32_t outside = 0  # nodes before this one have left the loop before they got into it
         cdef const uint32_t* bits = self.cache.slice_bits[number]
         cdef List removed = List(NULL, 0, 0)
         cdef uint8_t leaves[256]
+        cdef Kids kids
         cdef Py_ssize_t visits = 0
         memset(leaves, 0, 256)
         self.note_leaving(loop.to, number, leaves)
+        self.trie.kids_of(node, &kids)
         path[top] = state
         try:
-            while i < end:
-                visits += 1
-                d = nodes.at[i].depth
-                to = stepped(states, path[d - 1], nodes.at[i].byte)
-                if d == top + 1 and not loop.loop[entry_of(nodes.at[i].byte)]:
-                    i = nodes.at[i].skip
-                    continue
-                if i >= outside and not loop.loop[entry_of(nodes.at[i].byte)]:
-                    outside = nodes.at[i].skip
-                if to == DEAD:
-                    if i >= outside:
-                        for k in range(nodes.token_first[i], nodes.token_first[nodes.at[i].skip]):
-                            token = nodes.order[k]
-                            if bits[token >> 5] >> (token & 31) & 1:
-                                push(&removed, token)
-                    i = nodes.at[i].skip
-                    continue
-                path[d] = to
-                if i >= outside and (
-                    self.joins(to, loop, nodes.at[i].byte)
-                    or self.is_free(to, loop, nodes.at[i].skip - i > self.large_, number, leaves)
+            for kid in range(kids.n):
+                i = kids.nodes[kid]
+                if not loop.loop[entry_of(kids.bytes[kid])] or self.joins(
+                    stepped(states, state, kids.bytes[kid]), loop, kids.bytes[kid]
                 ):
-                    i = nodes.at[i].skip
                     continue
-                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                    token = nodes.order[k]
-                    if not bits[token >> 5] >> (token & 31) & 1:
-                        self.cache.put(&out.tokens, token)
-                if states.states.flags[to] & DEPENDENT:
-                    self.add_dependent(Dependent(nodes, i, -1, NULL), out)
-                    if out.overflow:
-                        return 0
-                i += 1
+                end = nodes.at[i].skip
+                while i < end:
+                    visits += 1
+                    d = nodes.at[i].depth
+                    to = stepped(states, path[d - 1], nodes.at[i].byte)
+                    if i >= outside and not loop.loop[entry_of(nodes.at[i].byte)]:
+                        outside = nodes.at[i].skip
+                    if to == DEAD:
+                        if i >= outside:
+                            for k in range(nodes.token_first[i], nodes.token_first[nodes.at[i].skip]):
+                                token = nodes.order[k]
+                                if bits[token >> 5] >> (token & 31) & 1:
+                                    push(&removed, token)
+                        i = nodes.at[i].skip
+                        continue
+                    path[d] = to
+                    if i >= outside and (
+                        self.joins(to, loop, nodes.at[i].byte)
+                        or self.is_free(to, loop, nodes.at[i].skip - i > self.large_, number, leaves)
+                    ):
+                        i = nodes.at[i].skip
+                        continue
+                    for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                        token = nodes.order[k]
+                        if not bits[token >> 5] >> (token & 31) & 1:
+                            self.cache.put(&out.tokens, token)
+                    if states.states.flags[to] & DEPENDENT:
+                        self.add_dependent(Dependent(nodes, i, -1, NULL), out)
+                        if out.overflow:
+                            return 0
+                    i += 1
             states.spend(visits)
             self.cache.put_slice(&out.tokens, number, removed.items, removed.n)
         finally:
@@ -525,15 +538,21 @@ cdef class Matcher:
     ) except -1:
         """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
         cdef Loop* own
+        cdef const uint8_t* chars
         cdef int k
         if not look and not self.loops.is_known(state):
             return False
         own = self.loops.of(state)
-        if not own.found or own.to != state or not own.same or self.states.states.flags[state] & DEPENDENT:
+        chars = own.cover if own.cover else own.loop if own.found and own.to == state and own.same else NULL
+        if chars == NULL or self.states.states.flags[state] & DEPENDENT:
             return False
         for k in range(SET):
-            if loop.loop[k] and not own.loop[k]:
+            if loop.loop[k] and not chars[k]:
                 return False
+        if own.cover:
+            for k in range(256):
+                leaves[k] = leaves[k] or own.leaves[k]
+            return True
         self.note_leaving(state, number, leaves)
         return True
 
@@ -591,7 +610,7 @@ cdef class Matcher:
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.at[i].skip - i > self.large_ and not states.states.flags[to] & TAPED:
+            if whole and nodes.at[i].skip - i > min(self.large_, WIDE):
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break

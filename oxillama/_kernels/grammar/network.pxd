@@ -1,6 +1,6 @@
 """The recursive transition network of a grammar, as other kernels see it."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, uint8_t
 
 cdef enum:
     UNIT = 1 << 29     # a call of this plus u calls unit u, which may not be built yet
@@ -15,27 +15,36 @@ cdef struct Edges:
     int32_t* first
 
 
-cdef class Network:
-    cdef int32_t n_states, states_room, n_labels, labels_room, n_pieces
+cdef class Program:
+    cdef int32_t n_states, states_room
     cdef int32_t* flags
     cdef int32_t* least
     cdef int32_t* most
     cdef int32_t* slack
     cdef Edges bytes, tokens, calls, epsilon
-    cdef uint8_t* labels      # (labels, LABEL_BYTES)
-    cdef int32_t* unit_start  # start state by unit, -1: not built
-    cdef int32_t n_units, start
-    cdef object program
-    cdef dict label_numbers   # by their bits
+    cdef bytes label_bits     # of all labels, one after another
+    cdef readonly tuple token_sets
+    cdef readonly bint accepts_empty
+    cdef readonly object units
 
     cdef Edges* edges_of(self, int kind) noexcept
+    cdef int make_room(self, int32_t n, const int32_t* n_edges) except -1
+
+
+cdef class Network(Program):
+    cdef int32_t n_labels, labels_room, n_pieces
+    cdef uint8_t* labels      # (labels, LABEL_BYTES)
+    cdef int32_t* unit_start  # start state by unit, -1: not built
+    cdef int32_t n_units
+    cdef Program program
+    cdef dict label_numbers   # by their bits
+
     cdef int append(self, object piece, object unit) except -1
     cdef int catch_up(self) except -1
     cdef Py_ssize_t held(self) noexcept
     cdef int32_t unit_of(self, int32_t q) noexcept
     cdef int name_unit(self, int32_t unit, int32_t start) except -1
-    cdef int make_room(self, int32_t n, list edges) except -1
-    cdef int32_t take_label(self, const uint8_t* bits) except -1
+    cdef int32_t take_label(self, object bits) except -1
 
 
 cdef inline bint takes(const uint8_t* labels, int32_t label, uint8_t byte) noexcept:

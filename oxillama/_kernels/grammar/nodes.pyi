@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from oxillama.grammar.rules import Node
+from oxillama._kernels.grammar.node_types import Node
 
 INLINE_SIZE: int
 

@@ -4,13 +4,15 @@ from libc.stdint cimport int64_t
 
 from oxillama._kernels.grammar.dfa cimport Dfa
 
+from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text, Tokens
+
 cdef enum:
     INLINE = 16         # a rule used more than once and larger than this is called, not copied
     LARGE = 8           # states of a network that a character beyond ASCII makes, roughly
     MAX_DEPTH = 4_000   # of nodes inside each other
 
 INLINE_SIZE = INLINE
-cdef object NOTHING, NEVER
+cdef object NOTHING = Seq(()), NEVER = Alt(())
 
 
 def references(object node):
@@ -184,9 +186,3 @@ cdef bint matches_something(object node, object kind) except -1:
         needed = node.dfa.to_the_end(node.whole)[0]
         return needed is not None and (node.most is None or needed <= node.most)
     return (<Dfa>node).holds_text()
-
-
-# Below the functions: the package of the nodes asks for these while it is being imported.
-from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
-
-NOTHING, NEVER = Seq(()), Alt(())

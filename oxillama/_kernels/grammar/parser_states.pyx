@@ -34,16 +34,26 @@ cdef class ParserStates(Closure):
         Stacks.allow(self, work)
 
     cdef int mend(self, object error, int32_t state) except -1:
-        """Have the unit built that an operation came to, which begins anew; other errors get their place."""
+        """Have the unit built that an operation came to, which begins anew; other errors get their place.
+
+        What the unit calls before it reads anything is built with it, for the operation would come to that next.
+        """
+        cdef int32_t unit = self.missing
         try:
-            if not isinstance(error, NotBuilt):
-                raise error
-            self.program.units.build(self.missing)
-            self.catch_up()
-            self.allow(self.allowed)
+            while isinstance(error, NotBuilt):
+                self.program.units.build(self.missing)
+                self.catch_up()
+                try:
+                    self.begin()
+                    self.add(self.network.unit_start[unit], 0, OPEN)
+                    self.close()
+                    self.allow(self.allowed)
+                    return 0
+                except NotBuilt as next_one:
+                    error = next_one
+            raise error
         except GrammarError as found:
             raise self.located(found, state) from None
-        return 0
 
     # ------------------------------------------------------------------ for Python
 
@@ -55,7 +65,7 @@ cdef class ParserStates(Closure):
                 self.begin()
                 if self.accepts_empty:
                     self.made_flags = ACCEPTS
-                self.add(self.network.start, 0, BOTTOM)
+                self.add(0, 0, BOTTOM)  # state 0 is the start of the first piece
                 return self.finish()
             except (NotBuilt, GrammarError) as error:
                 self.mend(error, DEAD)

@@ -1,30 +1,25 @@
-"""Automata to arrays: the states that texts can pass through, numbered anew.
+"""Automata to programs: the states that texts can pass through, numbered anew.
 
 A state stays if its start leads to it and it leads to an end of its subnetwork. A state with nothing but one epsilon
 edge stands for the state that the edge leads to.
 """
 
-cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.edges cimport (
-    BYTES, CALLS, ENOUGH, EPSILON, KINDS, Edge, List, copy_by_callee, copy_by_target, free_edges,
+    BYTES, CALLS, ENOUGH, EPSILON, KINDS, Edge, List, copy_sorted, free_edges,
 )
-from oxillama._kernels.grammar.flags cimport flags_of
+from oxillama._kernels.grammar.flags cimport set_flags
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.network cimport UNIT
+from oxillama._kernels.grammar.network cimport LABEL_BYTES, UNIT, Edges, Program
 from oxillama._kernels.grammar.registers cimport ARGUMENT, FEWER, operation
 
-import numpy as np
 
-cnp.import_array()
-
-
-cdef dict pruned(Automata automata, list starts, list gates, bint accepts_empty):
-    """The arrays of a piece, by the names that `Program` has for them; None if no text passes.
+cdef Program pruned(Automata automata, list starts, list gates, bint accepts_empty):
+    """The program of finished automata; None if no text passes.
 
     Parameters
     ----------
@@ -32,7 +27,7 @@ cdef dict pruned(Automata automata, list starts, list gates, bint accepts_empty)
     starts : the start states of the subnetworks, of which the first is the piece's
     gates : of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may
         come)
-    accepts_empty : the arrays may be of a start that leads nowhere
+    accepts_empty : the program may be a start that leads nowhere
     """
     cdef Pruning work = Pruning.__new__(Pruning)
     work.begin(automata, starts, gates)
@@ -42,7 +37,7 @@ cdef dict pruned(Automata automata, list starts, list gates, bint accepts_empty)
     work.bound_marks()
     work.find_aliases()
     work.number_states()
-    return work.arrays()
+    return work.program()
 
 
 cdef class Pruning:
@@ -55,7 +50,7 @@ cdef class Pruning:
     cdef uint8_t* live      # whether the end of the subnetwork can be reached
     cdef uint8_t* counts    # whether x of x{m,n} can be read
     cdef uint8_t* gated     # whether the end of a `Distinct` is closed, as too few members are live
-    cdef int32_t* alias     # the state that stands for it
+    cdef int32_t* alias     # the state that stands for it; the block of these arrays begins here
     cdef int32_t* number    # the new number, -1: not reached
     cdef int32_t* order     # by new number
     cdef int32_t* todo
@@ -63,28 +58,18 @@ cdef class Pruning:
 
     def __dealloc__(self):
         free(self.start_of)
-        free(self.live)
-        free(self.counts)
-        free(self.gated)
         free(self.alias)
-        free(self.number)
-        free(self.order)
-        free(self.todo)
 
     cdef int begin(self, Automata of, list starts, list gates) except -1:
-        cdef Py_ssize_t room = 4 * (<Py_ssize_t>of.n + 1)
+        cdef Py_ssize_t room = <Py_ssize_t>of.n + 1
         cdef int32_t i
         self.of, self.gates, self.n_starts = of, gates, <int32_t>len(starts)
         self.start_of = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>self.n_starts + 1))
-        self.alias = <int32_t*>grown(NULL, room)
-        self.number = <int32_t*>grown(NULL, room)
-        self.order = <int32_t*>grown(NULL, room)
-        self.todo = <int32_t*>grown(NULL, room)
-        self.live = <uint8_t*>calloc(of.n + 1, 1)
-        self.counts = <uint8_t*>calloc(of.n + 1, 1)
-        self.gated = <uint8_t*>calloc(of.n + 1, 1)
-        if not (self.live and self.counts and self.gated):
-            raise MemoryError()
+        self.alias = <int32_t*>grown(NULL, (4 * 4 + 3) * room)
+        self.number, self.order, self.todo = self.alias + room, self.alias + 2 * room, self.alias + 3 * room
+        self.live = <uint8_t*>(self.alias + 4 * room)
+        self.counts, self.gated = self.live + room, self.live + 2 * room
+        memset(self.live, 0, 3 * room)
         for i in range(self.n_starts):
             self.start_of[i] = starts[i]
         return 0
@@ -94,17 +79,15 @@ cdef class Pruning:
     cdef int mark_live(self) except -1:
         cdef List[4] into   # edges by target
         cdef List callers   # calls by callee
-        cdef int32_t* callee_of = <int32_t*>malloc(4 * (<Py_ssize_t>self.of.n + 1))
+        cdef int32_t* callee_of = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>self.of.n + 1))
         cdef int32_t q, i, kind
         cdef Edge edge
         memset(into, 0, sizeof(into))
         memset(&callers, 0, sizeof(List))
         try:
-            if not callee_of:
-                raise MemoryError()
             for kind in range(KINDS):
-                copy_by_target(&self.of.edges[kind], &into[kind], self.of.n)
-            copy_by_callee(&self.of.edges[CALLS], &callers, self.n_starts)
+                copy_sorted(&self.of.edges[kind], &into[kind], self.of.n, False)
+            copy_sorted(&self.of.edges[CALLS], &callers, self.n_starts, True)
             for q in range(self.of.n):
                 callee_of[q] = -1
             for i in range(self.n_starts):
@@ -258,51 +241,40 @@ cdef class Pruning:
             self.order[self.n_kept] = q
             self.n_kept += 1
 
-    cdef dict arrays(self):
-        cdef int32_t n = self.n_kept, q, i, t, kind, what
+    cdef Program program(self):
+        """The states that stay, with their edges."""
+        cdef Program found = Program()
+        cdef int32_t q, i, t, kind, what
         cdef const List* edges
         cdef Edge edge
-        cdef cnp.ndarray rows, first
-        cdef int32_t* to
-        cdef int32_t* firsts
-        cdef bytearray final = bytearray(n)
-        cdef uint8_t* ends = final
-        cdef dict found = {}
+        cdef Edges* to
+        cdef int32_t[4] most
+        cdef bytearray final = bytearray(self.n_kept)
+        cdef uint8_t* is_final = final
         for kind in range(KINDS):
-            edges = &self.of.edges[kind]
-            first, rows, i = np.empty(n + 1, np.int32), np.empty((edges.n, 3), np.int32), 0
-            firsts, to = <int32_t*>cnp.PyArray_DATA(first), <int32_t*>cnp.PyArray_DATA(rows)
-            for q in range(n):
-                firsts[q] = i
-                for t in range(edges.first[self.order[q]], edges.first[self.order[q] + 1]):
+            most[kind] = self.of.edges[kind].n
+        found.make_room(self.n_kept, most)
+        found.n_states = self.n_kept
+        for i in range(self.n_kept):
+            q = self.order[i]
+            found.least[i], found.most[i], found.slack[i] = self.of.least[q], self.of.most[q], self.of.slack[q]
+            is_final[i] = self.of.final[q]
+        for kind in range(KINDS):
+            edges, to = &self.of.edges[kind], found.edges_of(kind)
+            for i in range(self.n_kept):
+                to.first[i], q = to.n, self.order[i]
+                for t in range(edges.first[q], edges.first[q + 1]):
                     edge = edges.items[t]
                     what = edge.what
                     if not self.is_passable(kind, &edge):
                         continue
                     if kind == CALLS:
                         what = self.number[self.start_of[what]] if what >= 0 else UNIT - 1 - what
-                    to[3 * i], to[3 * i + 1], to[3 * i + 2] = what, edge.op, self.number[self.alias[edge.target]]
-                    i += 1
-            firsts[n] = i
-            name = ("byte", "token", "calls", "epsilon")[kind]
-            found[name + "_first"] = first
-            found[name if kind >= CALLS else name + "_edges"] = rows[:i].copy()
-        found["least"] = self.column(self.of.least)
-        found["most"] = self.column(self.of.most)
-        found["slack"] = self.column(self.of.slack)
-        for i in range(n):
-            ends[i] = self.of.final[self.order[i]]
-        found["flags"] = flags_of(final, found["least"], found)
-        labels = b"".join([bits.to_bytes(32, "little") for bits in self.of.labels])
-        found["labels"] = np.frombuffer(labels, np.uint8).reshape(-1, 32)
-        found["start"] = 0
-        return found
-
-    cdef object column(self, const int32_t* of):
-        """What the states that stay have in an array."""
-        cdef cnp.ndarray found = np.empty(self.n_kept, np.int32)
-        cdef int32_t* to = <int32_t*>cnp.PyArray_DATA(found)
-        cdef int32_t i
-        for i in range(self.n_kept):
-            to[i] = of[self.order[i]]
+                    to.rows[3 * to.n], to.rows[3 * to.n + 1] = what, edge.op
+                    to.rows[3 * to.n + 2] = self.number[self.alias[edge.target]]
+                    to.n += 1
+            to.first[self.n_kept], to.room = to.n, to.n + 1
+            to.rows = <int32_t*>grown(to.rows, 12 * <Py_ssize_t>to.room)
+        set_flags(found, is_final)
+        found.label_bits = b"".join([bits.to_bytes(LABEL_BYTES, "little") for bits in self.of.labels])
         return found

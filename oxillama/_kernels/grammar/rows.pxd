@@ -47,6 +47,14 @@ cdef inline bint are_alike(const Rows* rows, int32_t state, uint8_t a, uint8_t b
     return columns[a] == columns[b]
 
 
+cdef inline int32_t last_alike(const Rows* rows, int32_t state, int32_t byte, int32_t most) noexcept:
+    """The last byte, up to ``most``, until which the same edges take all bytes from one on."""
+    cdef const uint8_t* columns = rows.columns + rows.rows[state].columns
+    while byte < most and columns[byte + 1] == columns[byte]:
+        byte += 1
+    return byte
+
+
 cdef int rows_alloc(Rows* rows) except -1
 cdef void rows_free(Rows* rows) noexcept
 cdef Py_ssize_t add_row(Rows* rows, int32_t state, Network net, const Item* items, int32_t n) except -1

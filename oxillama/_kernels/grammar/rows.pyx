@@ -102,23 +102,29 @@ cdef int32_t find_shape(Rows* rows, const uint8_t* labels) except -1:
 
 cdef int32_t write_columns(uint8_t* columns, const uint8_t* labels, const int32_t* found, int32_t n) noexcept:
     """Number the sets of bytes that the same labels take; returns how many there are, that of no label included."""
-    cdef int32_t i, k, n_taken, column, width = 1, before
+    cdef int32_t i, k, n_taken, n_touched, column, width = 1
     cdef uint8_t[256] taken
-    cdef int32_t[256] size, moved, number  # of a column: its bytes, those that a label takes, and where these go
+    cdef int32_t[256] size, moved, number, touched  # of a column: its bytes, those that a label takes, where these go
     memset(columns, 0, 256)
+    memset(moved, 0, 4 * 256)
     size[0] = 256  # with byte 255, which no label takes: so the column stays
     for i in range(n):
         n_taken = bytes_of(labels + LABEL_BYTES * found[i], taken)
-        memset(moved, 0, 4 * width)
+        n_touched = 0
         for k in range(n_taken):
-            moved[columns[taken[k]]] += 1
-        before = width
-        for column in range(before):
+            column = columns[taken[k]]
+            if moved[column] == 0:
+                touched[n_touched] = column
+                n_touched += 1
+            moved[column] += 1
+        for k in range(n_touched):
+            column = touched[k]
             number[column] = column
-            if 0 < moved[column] < size[column]:
+            if moved[column] < size[column]:
                 size[column] -= moved[column]
                 number[column], size[width] = width, moved[column]
                 width += 1
+            moved[column] = 0
         for k in range(n_taken):
             columns[taken[k]] = <uint8_t>number[columns[taken[k]]]
     return width

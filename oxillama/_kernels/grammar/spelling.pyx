@@ -5,7 +5,7 @@ A character may stand raw or escaped (RFC 8259, section 7), beyond the first 65,
 
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc, made
 from oxillama._kernels.grammar.memory cimport grown
@@ -13,8 +13,11 @@ from oxillama._kernels.grammar.memory cimport grown
 cdef enum:
     LAST_POINT = 0x10FFFF
     NONE = -1
-    UNITS = 4       # hexadecimal digits of a code unit
     MOST_SHORTS = 8
+    PAIR_BITS = 10      # of the second code unit of a pair
+    MIDDLE = 2          # the level of the digit in the middle of a code unit
+    UNIT_END = 3        # that of the last one
+    PAIR_MIDDLE = 5     # that of the second digit of a pair's second unit
 
 # What may stand raw between the quotes; lone surrogates have no UTF-8.
 cdef int32_t[4] RAW_FIRST = [0x20, 0x23, 0x5D, 0xE000]
@@ -22,9 +25,16 @@ cdef int32_t[4] RAW_LAST = [0x21, 0x5B, 0xD7FF, LAST_POINT]
 # Characters with an escape of their own, in the order of its letter.
 cdef int32_t[8] SHORT = [0x22, 0x2F, 0x5C, 0x08, 0x0C, 0x0A, 0x0D, 0x09]
 cdef int32_t[8] LETTER = [0x22, 0x2F, 0x5C, 0x62, 0x66, 0x6E, 0x72, 0x74]
-# Control characters without one.
-cdef int32_t[3] BARE_FIRST = [0x00, 0x0B, 0x0E]
-cdef int32_t[3] BARE_LAST = [0x07, 0x0B, 0x1F]
+# Characters that may be written by number, for each way: json.dumps never writes a printable one of ASCII so, and in
+# one way only control characters are that have no letter. In the order of their first code units.
+cdef int32_t[12] NUMBERED_FIRST = [0x00, 0x7F, 0x10000, 0xE000, 0x00, 0x10000, 0xE000, 1, 0x00, 0x0B, 0x0E, 1]
+cdef int32_t[12] NUMBERED_LAST = [0x1F, 0xD7FF, LAST_POINT, 0xFFFF, 0xD7FF, LAST_POINT, 0xFFFF, 0, 0x07, 0x0B, 0x1F, 0]
+# The position of a character is the 16 bits of its first code unit, then the 10 bits that the second one of a pair has
+# beside its leading ones. By level, the hexadecimal digits of a unit and the first two of a second one, which begins
+# with D and then C to F: the lowest bit of the digit in the position, its lowest value, and how many values it has.
+cdef int32_t[6] SHIFT = [22, 18, 14, 10, 10, 8]
+cdef int32_t[6] LOWEST = [0, 0, 0, 0, 13, 12]
+cdef int32_t[6] DIGITS = [16, 16, 16, 16, 1, 4]
 
 cpdef enum:
     # How characters may be written: in all ways of ``json.dumps``, with ``ensure_ascii`` or without; in every way
@@ -32,17 +42,6 @@ cpdef enum:
     DUMPED = 0
     EVERY_WAY = 1
     ONE_WAY = 2
-
-
-cdef struct Piece:
-    # Code units from ``first`` to ``last`` lead to the state ``where``; or to a pair's other half, -2 less the number
-    # of the list of these.
-    int32_t first, last, where
-
-
-cdef struct Pieces:
-    Piece* items
-    int32_t n, room
 
 
 cdef class Speller:
@@ -54,12 +53,9 @@ cdef class Speller:
     cdef int32_t n, room
     cdef int32_t ways
     cdef dict known         # states by what they take
-    cdef dict list_numbers  # lists of the other halves of pairs
-    cdef list lists
 
     def __cinit__(self, int32_t ways):
-        self.ways = ways
-        self.known, self.list_numbers, self.lists = {}, {}, []
+        self.ways, self.known = ways, {}
 
     def __dealloc__(self):
         free(self.arcs.items)
@@ -113,7 +109,7 @@ cdef class Speller:
     cdef int32_t escape(self, const Arc* arcs, int32_t n) except -2:
         """The state after a backslash; NONE if nothing can follow it."""
         cdef Arc[MOST_SHORTS + 1] shorts
-        cdef Pieces by_number = Pieces(NULL, 0, 0)
+        cdef Arcs numbered = Arcs(NULL, 0, 0)
         cdef int32_t i, k, n_shorts = 0, state, low, high
         cdef bytes key
         try:
@@ -124,111 +120,52 @@ cdef class Speller:
                     if arcs[i].first <= SHORT[k] <= arcs[i].last:
                         shorts[n_shorts] = Arc(LETTER[k], LETTER[k], arcs[i].target)
                         n_shorts += 1
-            for i in range(n):
-                if self.ways == EVERY_WAY:
-                    add_piece(&by_number, arcs[i].first, arcs[i].last, arcs[i].target)
-                elif self.ways == ONE_WAY:  # the control characters without a letter
-                    for k in range(3):
-                        low, high = max(arcs[i].first, BARE_FIRST[k]), min(arcs[i].last, BARE_LAST[k])
-                        if low <= high:
-                            add_piece(&by_number, low, high, arcs[i].target)
-                else:  # json.dumps never writes a printable ASCII character by its number
-                    if arcs[i].first <= 0x1F:
-                        add_piece(&by_number, arcs[i].first, min(arcs[i].last, 0x1F), arcs[i].target)
-                    if arcs[i].last >= 0x7F:
-                        add_piece(&by_number, max(arcs[i].first, 0x7F), arcs[i].last, arcs[i].target)
-            if n_shorts == 0 and by_number.n == 0:
+            for k in range(4 * self.ways, 4 * self.ways + 4):
+                for i in range(n):
+                    low, high = max(arcs[i].first, NUMBERED_FIRST[k]), min(arcs[i].last, NUMBERED_LAST[k])
+                    if low <= high < 0x10000:
+                        add_arc(&numbered, low << PAIR_BITS, ((high + 1) << PAIR_BITS) - 1, arcs[i].target)
+                    elif low <= high:  # a pair: its target is marked by a minus
+                        add_arc(&numbered, (0xD800 << PAIR_BITS) + low - 0x10000,
+                                (0xD800 << PAIR_BITS) + high - 0x10000, -1 - arcs[i].target)
+            if n_shorts == 0 and numbered.n == 0:
                 return NONE
-            key = b"e%d " % n_shorts + (<const uint8_t*>shorts)[:n_shorts * sizeof(Arc)] + bytes_of(&by_number)
+            key = b"e%d " % n_shorts + (<const uint8_t*>shorts)[:n_shorts * sizeof(Arc)] + bytes_of(&numbered)
             found = self.known.get(key)
             if found is not None:
                 return found
             state = self.known[key] = self.new()
-            if by_number.n:
-                k = self.units(&by_number)
-                if k != NONE:
-                    shorts[n_shorts] = Arc(0x75, 0x75, k)
-                    n_shorts += 1
+            if numbered.n:
+                shorts[n_shorts] = Arc(0x75, 0x75, self.digits(&numbered, 0))
+                n_shorts += 1
             self.finish(state, shorts, n_shorts)
             return state
         finally:
-            free(by_number.items)
+            free(numbered.items)
 
-    cdef int32_t units(self, const Pieces* points) except -2:
-        """The state before the digits of the code units that begin a character; NONE where there are none."""
-        cdef Pieces found = Pieces(NULL, 0, 0), halves = Pieces(NULL, 0, 0)
-        cdef int32_t i, a, b, start, end, end_of_first, target, unit = NONE   # of which the halves are being gathered
-        try:
-            for i in range(points.n):
-                a, b, target = points.items[i].first, points.items[i].last, points.items[i].where
-                if a <= 0xD7FF:
-                    add_piece(&found, a, min(b, 0xD7FF), target)
-                if b >= 0xE000 and a <= 0xFFFF:
-                    add_piece(&found, max(a, 0xE000), min(b, 0xFFFF), target)
-                if b < 0x10000:
-                    continue
-                a, b = max(a, 0x10000) - 0x10000, b - 0x10000
-                start, end = (a + 0x3FF) >> 10, ((b + 1) >> 10) - 1   # high surrogates of which all halves are in
-                if a >> 10 < start:
-                    end_of_first = min(b - ((a >> 10) << 10), 0x3FF)
-                    unit = self.half(&found, &halves, unit, a >> 10, a & 0x3FF, end_of_first, target)
-                if start <= end:
-                    unit = self.half(&found, &halves, unit, NONE, 0, 0, 0)
-                    add_piece(&halves, 0xDC00, 0xDFFF, target)
-                    add_piece(&found, 0xD800 + start, 0xD800 + end, -2 - self.list_number(&halves))
-                    halves.n = 0
-                if b >> 10 > end and b >> 10 >= start:
-                    unit = self.half(&found, &halves, unit, b >> 10, 0, b & 0x3FF, target)
-            self.half(&found, &halves, unit, NONE, 0, 0, 0)
-            sort_pieces(&found)
-            return self.digits(found.items, found.n, UNITS) if found.n else NONE
-        finally:
-            free(found.items)
-            free(halves.items)
-
-    cdef int32_t half(self, Pieces* found, Pieces* halves, int32_t old, int32_t unit, int32_t low, int32_t high,
-                      int32_t target) except -2:
-        """Note the other halves of a high surrogate; those of the one before are done if it is another."""
-        if old != NONE and old != unit:
-            add_piece(found, 0xD800 + old, 0xD800 + old, -2 - self.list_number(halves))
-            halves.n = 0
-        if unit != NONE:
-            add_piece(halves, 0xDC00 + low, 0xDC00 + high, target)
-        return unit
-
-    cdef int32_t list_number(self, const Pieces* pieces) except -1:
-        cdef bytes key = bytes_of(pieces)
-        found = self.list_numbers.get(key)
-        if found is None:
-            found = self.list_numbers[key] = len(self.lists)
-            self.lists.append(key)
-        return found
-
-    cdef int32_t digits(self, const Piece* pieces, int32_t n, int32_t left) except -1:
-        """The state before the last ``left`` hexadecimal digits of a code unit."""
-        cdef bytes key = b"d%d " % left + (<const uint8_t*>pieces)[:n * sizeof(Piece)]
-        cdef int32_t size = 1 << 4 * (left - 1), digit, i, low, high, state, k, n_arcs = 0
+    cdef int32_t digits(self, const Arcs* positions, int32_t level) except -1:
+        """The state before a digit of characters with these positions, whose bits before it are left out."""
+        cdef bytes key = b"d%d " % level + bytes_of(positions)
+        cdef int32_t digit, i, low, high, state, k, n_arcs = 0
         cdef int32_t[16] target
         cdef Arc[22] arcs
-        cdef Pieces inside = Pieces(NULL, 0, 0)
+        cdef Arcs inside = Arcs(NULL, 0, 0)
+        cdef const Arc* one
         known = self.known.get(key)
         if known is not None:
             return known
         state = self.known[key] = self.new()
+        memset(target, 0xFF, sizeof(target))  # NONE
         try:
-            for digit in range(16):
-                low, high = digit * size, (digit + 1) * size - 1
+            for digit in range(DIGITS[level]):
+                low, high = digit << SHIFT[level], ((digit + 1) << SHIFT[level]) - 1
                 inside.n = 0
-                for i in range(n):
-                    if pieces[i].first <= high and pieces[i].last >= low:
-                        add_piece(&inside, max(pieces[i].first, low) - low, min(pieces[i].last, high) - low,
-                                  pieces[i].where)
-                if inside.n == 0:
-                    target[digit] = NONE
-                elif left > 1:
-                    target[digit] = self.digits(inside.items, inside.n, left - 1)
-                else:
-                    target[digit] = self.after_unit(inside.items[0].where)
+                for i in range(positions.n):
+                    one = &positions.items[i]
+                    if one.first <= high and one.last >= low:
+                        add_arc(&inside, max(one.first, low) - low, min(one.last, high) - low, one.target)
+                if inside.n:
+                    target[LOWEST[level] + digit] = self.after_digit(&inside, level)
         finally:
             free(inside.items)
         for k in range(22):  # 0 to 9, A to F, a to f
@@ -240,22 +177,29 @@ cdef class Speller:
         self.finish(state, arcs, n_arcs)
         return state
 
-    cdef int32_t after_unit(self, int32_t where) except -1:
-        """Where a code unit leads: on, or to the other half of a pair."""
-        cdef int32_t slash, letter
-        cdef bytes halves
+    cdef int32_t after_digit(self, Arcs* positions, int32_t level) except -1:
+        """The state after the digit of a level."""
+        cdef int32_t slash, letter, i
+        cdef bytes key
         cdef Arc arc
-        if where >= 0:
-            return where
-        found = self.known.get(where)
+        if level == PAIR_MIDDLE:  # what is left is as in the middle of any unit
+            for i in range(positions.n):
+                arc = positions.items[i]
+                positions.items[i] = Arc(arc.first << PAIR_BITS, ((arc.last + 1) << PAIR_BITS) - 1, -1 - arc.target)
+            return self.digits(positions, MIDDLE)
+        if level != UNIT_END:
+            return self.digits(positions, level + 1)
+        if positions.items[0].target >= 0:  # no pair
+            return positions.items[0].target
+        key = b"p" + bytes_of(positions)
+        found = self.known.get(key)
         if found is not None:
             return found
-        slash = self.known[where] = self.new()
+        slash = self.known[key] = self.new()
         letter = self.new()
         arc = Arc(0x5C, 0x5C, letter)
         self.finish(slash, &arc, 1)
-        halves = self.lists[-2 - where]
-        arc = Arc(0x75, 0x75, self.digits(<const Piece*><const uint8_t*>halves, len(halves) // sizeof(Piece), UNITS))
+        arc = Arc(0x75, 0x75, self.digits(positions, level + 1))
         self.finish(letter, &arc, 1)
         return slash
 
@@ -286,37 +230,8 @@ cdef class Speller:
             free(ends)
 
 
-cdef int add_piece(Pieces* pieces, int32_t first, int32_t last, int32_t where) except -1:
-    """Append a piece, or lengthen the last one."""
-    cdef Piece* old
-    if pieces.n:
-        old = &pieces.items[pieces.n - 1]
-        if old.where == where and old.last + 1 == first:
-            old.last = last
-            return 0
-    if pieces.n == pieces.room:
-        pieces.room = max(16, 2 * pieces.room)
-        pieces.items = <Piece*>grown(pieces.items, <Py_ssize_t>pieces.room * sizeof(Piece))
-    pieces.items[pieces.n] = Piece(first, last, where)
-    pieces.n += 1
-    return 0
-
-
-cdef int sort_pieces(Pieces* pieces) noexcept:
-    """By the first code unit. Two ascending runs at most are out of order: surrogates come behind all others."""
-    cdef int32_t i, k
-    cdef Piece one
-    for i in range(1, pieces.n):
-        one, k = pieces.items[i], i
-        while k > 0 and pieces.items[k - 1].first > one.first:
-            pieces.items[k] = pieces.items[k - 1]
-            k -= 1
-        pieces.items[k] = one
-    return 0
-
-
-cdef bytes bytes_of(const Pieces* pieces):
-    return (<const uint8_t*>pieces.items)[:pieces.n * sizeof(Piece)] if pieces.n else b""
+cdef bytes bytes_of(const Arcs* arcs):
+    return (<const uint8_t*>arcs.items)[:arcs.n * sizeof(Arc)] if arcs.n else b""
 
 
 def spell(Dfa dfa not None, int ways=DUMPED):

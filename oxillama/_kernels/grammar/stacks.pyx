@@ -33,7 +33,7 @@ cdef class Stacks:
 
     Parameters
     ----------
-    program : oxillama.grammar.program.Program
+    program : Program
     limit : bytes of memory beyond which GrammarError is raised, at most 2**32
     budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
         an edge followed, a trie node visited, or 64 words of a mask added to another.

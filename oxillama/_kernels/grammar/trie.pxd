@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     UPTO = 24  # a slice keeps masks of tokens of up to so many characters
+    WIDE = 256  # nodes below one whose kids are kept
 
 cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
     BEYOND_ASCII = 128  # all others, but perhaps those of the next entry
@@ -32,6 +33,15 @@ cdef struct Nodes:
     int32_t* order
 
 
+cdef struct Kids:
+    # The nodes one byte below a node, and these bytes.
+    int32_t n
+    const int32_t* nodes
+    const uint8_t* bytes
+    int32_t[256] own_nodes  # of a node for which they are not kept
+    uint8_t[256] own_bytes
+
+
 cdef struct Key:
     uint64_t head     # the first eight bytes
     const uint8_t* text
@@ -53,6 +63,11 @@ cdef class Trie:
     cdef int32_t n_long
     cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
     cdef int32_t byte_first[257]
+    cdef int32_t* wide       # nodes with more than WIDE below them, in order; the first one, -1, is the root
+    cdef int32_t* kid_first  # (wide + 1): where the nodes one byte below each begin
+    cdef int32_t* kid_nodes
+    cdef uint8_t* kid_bytes
+    cdef int32_t n_wide
     cdef object joined
     cdef dict slices
     cdef Slice valid         # the tokens of characters, the last of which may be incomplete
@@ -60,6 +75,8 @@ cdef class Trie:
 
     cdef int note_characters(self) except -1
     cdef int sort_by_byte(self) except -1
+    cdef int find_wide(self) except -1
+    cdef void kids_of(self, int32_t node, Kids* kids) noexcept
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
     cdef Py_ssize_t slice_bytes(self) except -1
 

@@ -79,6 +79,7 @@ cdef class Trie:
             free(keys)
         self.note_characters()
         self.sort_by_byte()
+        self.find_wide()
         memset(all_chars, 1, SET)
         valid = Slice.__new__(Slice)
         valid.build(self, -1, all_chars, all_chars)
@@ -91,6 +92,10 @@ cdef class Trie:
         free(self.chars)
         free(self.long_tokens)
         free(self.with_byte)
+        free(self.wide)
+        free(self.kid_first)
+        free(self.kid_nodes)
+        free(self.kid_bytes)
 
     cdef int note_characters(self) except -1:
         """Count the characters of all tokens."""
@@ -128,6 +133,44 @@ cdef class Trie:
             self.byte_first[k] = self.byte_first[k - 1]
         self.byte_first[0] = 0
         return 0
+
+    cdef int find_wide(self) except -1:
+        """Keep the kids of the root and of nodes with many below them: kids of theirs are far apart in memory."""
+        cdef int32_t i, n = 0
+        cdef Kids kids
+        for i in range(-1, <int32_t>self.nodes.n):
+            if i < 0 or self.nodes.at[i].skip - i > WIDE:
+                self.kids_of(i, &kids)
+                self.wide = <int32_t*>grown(self.wide, 4 * (<Py_ssize_t>self.n_wide + 1))
+                self.kid_first = <int32_t*>grown(self.kid_first, 4 * (<Py_ssize_t>self.n_wide + 2))
+                self.kid_nodes = <int32_t*>grown(self.kid_nodes, 4 * (<Py_ssize_t>n + 256))
+                self.kid_bytes = <uint8_t*>grown(self.kid_bytes, n + 256)
+                memcpy(self.kid_nodes + n, kids.nodes, 4 * kids.n)
+                memcpy(self.kid_bytes + n, kids.bytes, kids.n)
+                self.wide[self.n_wide], self.kid_first[self.n_wide] = i, n
+                n += kids.n
+                self.kid_first[self.n_wide + 1] = n
+                self.n_wide += 1
+        return 0
+
+    cdef void kids_of(self, int32_t node, Kids* kids) noexcept:
+        cdef int32_t low = 0, high = self.n_wide, middle, i = node + 1
+        cdef int32_t end = self.nodes.at[node].skip if node >= 0 else <int32_t>self.nodes.n
+        while low < high:
+            middle = (low + high) >> 1
+            if self.wide[middle] < node:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self.n_wide and self.wide[low] == node:
+            kids.n = self.kid_first[low + 1] - self.kid_first[low]
+            kids.nodes, kids.bytes = self.kid_nodes + self.kid_first[low], self.kid_bytes + self.kid_first[low]
+            return
+        kids.n, kids.nodes, kids.bytes = 0, kids.own_nodes, kids.own_bytes
+        while i < end:
+            kids.own_nodes[kids.n], kids.own_bytes[kids.n] = i, self.nodes.at[i].byte
+            kids.n += 1
+            i = self.nodes.at[i].skip
 
     @property
     def n_nodes(self):

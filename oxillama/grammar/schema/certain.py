@@ -7,15 +7,15 @@ it. All others are written at once, and what cannot be enforced is an error ther
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
-from oxillama.grammar.schema.conditions import TYPES, exact
+from oxillama.grammar.schema.conditions import TYPES, Condition, exact
 from oxillama.grammar.schema.formats import FORMATS, UNENFORCEABLE, format_node
-from oxillama.grammar.schema.keywords import MAX_COUNT, TYPE_NAMES, Keywords, Place
+from oxillama.grammar.schema.keywords import MAX_COUNT, Keywords, Place, type_names
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
 
 MAX_DEPTH = 40  # schemas applied to one value within each other
@@ -68,6 +68,12 @@ class Certainty:
         self.known: dict[int, Certain | None] = {}
         self.needs: dict[str, Node] = {}
         self.depth = 0
+        self.by_kind = {
+            "number": self.number,
+            "string": self.string,
+            "array": self.array,
+            "object": self.object,
+        }
 
     def of(self, schema: Schema) -> Certain | None:
         """What is certain of a schema; None where it has to be written. GrammarError as for writing it."""
@@ -77,14 +83,13 @@ class Certainty:
             self.depth += 1
             found = self.known[number] = self.find(schema) if self.depth <= MAX_DEPTH else None
             self.depth -= 1
-            if found is not None and found.needs != ANYHOW:
+            if found is not None and found.needs is not ANYHOW:
                 self.needs[key(schema)] = found.needs
         return self.known[number]
 
     def find(self, schema: Schema) -> Certain | None:
-        value = schema.value
-        if not isinstance(value, (dict, Mapping)):
-            return SCALARS if value is True else None
+        if isinstance(schema.value, bool):
+            return SCALARS if schema.value else None
         if schema.resource.dynamic:
             return None
         words = schema.words - WITHOUT_MEANING
@@ -92,44 +97,52 @@ class Certainty:
         if "$ref" in words:
             if len(words) > 1 and not schema.dialect.ref_hides_siblings:
                 return None
-            return self.same_value([self.keywords.target(place, "$ref").what], all_of=True)
+            return self.same_value([self.keywords.target(place, "$ref")], all_of=True)
         if KNOWN.issuperset(words):
             return self.simple(place, words)
         if len(words) > 1 or COMBINATIONS.isdisjoint(words):
             return None
         (word,) = words
-        subs = [sub.what for sub in place.subs(word)]
-        if (word == "allOf" and len(subs) > 1) or (word == "oneOf" and not _of_different_types(subs)):
-            return None
-        return self.same_value(subs, all_of=word == "allOf")
+        subs = place.subs(word)
+        if word == "allOf":
+            subs = [sub for sub in subs if not sub.always] or subs[:1]
+            return self.same_value(subs, all_of=True) if len(subs) == 1 else None
+        if word == "oneOf":
+            schemas = [sub.what for sub in subs if isinstance(sub.what, Schema)]
+            kinds = [kind for schema in schemas for kind in self.keywords.kinds(schema)]
+            if len(set(kinds)) < len(kinds):
+                return None
+        return self.same_value(subs, all_of=False)
 
-    def same_value(self, schemas: Sequence[object], all_of: bool) -> Certain | None:
+    def same_value(self, conditions: Sequence[Condition], all_of: bool) -> Certain | None:
         """Of a schema that applies others to the same value, and says nothing else."""
         below: list[Schema] = []
-        for schema in schemas:
-            found = self.of(schema) if isinstance(schema, Schema) else None
+        needs: list[Node] = []
+        for condition in conditions:
+            assert isinstance(condition.what, Schema)
+            found = self.of(condition.what)
             if found is None:
                 return None
             below += found.below
-        needs = [Ref(key(schema)) for schema in schemas if isinstance(schema, Schema)]
+            needs.append(Ref(key(condition.what)))
         return Certain(tuple(below), needs[0] if all_of else Alt(tuple(needs)))
 
     def simple(self, place: Place, words: frozenset[str]) -> Certain | None:
-        types = place.get("type") if "type" in words else TYPES
-        named = types if isinstance(types, (list, tuple)) else (types,)
-        if not named or not all(isinstance(kind, str) and kind in TYPE_NAMES for kind in named):
+        named = type_names(place.get("type")) if "type" in words else TYPES
+        if named is None:
             return None
         if len(words) == 1 and "type" in words:
             return SCALARS
-        kinds = {"number" if kind == "integer" else str(kind) for kind in named}
+        kinds = {"number" if kind == "integer" else kind for kind in named}
         if not VALUES.isdisjoint(words):
             return SCALARS if len(words - {"type"}) == 1 and _few_scalars(place, set(named)) else None
         below: tuple[Schema, ...] = ()
         needs: list[Node] = []
         for kind, group in SIMPLE.items():
-            if words.isdisjoint(group):
+            own = words & group
+            if not own:
                 continue
-            found = self.of_kind(kind, place, words & group)
+            found = self.by_kind[kind](place, own)
             if found is None:
                 return None
             if kind in kinds:
@@ -137,14 +150,6 @@ class Certainty:
                 needs.append(found.needs)
         scalar = not kinds <= {"array", "object"} or len(needs) < len(kinds)
         return Certain(below, ANYHOW if scalar else needs[0] if len(needs) == 1 else Alt(tuple(needs)))
-
-    def of_kind(self, kind: str, place: Place, words: frozenset[str]) -> Certain | None:
-        """What is certain of the keywords for values of one type."""
-        if kind == "string":
-            return self.string(place, words)
-        if kind == "object":
-            return self.object(place, words)
-        return self.array(place, words) if kind == "array" else self.number(place, words)
 
     # ----------------------------------------------------------------- types
 
@@ -180,24 +185,22 @@ class Certainty:
             return None
         if "items" not in words:
             return SCALARS
-        if not isinstance(place.get("items"), (bool, Mapping)) or place.get("items") is False:
+        if not isinstance(place.get("items"), (bool, dict)) or place.get("items") is False:
             return None
-        items = place.sub("items").what
-        assert isinstance(items, Schema)
+        items = place.below("items")
         some = "minItems" in words and place.count("minItems")
         return Certain((items,), Ref(key(items)) if some else ANYHOW)
 
     def object(self, place: Place, words: frozenset[str]) -> Certain | None:
         below: dict[str, Schema] = {}
         for name in place.mapping("properties"):
-            sub = place.schema.below.get(("properties", name)) or place.sub("properties", name).what
-            if not isinstance(sub, Schema) or sub.value is False:
+            sub = place.below("properties", name)
+            if sub.value is False:
                 return None
             below[name] = sub
         others: Schema | None = None
         if "additionalProperties" in words:
-            what = place.sub("additionalProperties").what
-            others = what if isinstance(what, Schema) else None
+            others = place.below("additionalProperties")
         needs: list[Node] = []
         for name in place.strings("required", place.get("required")) if "required" in words else ():
             schema = below.get(name, others)
@@ -206,7 +209,7 @@ class Certainty:
             if schema is not None:
                 needs.append(Ref(key(schema)))
         found = [*below.values(), *([others] if others is not None and others.value is not False else ())]
-        return Certain(tuple(found), Seq(tuple(needs)))
+        return Certain(tuple(found), Seq(tuple(needs)) if needs else ANYHOW)
 
 
 def _in_order(place: Place, words: frozenset[str], least: str, most: str) -> bool:
@@ -234,7 +237,7 @@ def _few_scalars(place: Place, kinds: set[str]) -> bool:
     """Whether the values of `enum` or `const` are scalars, of which some have the type."""
     values = [place.get("const")] if place.has("const") else place.get("enum")
     return (
-        isinstance(values, (list, tuple))
+        isinstance(values, list)
         and all(map(_is_scalar, values))
         and any(kind in kinds for value in values for kind in _kinds(value))
     )
@@ -254,20 +257,3 @@ def _kinds(value: object) -> Iterator[str]:
         yield "null" if value is None else "boolean"
     else:
         yield from ("number", "integer") if isinstance(value, int) else ("number",)
-
-
-def _of_different_types(schemas: Sequence[object]) -> bool:
-    """Whether no value can meet two of these, for they say types and share none."""
-    seen: set[str] = set()
-    for schema in schemas:
-        value = schema.value if isinstance(schema, Schema) else None
-        types = (
-            value.get("type") if isinstance(value, (dict, Mapping)) and isinstance(schema, Schema) else None
-        )
-        if not isinstance(types, str) or (isinstance(schema, Schema) and not schema.has("type")):
-            return False
-        kind = "number" if types == "integer" else types
-        if kind in seen or (isinstance(value, (dict, Mapping)) and "$ref" in value):
-            return False
-        seen.add(kind)
-    return True

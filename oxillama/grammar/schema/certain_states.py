@@ -16,7 +16,7 @@ from math import prod
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
 from oxillama.grammar.schema.arrays import Arrays
-from oxillama.grammar.schema.certain import is_text
+from oxillama.grammar.schema.certain import ANYHOW, is_text
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
 from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.formulas import TOP, Box
@@ -32,7 +32,6 @@ MAX_MEMBERS = 64  # names of such an object
 MAX_REMAINDERS = 100  # that a number is told by
 MAX_NUMBER = 10**12  # of a bound
 MAX_PLACES = 10**6  # ... and of its denominator
-ANYHOW = Seq(())  # met by some value whatever else is met
 NEVER = Alt(())
 
 
@@ -71,7 +70,7 @@ class CertainStates:
                 if needs is None:
                     return None
                 ways.append(needs)
-        return Found(tuple(self.below), ANYHOW if ANYHOW in ways else Alt(tuple(dict.fromkeys(ways))))
+        return Found(tuple(self.below), _any(ways))
 
     def box(self, box: Box) -> Node | None:
         """What a box needs; None where that is not seen."""
@@ -157,7 +156,7 @@ class CertainStates:
                 return None
             needs.append(_any([self.meets(state) for state, _ in existing.ways]) if existing else NEVER)
         elif text.least:
-            if unknown != ANYHOW and len(text.known) > text.n_required:
+            if unknown is not ANYHOW and len(text.known) > text.n_required:
                 return None
             needs.append(unknown)
         elif box.least and not box.required:
@@ -169,14 +168,16 @@ class CertainStates:
 
 def _all(needs: Iterable[Node]) -> Node:
     """All of these."""
-    found = tuple(dict.fromkeys([one for one in needs if one != ANYHOW]))
-    return found[0] if len(found) == 1 else Seq(found)
+    found = tuple(dict.fromkeys([one for one in needs if one is not ANYHOW]))
+    return found[0] if len(found) == 1 else Seq(found) if found else ANYHOW
 
 
 def _any(needs: Iterable[Node]) -> Node:
     """Any of these."""
-    found = tuple(dict.fromkeys(needs))
-    return ANYHOW if ANYHOW in found else Alt(found)
+    found = tuple(needs)
+    if any(one is ANYHOW for one in found):
+        return ANYHOW
+    return found[0] if len(found) == 1 else Alt(tuple(dict.fromkeys(found)))
 
 
 def _has_strings(box: Strings) -> bool:

@@ -7,10 +7,8 @@ array or an object are described by states, and a state is what becomes one rule
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
-from operator import attrgetter
 from typing import NamedTuple
 
 from oxillama.config.checks import shown
@@ -19,6 +17,7 @@ from oxillama.grammar.schema.dialects import UNDECLARED
 from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope, entered
 
 MAX_EXPONENT = 400  # of a number in a schema
+LIMIT = 10**MAX_EXPONENT
 
 
 class Choice(NamedTuple):
@@ -27,46 +26,65 @@ class Choice(NamedTuple):
     options: tuple[Condition, ...]
 
 
-class Condition(NamedTuple):
+class Condition(str):
     """A schema (in a dynamic scope) or a choice that holds, or does not if ``positive`` is false.
 
-    ``key`` orders conditions the same way in every run; that of a negative one ends in "!".
+    As a text it is the key that tells the conditions of a compilation apart, and orders them the same way in
+    every run; that of a negative one ends in "!".
+
+    Attributes
+    ----------
+    always : whether every value meets it (True) or none (False), as far as is seen at once; else None.
     """
 
+    __slots__ = ("_opposite", "always", "positive", "scope", "what")
     what: Schema | Choice
     scope: Scope
     positive: bool
-    key: str
+    always: bool | None
+    _opposite: Condition | None
+
+    def __new__(cls, key: str, what: Schema | Choice, scope: Scope, positive: bool = True) -> Condition:
+        made = str.__new__(cls, key)
+        made.what, made.scope, made.positive, made._opposite, made.always = what, scope, positive, None, None
+        if isinstance(what, Schema) and not what.words:
+            made.always = (what.value is not False) is positive
+        return made
 
     def negated(self) -> Condition:
         """The opposite."""
-        key = self.key + "!" if self.positive else self.key[:-1]
-        return Condition(self.what, self.scope, not self.positive, key)
+        if self._opposite is None:
+            key = self + "!" if self.positive else self[:-1]
+            self._opposite = Condition(key, self.what, self.scope, not self.positive)
+            self._opposite._opposite = self
+        return self._opposite
 
 
-_KEY = attrgetter("key")
 State = frozenset[Condition]
 ANYTHING: State = frozenset()
-_FALSE = Schema(False, "#", Resource("oxillama:false"), UNDECLARED, 0)
-FALSE = Condition(_FALSE, NO_SCOPE, True, "0")
+_FALSE = Schema(False, frozenset(), "#", Resource("oxillama:false"), UNDECLARED, 0)
+FALSE = Condition("0", _FALSE, NO_SCOPE)
 NOTHING: State = frozenset({FALSE})
 
 
 def of_schema(schema: Schema, scope: Scope) -> Condition:
     """That a schema holds, met from a schema of this scope."""
-    if schema.value is False:
-        return FALSE
-    if not scope and not schema.resource.dynamic:
-        return Condition(schema, scope, True, f"{schema.serial:06d}")
-    inside = entered(scope, schema)
-    places = "".join(sorted(f",{name}@{s.serial}" for name, s in inside))
-    return Condition(schema, inside, True, f"{schema.serial:06d}{places}")
+    if scope or schema.resource.dynamic:
+        inside = entered(scope, schema)
+        places = "".join(sorted(f",{name}@{s.serial}" for name, s in inside))
+        return Condition(f"{schema.serial:06d}{places}", schema, inside)
+    if schema.holds is None:
+        schema.holds = FALSE if schema.value is False else Condition(f"{schema.serial:06d}", schema, NO_SCOPE)
+    found: Condition = schema.holds
+    return found
 
 
 def state_of(*conditions: Condition) -> State:
     """The state of these conditions, less those that every value meets."""
-    state = frozenset(c for c in conditions if not _is_trivial(c))
-    return NOTHING if any(_is_false(c) for c in state) else state
+    known = [c.always for c in conditions]
+    if False in known:
+        return NOTHING
+    return frozenset([c for c in conditions if not c.always] if True in known else conditions)
 
 
 def both(a: State, b: State) -> State:
@@ -81,13 +99,12 @@ def both(a: State, b: State) -> State:
 
 def any_of(options: list[Condition]) -> State:
     """That at least one of these holds."""
-    if any(_is_trivial(c) for c in options):
+    if any(c.always for c in options):
         return ANYTHING
-    useful = tuple(sorted({c for c in options if not _is_false(c)}, key=_KEY))
+    useful = tuple(sorted({c for c in options if c.always is None}))
     if len(useful) <= 1:
-        return state_of(*useful) if useful else NOTHING
-    key = "|".join(map(_KEY, useful))
-    return frozenset({Condition(Choice(useful), NO_SCOPE, True, f"({key})")})
+        return frozenset(useful) if useful else NOTHING
+    return frozenset({Condition(f"({'|'.join(useful)})", Choice(useful), NO_SCOPE)})
 
 
 def not_all(state: State) -> State:
@@ -97,21 +114,7 @@ def not_all(state: State) -> State:
 
 def ordered(state: State) -> list[Condition]:
     """The conditions in an order that does not depend on hashes."""
-    return sorted(state, key=_KEY)
-
-
-def _is_trivial(c: Condition) -> bool:
-    if isinstance(c.what, Choice):
-        return False
-    value = c.what.value
-    return (value is True or value == {}) if c.positive else value is False
-
-
-def _is_false(c: Condition) -> bool:
-    if isinstance(c.what, Choice):
-        return False
-    value = c.what.value
-    return value is False if c.positive else (value is True or value == {})
+    return sorted(state)
 
 
 # --------------------------------------------------------------------------- JSON values
@@ -129,9 +132,9 @@ def json_type(value: object, path: str) -> str:
         return "number"
     if isinstance(value, str):
         return "string"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return "array"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return "object"
     raise GrammarError(f"{path}: expected a JSON value, got {type(value).__name__}")
 
@@ -146,7 +149,7 @@ def exact(value: object, path: str) -> Fraction:
             raise GrammarError(f"{path}: expected a finite number, got {value}")
         if abs(number.adjusted()) > MAX_EXPONENT or len(number.as_tuple().digits) > MAX_EXPONENT:
             raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits, got {value:.20}")
-    elif abs(number) >= 10**MAX_EXPONENT:
+    elif abs(number) >= LIMIT:
         raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits")
     return Fraction(number)
 
@@ -156,9 +159,9 @@ def canonical(value: object, path: str) -> str:
     kind = json_type(value, path)
     if kind == "number":
         return str(exact(value, path))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         items = sorted((json.dumps(str(k)), canonical(v, path)) for k, v in value.items())
         return "{" + ",".join(f"{k}:{v}" for k, v in items) + "}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return "[" + ",".join(canonical(one, path) for one in value) + "]"
     return json.dumps(value)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oxillama.grammar.rules import Alt, Node, Text
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(NamedTuple):
     """One of these texts, which are all of one type of values: ``every`` lists the type's."""
 
     texts: tuple[str, ...]

@@ -110,8 +110,10 @@ def standard_dialect(uri: str) -> Dialect | None:
     return _BY_NAME.get(rest.removesuffix("/schema")) if rest != "schema" else _BY_NAME["draft/2020-12"]
 
 
-def custom_dialect(uri: str, meta: object) -> Dialect:
+def custom_dialect(uri: str, meta: object, path: str) -> Dialect:
     """The dialect of a meta-schema of the user's: that of its own `$schema`, less what it leaves out.
+
+    ``path`` is that of the schema that declares it.
 
     Raises
     ------
@@ -119,7 +121,7 @@ def custom_dialect(uri: str, meta: object) -> Dialect:
     """
     base = standard_dialect(str(meta.get("$schema", ""))) if isinstance(meta, Mapping) else None
     if base is None:
-        raise GrammarError(f"$schema: {uri!r} is not the meta-schema of a known draft")
+        raise GrammarError(f"{path}/$schema: {uri!r} is not the meta-schema of a known draft")
     assert isinstance(meta, Mapping)
     vocabularies = meta.get("$vocabulary")
     if not isinstance(vocabularies, Mapping):
@@ -127,7 +129,7 @@ def custom_dialect(uri: str, meta: object) -> Dialect:
     names = {str(name).rpartition("/vocab/")[2] for name in vocabularies}
     for name, required in vocabularies.items():
         if required and str(name).rpartition("/vocab/")[2] not in _KNOWN_VOCABULARIES:
-            raise GrammarError(f"$schema: {uri!r} requires the unknown vocabulary {name!r}")
+            raise GrammarError(f"{path}/$schema: {uri!r} requires the unknown vocabulary {name!r}")
     keywords = base.keywords
     if "validation" not in names:
         keywords -= _VALIDATION

@@ -8,7 +8,9 @@ on (another item, another property of any name) are written as everywhere, and a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from oxillama.errors import GrammarError
@@ -72,19 +74,20 @@ class _Items:
 
     Attributes
     ----------
-    names : the rules made so far for values that are written in one way, by what they meet.
+    names : the rules made so far: for values that are written in one way by what they meet, and for
+        arrays whose items differ, by their box and whether each is written in one way.
     """
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
-        self.names: dict[State, str] = {}
+        self.names: dict[State | tuple[Arrays, bool], str] = {}
 
     # ----------------------------------------------------------------- arrays whose items differ
 
-    def array(self, box: Arrays) -> Node:
-        """The arrays of a box, no two items equal. Raises _SeveralWays."""
+    def array(self, box: Arrays, once: bool = False) -> Node:
+        """The arrays of a box, no two items equal; each in one way if ``once``. Raises _SeveralWays."""
         if box.contains:
-            return self.counted(box)
+            return self.counted(box, once)
         states = self.states(box)
         counts = [self.count(state, 0) for state in states]
         most = box.most
@@ -100,7 +103,7 @@ class _Items:
             return Text("[]")
         last = len(states) - 1
         places = []
-        for i, members in enumerate(self.members(states)):
+        for i, members in enumerate(self.members(states, once)):
             places.append(tuple([replace(member, to=min(i + 1, last)) for member in members]))
         body = Distinct(
             tuple(places),
@@ -113,7 +116,7 @@ class _Items:
         )
         return bracketed(body if box.least else Alt((Text(""), body)), "[]")
 
-    def counted(self, box: Arrays) -> Node:
+    def counted(self, box: Arrays, once: bool) -> Node:
         """The arrays of a box with `contains`, no two items equal. Raises _SeveralWays.
 
         A place is how many items of the kind there were, as far as it matters.
@@ -135,7 +138,7 @@ class _Items:
             raise GrammarError(
                 f"{self.writer.path}: its arrays need more than {MAX_COUNTING} states to count"
             )
-        wanted, others = self.members(states)
+        wanted, others = self.members(states, once)
         places = []
         for n in range(last + 1):
             members = [] if n == kind.most else [replace(member, to=min(n + 1, last)) for member in wanted]
@@ -160,8 +163,8 @@ class _Items:
         has_rest = box.most is None or box.most > len(box.prefix)
         return [*box.prefix, *([box.rest] if has_rest else [])]
 
-    def members(self, states: list[State]) -> list[list[Member]]:
-        """The items that may stand at each place."""
+    def members(self, states: list[State], once: bool) -> list[list[Member]]:
+        """The items that may stand at each place. Raises _SeveralWays."""
         states = [self.writer.followed_state(state) for state in states]
         found = [[Member(self.scalars(state), "text")] for state in states]
         for kind in ("array", "object"):
@@ -169,9 +172,11 @@ class _Items:
             try:
                 texts = [[Member(node, "text") for node in self.of_kind(state, kind)] for state in states]
             except _SeveralWays:
+                if once:
+                    raise
                 for name in list(self.writer.rules)[len(known) :]:
                     del self.writer.rules[name]
-                self.names = {state: name for state, name in self.names.items() if name in self.writer.rules}
+                self.names = {what: name for what, name in self.names.items() if name in self.writer.rules}
                 texts = [[Member(node, "value") for node in self.endless(state, kind)] for state in states]
             for place, members in zip(found, texts):
                 place += members
@@ -184,12 +189,18 @@ class _Items:
         state = self.writer.followed_state(state)
         if state == NOTHING:
             return Alt(())
-        if state not in self.names:
-            name = self.names[state] = self.writer.new_name(f"{self.writer.path}/item")
+        return self.rule(
+            state,
+            lambda: Alt((self.scalars(state), *self.of_kind(state, "array"), *self.of_kind(state, "object"))),
+        )
+
+    def rule(self, what: State | tuple[Arrays, bool], make: Callable[[], Node]) -> Ref:
+        """The rule of the values that meet a state, or of the arrays of a box; they may hold themselves."""
+        if what not in self.names:
+            name = self.names[what] = self.writer.new_name(f"{self.writer.path}/item")
             self.writer.rules[name] = Alt(())  # until it is written
-            nodes = self.scalars(state), *self.of_kind(state, "array"), *self.of_kind(state, "object")
-            self.writer.rules[name] = Alt(nodes)
-        return Ref(self.names[state])
+            self.writer.rules[name] = make()
+        return Ref(self.names[what])
 
     def scalars(self, state: State) -> Node:
         """The values that hold no others."""
@@ -217,7 +228,7 @@ class _Items:
                 found.append(text.node())
             elif isinstance(box, Arrays):
                 if box.unique and (box.most is None or box.most > 1):
-                    found.append(self.array(box))
+                    found.append(self.rule((box, True), partial(self.array, box, once=True)))
                 elif box.contains:
                     raise _SeveralWays("over arrays with contains")
                 else:
@@ -237,10 +248,25 @@ class _Items:
                     raise _SeveralWays("over objects of which some can be written in several ways")
                 found.append(object_node(box, self.writer))
             elif isinstance(box, Arrays):
-                if box.most is not None or box.unique or box.contains or self.writer.impossible(box.rest):
+                if box.most is not None or box.contains or self.writer.impossible(box.rest):
                     raise _SeveralWays("over arrays of which some can be written in several ways")
-                found.append(plain_array(box, self.writer, self.writer.node))
+                if box.unique and not self.is_endless(box.rest):
+                    raise _SeveralWays("over arrays of few different items, some written in several ways")
+                found.append(
+                    self.rule((box, False), partial(self.array, box))
+                    if box.unique
+                    else plain_array(box, self.writer, self.writer.node)
+                )
         return found
+
+    def is_endless(self, state: State) -> bool:
+        """Whether some more values meet a state, however many there were."""
+        return any(
+            (isinstance(box, (Numbers, Strings)) and self.size(box, 0) is None)
+            or (isinstance(box, Arrays) and box.most is None and not self.writer.impossible(box.rest))
+            or (isinstance(box, Objects) and ObjectText(box, self.writer).is_endless())
+            for box in self.boxes(self.writer.followed_state(state), *TOP)
+        )
 
     def boxes(self, state: State, *kinds: str) -> list[Box]:
         return [box for kind in kinds for box in self.writer.expander.of_state(state, kind)]
@@ -269,7 +295,7 @@ class _Items:
             numbers = box.finite(MANY)
             return None if numbers is None else len(numbers)
         if isinstance(box, Strings):
-            return box.count()
+            return box.size()
         if isinstance(box, Arrays):
             if box.most is None or box.most > MAX_PAIRS or box.contains or box.unique:
                 return None

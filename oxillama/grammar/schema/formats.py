@@ -1,7 +1,8 @@
 """The formats of JSON Schema that are regular, as ECMA-262 patterns of whole strings.
 
 Where a format's definition is not regular (a leap second is one only at 23:59 UTC, `xn--` labels must
-decode), the pattern takes the regular part of it: what it matches is always of the format.
+decode), the pattern takes the regular part of it: what it matches is always of the format. Where a format is
+negated, another pattern takes all that may be of it.
 
 Sources: RFC 3339 (date-time, date, time, duration), RFC 5321 and 6531 (email), RFC 1123 (hostname), RFC 2673
 and 4291 (ipv4, ipv6), RFC 3986 and 3987 (uri, iri), RFC 4122 (uuid), RFC 6901 (json-pointer),
@@ -23,10 +24,9 @@ _YEAR_MONTH_DAY = (
 )
 _LEAP_DAY = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
 _DATE = f"(?:{_YEAR_MONTH_DAY}|{_LEAP_DAY})"
-_TIME = (
-    r"(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
-    r"|23:59:60(?:\.\d+)?(?:[Zz]|[+-]00:00))"
-)
+_MINUTE, _ZONE = r"(?:[01]\d|2[0-3]):[0-5]\d", r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_TIME = rf"(?:{_MINUTE}:[0-5]\d(?:\.\d+)?{_ZONE}|23:59:60(?:\.\d+)?(?:[Zz]|[+-]00:00))"
+_ANY_TIME = rf"{_MINUTE}:(?:[0-5]\d|60)(?:\.\d+)?{_ZONE}"
 _CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION = rf"P(?:\d+W|{_CLOCK}|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?)"
 
@@ -43,6 +43,7 @@ def _label(most: int) -> str:
     )
 
 
+_ANY_LABEL = f"{_ALNUM}(?:{_INNER}{{0,61}}{_ALNUM})?"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _H16 = "[0-9a-fA-F]{1,4}"
@@ -116,6 +117,8 @@ PATTERNS = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "uri-template": _TEMPLATE,
 }
+# What may be of a format, where that is more.
+_ANY = {"date-time": f"{_DATE}[Tt]{_ANY_TIME}", "time": _ANY_TIME, "idn-email": ".+@.+"}
 # Characters of a whole string: RFC 1123 (2.1) for names of hosts, RFC 5321 (4.5.3.1.3) for addresses.
 MOST = {"hostname": 253, "email": 254, "idn-email": 254}
 # Formats of the specifications that no pattern here covers.
@@ -134,21 +137,26 @@ _WITH_HOSTNAME = {
 FORMATS = frozenset((*PATTERNS, *_WITH_HOSTNAME))
 
 
-@lru_cache(maxsize=64)
-def format_node(name: str) -> Node:
-    """The strings of one of the `FORMATS`, as an expression over characters; `MOST` bounds their length."""
+@lru_cache(maxsize=128)
+def format_node(name: str, may_be: bool = False) -> Node:
+    """The strings of one of the `FORMATS`, as an expression over characters; `MOST` bounds their length.
+
+    ``may_be``: also those of which no regular expression tells whether they are.
+    """
+    if may_be and name in _ANY:
+        return parse_regex(_ANY[name], search=False)
     if name in PATTERNS:
         return parse_regex(PATTERNS[name], search=False)
     before, instead = _WITH_HOSTNAME[name]
-    hosts: list[Node] = [_hostname()]
-    hosts += [parse_regex(instead, search=False)] if instead else []
+    hosts: list[Node] = [_hostname(_ANY_LABEL if may_be else _label(63))]
+    hosts += [parse_regex(r"\[[!-~]*\]" if may_be else instead, search=False)] if instead else []
     return sequence([parse_regex(before, search=False), alternatives(hosts)])
 
 
-@lru_cache(maxsize=1)
-def _hostname() -> Dfa:
+@lru_cache(maxsize=2)
+def _hostname(pattern: str) -> Dfa:
     """Labels with dots between them: from each end of a label a dot leads back to the start."""
-    label = automaton(parse_regex(_label(63), search=False))
+    label = automaton(parse_regex(pattern, search=False))
     dot = (ord("."), ord("."), 0)
     edges = tuple(tuple(sorted((*e, dot))) if q in label.accepting else e for q, e in enumerate(label.edges))
     return Dfa(edges, label.accepting)

@@ -12,7 +12,8 @@ from itertools import product
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.schema.arrays import Arrays
-from oxillama.grammar.schema.conditions import NOTHING, Choice, Condition, State, ordered
+from oxillama.grammar.schema.conditions import ANYTHING, Choice, Condition, State, both, ordered
+from oxillama.grammar.schema.conditions import FALSE as NEVER
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Objects
@@ -36,10 +37,11 @@ MAX_DEPTH = 60  # schemas applied to one value within each other
 
 @dataclass(slots=True, unsafe_hash=True)
 class Atom:
-    """Limits; ``path`` is where they are stated."""
+    """Limits; ``path`` is where they are stated, and ``outer`` what a negation leaves out if that is more."""
 
     box: Box
     path: str
+    outer: Box | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -106,42 +108,44 @@ class Expander:
         self.formulas = formulas
         self.kinds = kinds
         self.unenforced = unenforced
-        self.known: dict[tuple[Condition, str], Boxes | None] = {}
+        self.known: dict[str, dict[Condition, Boxes | None]] = {kind: {} for kind in TOP}
+        self.meanings: dict[tuple[Condition, str], Formula] = {}
         self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
-        self.states: dict[tuple[State, str], Boxes] = {}
+        self.states: dict[str, dict[State, Boxes]] = {kind: {} for kind in TOP}
         self.impossible_states: dict[State, bool] = {}
+        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}  # by the identity of both
+        self.kept: dict[Box | None, Box | None] = {}
         self.depth = 0
         self.meets = 0
 
-    def asked(self, state: State) -> Iterable[str]:
+    def asked(self, state: State) -> Sequence[str]:
         """The types of values that a state has to be asked about; it has none of the others."""
-        if len(state) == 1:
-            (condition,) = state
-            if condition.positive and isinstance(condition.what, Schema):
-                return self.kinds(condition.what)
-        return TOP
+        found: set[str] = set()
+        for condition in state:
+            found.update(self.kinds(condition.what) if isinstance(condition.what, Schema) else TOP)
+        return [kind for kind in TOP if kind in found] if any(c.positive for c in state) else list(TOP)
 
     def of_state(self, state: State, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a state."""
         if len(state) == 1:
             (condition,) = state
             return self.of_condition(condition, kind)
-        key = state, kind
-        if key not in self.states:
+        known = self.states[kind]
+        if state not in known:
             parts = [self.of_condition(condition, kind) for condition in ordered(state)]
             found: Boxes = () if () in parts else (TOP[kind],)
             for part in parts:
                 found = self.conjunction(kind, found, part) if found else found
-            self.states[key] = found
-        return self.states[key]
+            known[state] = found
+        return known[state]
 
     def of_condition(self, condition: Condition, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a condition."""
-        key = condition, kind
-        if key not in self.known:
-            self.known[key] = None
-            self.known[key] = self._of_condition(condition, kind)
-        found = self.known[key]
+        known = self.known[kind]
+        if condition not in known:
+            known[condition] = None
+            known[condition] = self._of_condition(condition, kind)
+        found = known[condition]
         if found is None:
             raise GrammarError(
                 f"{_path(condition.what)}: the schema applies itself to the same value for ever"
@@ -161,12 +165,16 @@ class Expander:
 
     def meaning(self, condition: Condition, kind: str) -> Formula:
         """The condition's schema or choice as a formula."""
-        if isinstance(condition.what, Choice):
-            return Any(tuple(map(Is, condition.what.options)))
-        value = condition.what.value
-        if isinstance(value, bool):
-            return TRUE if value else FALSE
-        return All(tuple(self.formulas(condition, kind)))
+        what, key = condition.what, (condition if condition.positive else condition.negated(), kind)
+        if key not in self.meanings:
+            if isinstance(what, Choice):
+                found: Formula = Any(tuple(map(Is, what.options)))
+            elif isinstance(what.value, bool):
+                found = TRUE if what.value else FALSE
+            else:
+                found = All(tuple(self.formulas(condition, kind)))
+            self.meanings[key] = found
+        return self.meanings[key]
 
     def evaluate(self, formula: Formula, positive: bool, kind: str) -> Boxes:
         """The boxes of the values for which a formula holds, or does not."""
@@ -196,7 +204,7 @@ class Expander:
         if isinstance(atom.box, Arrays) and atom.box.unique:
             self.unenforced(atom.path, "that some items are equal")
             return (TOP[kind],)
-        return tuple(atom.box.negated())
+        return tuple((atom.outer or atom.box).negated())
 
     def union(self, kind: str, parts: Iterable[Boxes]) -> Boxes:
         """All boxes, without repeats; only the top if it is among them."""
@@ -215,39 +223,46 @@ class Expander:
             return b
         if len(b) == 1 and (b[0] is top or b[0] == top):
             return a
-        found: dict[Box, None] = {}
+        found: dict[int, Box] = {}
         for one in a:
             for other in b:
-                both = self.meet(one, other)
-                if both is not None:
-                    found[both] = None
+                met = self.meet(one, other)
+                if met is not None:
+                    found[id(met)] = met
             self.check_number(len(found))
-        return tuple(found)
+        return tuple(found.values())
 
     def check_number(self, count: int) -> None:
         if count > MAX_BOXES:
             raise GrammarError(f"schema: expected at most {MAX_BOXES} combinations of alternatives, got more")
 
     def meet(self, a: Box, b: Box) -> Box | None:
-        """Both boxes; None where that is seen to be empty."""
-        self.meets += (
-            1 + len(a.properties) // 16 if isinstance(a, Objects) else 1
-        )  # each of them is looked at
+        """Both boxes; None where that is seen to be empty. Equal ones are one object."""
+        self.meets += 1 + len(a.properties) // 16 if isinstance(a, Objects) else 1  # each property is read
         if self.meets > MAX_MEETS:
             raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
-        both = a.meet(b)  # type: ignore[arg-type]
-        if isinstance(both, Arrays) and any(map(self.impossible, both.required())):
+        key = id(a), id(b)
+        if key not in self.met:
+            found = self._meet(a, b)
+            self.met[key] = a, b, self.kept.setdefault(found, found)
+        return self.met[key][2]
+
+    def _meet(self, a: Box, b: Box) -> Box | None:
+        if isinstance(a, Objects) and isinstance(b, Objects) and (a.required or b.required):
+            these, those = dict(a.properties), dict(b.properties)
+            for name in (*a.required, *b.required):
+                state = both(these.get(name, ANYTHING), those.get(name, ANYTHING))
+                if state and self.impossible(state):
+                    return None
+        found = a.meet(b)  # type: ignore[arg-type]
+        if isinstance(found, Arrays) and any(map(self.impossible, found.required())):
             return None
-        if isinstance(both, Objects):
-            states = dict(both.properties)
-            if any(self.impossible(states[name]) for name in both.required if name in states):
-                return None
-        return both
+        return found
 
     def impossible(self, state: State) -> bool:
         """Whether no value is seen to meet a state of several conditions."""
         if len(state) < 2:
-            return state == NOTHING
+            return NEVER in state
         if state not in self.impossible_states:
             self.impossible_states[state] = False  # as long as it is being looked at
             self.depth += 1
@@ -264,7 +279,7 @@ class Expander:
         for i, item in enumerate(items):
             rest = self.of_condition(item, kind)
             for j, other in enumerate(items):
-                if rest and j != i and self.overlap(item, other, kind):
+                if j != i and rest and self.overlap(item, other, kind):
                     rest = self.less(rest, other, kind)
             found.append(rest)
         return self.union(kind, found)

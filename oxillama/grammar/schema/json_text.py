@@ -17,7 +17,7 @@ from functools import lru_cache
 from oxillama._kernels.grammar.spelling import EVERY_WAY, ONE_WAY, spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, difference
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 
 QUOTE = Text('"')
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
@@ -95,9 +95,16 @@ def spelled_char(ranges: Ranges) -> Node:
     return spell(Dfa((edges, ()), {1}))
 
 
-def spelled_run(ranges: Ranges) -> Node:
+def spelled_run(ranges: Ranges) -> Dfa:
     """The spellings of any number of characters of a set."""
     return spell(Dfa((tuple((first, last, 0) for first, last in ranges),), {0}))
+
+
+def counted(run: Dfa, least: int, most: int | None) -> Node:
+    """``least`` to ``most`` characters of a run: one is spelled whenever it comes to its first state."""
+    if (least, most) == (0, None):
+        return run
+    return Text("") if most == 0 else Counted(run, 1, least, most)
 
 
 def spelled_expression(node: Node) -> Node:
@@ -111,9 +118,12 @@ def spelled_expression(node: Node) -> Node:
     if isinstance(node, Alt):
         return Alt(tuple([spelled_expression(item) for item in node.items]))
     if isinstance(node, Repeat):
-        if isinstance(node.item, Chars) and (node.least, node.most) == (0, None):
-            return spelled_run(node.item.ranges)
-        return Repeat(spelled_expression(node.item), node.least, node.most)
+        if not isinstance(node.item, Chars):
+            return Repeat(spelled_expression(node.item), node.least, node.most)
+        char = spelled_char(node.item.ranges)
+        if (node.least, node.most) == (0, None) or (isinstance(char, Dfa) and char.holds_text()):
+            return counted(spelled_run(node.item.ranges), node.least, node.most)
+        return Repeat(char, node.least, node.most)
     if isinstance(node, Dfa):
         return spell(node)
     raise TypeError(f"not an expression over characters: {type(node).__name__}")
@@ -151,12 +161,9 @@ def quoted(node: Node) -> Node:
 
 
 _ALL = Dfa((((0, 0x10FFFF, 0),),), {0})
-_ANY = Dfa((((0, 0x10FFFF, 1),), ()), {1})
-ANY_STRING = quoted(spell(_ALL, EVERY_WAY))
+ANY_TEXT = spell(_ALL, EVERY_WAY)
+ANY_TEXT_ONCE = spell(_ALL, ONE_WAY)
 ANY_NAME = quoted(spell(_ALL))
-ANY_NAME_ONCE = quoted(spell(_ALL, ONE_WAY))
-ANY_CHAR_ONCE = spell(_ANY, ONE_WAY)
-ANY_CHAR = spell(_ANY, EVERY_WAY)
 
 
 # --------------------------------------------------------------------------- numbers

@@ -40,20 +40,18 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 VALUES = ("type", "const", "enum")
 COMBINATIONS = ("allOf", "anyOf", "oneOf", "not", "if")
 TYPE_NAMES = frozenset({*TYPES, "integer"})
-OF_TYPE: dict[str, tuple[str, ...]] = {
-    "null": (),
-    "boolean": (),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "array": (
-        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-        *("contains", "minContains", "maxContains", "unevaluatedItems"),
-    ),
-    "object": (
-        *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
-        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
-        "unevaluatedProperties",
-    ),
+OF_TYPE = {
+    kind: frozenset(words.split())
+    for kind, words in {
+        "null": "",
+        "boolean": "",
+        "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
+        "string": "minLength maxLength pattern format",
+        "array": """items prefixItems additionalItems minItems maxItems uniqueItems contains minContains
+            maxContains unevaluatedItems""",
+        "object": """properties patternProperties additionalProperties propertyNames required minProperties
+            maxProperties dependentRequired dependentSchemas dependencies unevaluatedProperties""",
+    }.items()
 }
 """The keywords that say something of values of one type only."""
 
@@ -70,51 +68,58 @@ class Place(NamedTuple):
 
     def has(self, keyword: str) -> bool:
         """Whether the schema has the keyword, and its draft knows it."""
-        return self.schema.has(keyword)
+        return keyword in self.schema.words
 
     def get(self, keyword: str) -> object:
         """The keyword's value."""
-        assert isinstance(self.schema.value, (dict, Mapping))
         return self.schema.value[keyword]
 
     def at(self, keyword: str) -> str:
         return f"{self.schema.path}/{keyword}"
 
-    def sub(self, *keys: object) -> Condition:
-        """That the schema under a keyword holds."""
-        if tuple(map(str, keys)) not in self.schema.below:
-            value = self.get(str(keys[0]))
-            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, got {shown(value):.80}")
-        return of_schema(self.schema.child(*keys), self.scope)
+    def below(self, *keys: str) -> Schema:
+        """The schema under a keyword (and a name or an index)."""
+        found = self.schema.below.get(keys)
+        if found is None:
+            value = self.get(keys[0])
+            raise GrammarError(f"{self.at(keys[0])}: expected a schema, got {shown(value):.80}")
+        return found
 
-    def state(self, *keys: object) -> State:
+    def sub(self, *keys: str) -> Condition:
+        """That the schema under a keyword (and a name or an index) holds."""
+        return of_schema(self.below(*keys), self.scope)
+
+    def state(self, *keys: str) -> State:
         return state_of(self.sub(*keys))
 
     def subs(self, keyword: str) -> list[Condition]:
         """The schemas of a list."""
         value = self.get(keyword)
-        if not isinstance(value, (list, tuple)) or not value:
+        if not isinstance(value, list) or not value:
             raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, got {shown(value):.80}")
-        return [self.sub(keyword, i) for i in range(len(value))]
+        return [self.sub(keyword, str(i)) for i in range(len(value))]
 
     def mapping(self, keyword: str) -> Mapping[str, object]:
         """The value of a keyword that holds something by names; empty if there is none."""
         value = self.get(keyword) if self.has(keyword) else {}
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise GrammarError(f"{self.at(keyword)}: expected an object, got {shown(value):.80}")
         return value
 
     def count(self, keyword: str) -> int:
         """The value of a keyword that counts."""
-        number = exact(self.get(keyword), self.at(keyword))
+        value = self.get(keyword)
+        if type(value) is int and 0 <= value <= MAX_COUNT:
+            return value
+        number = exact(value, self.at(keyword))
         if number.denominator != 1 or not number >= 0:
-            raise GrammarError(f"{self.at(keyword)}: expected a count, got {shown(self.get(keyword)):.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a count, got {shown(value):.80}")
         if number > MAX_COUNT:
             raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, got {number}")
         return int(number)
 
     def strings(self, keyword: str, value: object) -> tuple[str, ...]:
-        if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise GrammarError(f"{self.at(keyword)}: expected a list of strings, got {shown(value):.80}")
         return tuple(value)
 
@@ -163,19 +168,18 @@ class Keywords:
         value, words = schema.value, schema.words
         if isinstance(value, bool):
             return TYPES if value else ()
-        assert isinstance(value, (dict, Mapping))
-        found = set(TYPES)
         if "$ref" in words and (schema.dialect.ref_hides_siblings or len(words) == 1):
             target = self.target(Place(schema, NO_SCOPE), "$ref").what
             return self.kinds(target) if isinstance(target, Schema) else TYPES
+        found = set(TYPES)
         for word in words.intersection(VALUES):
-            listed = word != "const" and isinstance(value[word], (list, tuple))
-            values = value[word] if listed else [value[word]]
             if word == "type":
-                if not values or not all(isinstance(name, str) and name in TYPE_NAMES for name in values):
+                names = type_names(value[word])
+                if names is None:
                     return TYPES  # each of which fails
-                found &= {"number" if name == "integer" else str(name) for name in values}
+                found &= {"number" if name == "integer" else name for name in names}
             else:
+                values = value[word] if word == "enum" and isinstance(value[word], list) else [value[word]]
                 found &= {json_type(one, f"{schema.path}/{word}") for one in values}
         if len(words) == 1 and not words.isdisjoint(("anyOf", "oneOf")):
             (word,) = words
@@ -190,7 +194,8 @@ class Keywords:
         """
         words = place.schema.words
         hidden = "$ref" in words and place.schema.dialect.ref_hides_siblings
-        if kind == "object" and not hidden:
+        concerned = not words.isdisjoint(OF_TYPE[kind])
+        if kind == "object" and concerned and not hidden:
             yield from self.objects(place)
         if not words.isdisjoint(REFERENCES):
             for keyword in REFERENCES:
@@ -202,12 +207,8 @@ class Keywords:
             yield from self.values(place, kind)
         if not words.isdisjoint(COMBINATIONS):
             yield from self.combinations(place, kind)
-        by_kind = {
-            "number": self.numbers,
-            "string": self.strings,
-            "array": self.arrays,
-        }
-        if kind in by_kind:
+        if concerned and kind != "object":
+            by_kind = {"number": self.numbers, "string": self.strings, "array": self.arrays}
             yield from by_kind[kind](place)
 
     def target(self, place: Place, keyword: str) -> Condition:
@@ -235,19 +236,15 @@ class Keywords:
             yield self.equals(place.get("const"), kind, place.at("const"))
         if place.has("enum"):
             values = place.get("enum")
-            if not isinstance(values, (list, tuple)):
+            if not isinstance(values, list):
                 raise GrammarError(f"{place.at('enum')}: expected a list of values, got {shown(values):.80}")
             yield self.one_of_values(values, kind, place.at("enum"))
 
     def types(self, place: Place, kind: str) -> Formula:
-        value = place.get("type")
-        names = (value,) if isinstance(value, str) else value
-        if (
-            not isinstance(names, (list, tuple))
-            or not names
-            or not all(isinstance(name, str) and name in TYPE_NAMES for name in names)
-        ):
-            raise GrammarError(f"{place.at('type')}: expected names of types, got {shown(value):.80}")
+        names = type_names(place.get("type"))
+        if names is None:
+            found = shown(place.get("type"))
+            raise GrammarError(f"{place.at('type')}: expected names of types, got {found:.80}")
         if kind in names:
             return TRUE
         if kind == "number" and "integer" in names:
@@ -274,10 +271,10 @@ class Keywords:
             every = NULL.every if kind == "null" else BOOLEAN.every
             text = "null" if value is None else "true" if value else "false"
             return Atom(Constants((text,), every), path)
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, list):
             items = tuple(state_of(self.constant(one, path)) for one in value)
             return Atom(Arrays(items, least=len(items), most=len(items)), path)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             states = {str(name): state_of(self.constant(one, path)) for name, one in value.items()}
             return Atom(exactly(states), path)
         return self.one_of_values([value], kind, path)
@@ -360,8 +357,11 @@ class Keywords:
             return Unknown()
         if name not in FORMATS:
             return TRUE  # the specification has formats nobody knows ignored
-        strings = Strings(most=MOST.get(name), patterns=frozenset({format_node(name)}))
-        return Atom(strings, place.at("format"))
+        some, all_of_it = (
+            Strings(most=MOST.get(name), patterns=frozenset({format_node(name, may_be)}))
+            for may_be in (False, True)
+        )
+        return Atom(some, place.at("format"), all_of_it)
 
     # ----------------------------------------------------------------- arrays
 
@@ -415,11 +415,20 @@ class Keywords:
         """What must hold if there is a property of this name."""
         path = place.at(keyword)
         absent = Atom(forbidden(name), path)
-        if isinstance(value, (bool, Mapping)):
+        if isinstance(value, (bool, dict)):
             present = Atom(Objects(required=(name,)), path)
             return Any((absent, All((present, Is(place.sub(keyword, name))))))
         others = (value,) if isinstance(value, str) else place.strings(keyword, value)
         return Any((absent, Atom(Objects(required=(name, *others)), path)))
+
+
+def type_names(value: object) -> list[str] | None:
+    """The types that `type` names; None where it does not name any."""
+    if isinstance(value, str):
+        return [value] if value in TYPE_NAMES else None
+    if isinstance(value, list) and all(isinstance(name, str) and name in TYPE_NAMES for name in value):
+        return value or None
+    return None
 
 
 def _limits(box: Box | None, place: Place) -> Formula:
@@ -433,10 +442,8 @@ def array_items(place: Place) -> tuple[list[State], State | None]:
     if place.has("prefixItems"):
         prefix = [state_of(sub) for sub in place.subs("prefixItems")]
         return prefix, None if items is None else place.state("items")
-    if isinstance(items, (list, tuple)) and (
-        place.schema.dialect.draft < 2020 or not place.schema.dialect.declared
-    ):
-        prefix = [place.state("items", i) for i in range(len(items))]
+    if isinstance(items, list) and (place.schema.dialect.draft < 2020 or not place.schema.dialect.declared):
+        prefix = [place.state("items", str(i)) for i in range(len(items))]
         return prefix, place.state("additionalItems") if place.has("additionalItems") else None
     return [], None if items is None else place.state("items")
 

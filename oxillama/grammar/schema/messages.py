@@ -21,9 +21,9 @@ SUSPECTS = {
     "arrays": ("contains", "uniqueItems", "minItems", "maxItems", "items", "prefixItems"),
     "objects": ("minProperties", "maxProperties", "properties", "required"),
     "properties": ("patternProperties", "propertyNames", "additionalProperties", "properties"),
-    "combinations": ("oneOf", "anyOf", "allOf", "not", "if"),
+    "combinations": ("oneOf", "anyOf", "allOf", "not", "if", "uniqueItems"),
     "apart": ("uniqueItems", "maxProperties", "minProperties"),
-    "exponent": ("uniqueItems",),
+    "deeply": ("uniqueItems",),
     "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
 }
 
@@ -44,7 +44,7 @@ def located(state: State, path: str, reason: str) -> str:
     wanted = [*named, *(word for key, found in SUSPECTS.items() if key in words for word in found)]
     for word in wanted:
         for schema in _of(ordered(state)):
-            if schema.has(word) and not word.startswith("$"):
+            if word in schema.words and not word.startswith("$"):
                 return f"{schema.path}/{word}: {rest}"
     return f"{path}: {rest}"
 
@@ -66,8 +66,8 @@ def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], w
         refs = [one for one in references(bodies[name]) if one in without and one not in seen]
         found = next((one for one in refs if one in states), refs[0] if refs else None)
     for schema in _of(ordered(states.get(name, frozenset()))):
-        if isinstance(schema.value, Mapping):
-            words = [word for word in schema.value if schema.has(word)]
+        if isinstance(schema.value, dict):
+            words = [word for word in schema.value if word in schema.words]
             return f"{schema.path}: no value meets {', '.join(words)}" + " together" * (len(words) > 1)
         return f"{schema.path}: no value meets false"
     return "#: no value meets the schema"

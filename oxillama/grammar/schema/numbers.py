@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama._kernels.grammar.numbers import EQUAL, GREATER, LESS, compared, multiples
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import automaton, meet, only
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rules import NEVER, Alt, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import decimal_text
 
 MAX_REMAINDERS = 40_000  # of one multipleOf, at each place behind the point
@@ -44,8 +44,7 @@ def any_integer(plain: bool) -> Node:
     return _fixed(r"-?(?:0|[1-9]\d*)" + ("" if plain else r"(?:\.0)?"))
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The numbers that meet all of these.
 
     Attributes
@@ -99,8 +98,7 @@ class Numbers:
     def settled(self) -> Numbers | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
         if self.values is not None:
-            free = replace(self, values=None)
-            kept = frozenset(value for value in self.values if free.contains(value))
+            kept = frozenset(filter(self.contains, self.values))
             return Numbers(values=kept, plain=self.plain) if kept else None
         low, high, step = self.low, self.high, self.step
         if step is not None:
@@ -115,7 +113,7 @@ class Numbers:
             return None
         if step is None:
             return self
-        return replace(self, low=low, high=high, low_open=False, high_open=False)
+        return self._replace(low=low, high=high, low_open=False, high_open=False)
 
     def contains(self, value: Fraction) -> bool:
         """Whether a number meets all conditions."""
@@ -262,11 +260,6 @@ def _beside(value: Fraction, towards: float) -> tuple[Fraction, bool]:
     except OverflowError:
         return value, True
     return (Fraction(repr(found)), False) if math.isfinite(found) else (value, True)
-
-
-def is_empty(numbers: Numbers) -> bool:
-    """Whether no text is written for these numbers."""
-    return numbers.node() == NEVER
 
 
 def _lcm(a: Fraction, b: Fraction) -> Fraction:

@@ -46,7 +46,7 @@ class Others(NamedTuple):
 
     def size(self) -> int | None:
         """How many names there are; None where they are without end, or many."""
-        counts = [named.count() for _, names in self.ways for named in names]
+        counts = [named.size() for _, names in self.ways for named in names]
         return None if None in counts else sum(count for count in counts if count is not None)
 
 
@@ -87,6 +87,8 @@ def _with_few_names(box: Objects, writer: Writer) -> Objects:
 
 def _cases(box: Objects, writer: Writer) -> list[Objects]:
     """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
+    if not box.exists:
+        return [box]
     known = box.known_names()
     is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
     cases = [box._replace(exists=())]
@@ -173,7 +175,7 @@ class ObjectText:
 
     def known_members(self) -> list[Known]:
         """The properties whose names are known, those that cannot be left out."""
-        found = []
+        found, impossible = [], self.writer.impossible
         properties, required = dict(self.box.properties), set(self.box.required)
         names = self.writer.strings(self.box.names) if self.box.names else None
         for name in self.names:
@@ -181,9 +183,9 @@ class ObjectText:
             if names is not None and not any(box.accepts(name) for box in names):
                 continue
             for kind, needs in self.box.rules:
-                if _is_of(name, kind, self.writer):
+                if name not in kind.but and _is_of(name, kind, self.writer):
                     state = both(state, needs)
-            if not self.writer.impossible(state):
+            if not (state and impossible(state)):
                 found.append(Known(name, state, name in required))
         return found
 

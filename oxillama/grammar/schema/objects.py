@@ -50,16 +50,16 @@ class Objects(NamedTuple):
 
     def meet(self, other: Objects) -> Objects | None:
         """Both; None where a property is required and impossible, or the counts exclude each other."""
-        properties = self.properties
-        if properties and other.properties:
-            merged = dict(properties)
+        properties = self.properties or other.properties
+        if self.properties and other.properties:
+            merged = dict(self.properties)
             for name, state in other.properties:
                 known = merged.get(name)
                 merged[name] = both(known, state) if known else state
             properties = tuple(merged.items())
         mosts = [most for most in (self.most, other.most) if most is not None]
         return Objects(
-            properties or other.properties,
+            properties,
             _joined(self.rules, other.rules),
             both(self.names, other.names),
             _joined(self.required, other.required),
@@ -74,8 +74,8 @@ class Objects(NamedTuple):
             return None
         if not self.required:
             return None if self.most is not None and self.least > self.most else self
-        required = set(self.required)
-        if any(state == NOTHING and name in required for name, state in self.properties):
+        required, states = set(self.required), dict(self.properties)
+        if any(states.get(name) == NOTHING for name in required):
             return None
         for names, state in self.rules:
             closed = state == NOTHING and not (names.patterns or names.absent or names.state)
@@ -114,7 +114,7 @@ class Objects(NamedTuple):
 
 def _joined(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
     """Both, without repeats."""
-    return tuple(dict.fromkeys(a + b)) if a and b else a or b
+    return tuple(dict.fromkeys(a + b)) if a and b and a != b else a or b
 
 
 def forbidden(name: str) -> Objects:

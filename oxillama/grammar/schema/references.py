@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
 from urllib.parse import unquote, urljoin
 
 from oxillama.config.checks import shown
@@ -29,13 +31,13 @@ from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
-LARGE_DOCUMENT = 4_000  # subschemas; what is larger could meet a limit when its rules are built
+LARGE_DOCUMENT = 10_000  # subschemas; what is larger could meet a limit when its rules are built
 LARGE_VALUES = 20_000  # characters in `enum` and `const`
-_NONE: frozenset[str] = frozenset()
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})
 BELOW = ONE | LIST | NAMED
 VALUES = frozenset({"enum", "const"})
+ATOMS = frozenset({str, int, float, bool, Decimal, type(None)})
 
 
 @dataclass(eq=False, slots=True)
@@ -58,30 +60,17 @@ class Schema:
     words : its keywords to which its dialect gives a meaning.
     path : where it stands, for messages: "#/properties/name".
     serial : numbers the schemas in the order in which they were met.
+    holds : the condition that it holds, once that is made; see `conditions`.
     """
 
-    value: object
+    value: Any
+    words: frozenset[str]
     path: str
     resource: Resource
     dialect: Dialect
     serial: int
     below: dict[tuple[str, ...], Schema] = field(default_factory=dict)
-    words: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.words = (
-            self.dialect.keywords.intersection(self.value)
-            if isinstance(self.value, (dict, Mapping))
-            else _NONE
-        )
-
-    def child(self, *keys: object) -> Schema:
-        """The subschema under a keyword (and a name or an index)."""
-        return self.below[tuple(map(str, keys))]
-
-    def has(self, keyword: str) -> bool:
-        """Whether the schema has the keyword and its dialect gives it a meaning."""
-        return keyword in self.words
+    holds: Any = None
 
 
 # The outermost schema of each dynamic anchor on the way to a schema.
@@ -119,14 +108,17 @@ class References:
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""
         resource = Resource(uri)
-        schema = self.schema(value, f"{uri}#", resource, dialect, depth=0)
+        schema = self.schema(copied(value, {}), f"{uri}#", resource, dialect, depth=0)
         self.resources.setdefault(uri, schema.resource)
         return schema
 
     def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
-        words: Mapping[str, object] = value if isinstance(value, (dict, Mapping)) else {}
-        if words is not value and not isinstance(value, bool):
+        if isinstance(value, bool):
+            names: Mapping[str, object] = {}
+        elif isinstance(value, dict):
+            names = value
+        else:
             raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {shown(value):.80}")
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
@@ -134,23 +126,23 @@ class References:
                 f"{path}: at most {MAX_SCHEMAS} subschemas, {MAX_NESTING} within each other, are read"
             )
         fresh = resource.root is None
-        is_named = not IDENTIFIERS.isdisjoint(words)
+        is_named = not IDENTIFIERS.isdisjoint(names)
         if is_named:
-            declared = words.get("$schema")
+            declared = names.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
-            resource, fresh = self.identified(words, resource, dialect, fresh)
-        made = Schema(value, path, resource, dialect, self.n_schemas)
+            resource, fresh = self.identified(names, path, resource, dialect, fresh)
+        words = dialect.keywords.intersection(names)
+        made = Schema(value, words, path, resource, dialect, self.n_schemas)
         if fresh:
             resource.root = made
             self.resources.setdefault(resource.uri, resource)
         if is_named:
-            self.take_anchors(made, words)
-        if not VALUES.isdisjoint(words):
-            self.n_characters += sum(_characters(words[word]) for word in VALUES & words.keys())
-        if not BELOW.isdisjoint(words):
-            for keys, below in _subschemas(words):
-                at = "/".join([path, *map(_escaped, map(str, keys))])
+            self.take_anchors(made, names)
+        if not VALUES.isdisjoint(names):
+            self.n_characters += sum(_characters(names[word]) for word in VALUES & names.keys())
+        if not BELOW.isdisjoint(names):
+            for keys, at, below in _subschemas(names, path):
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
         return made
 
@@ -159,7 +151,8 @@ class References:
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS:
             raise GrammarError(f"{path}: more than {MAX_SCHEMAS} values and subschemas")
-        return Schema({"const": value}, path, self.constants, UNDECLARED, self.n_schemas)
+        words = frozenset({"const"})
+        return Schema({"const": value}, words, path, self.constants, UNDECLARED, self.n_schemas)
 
     def dialect(self, uri: str, path: str) -> Dialect:
         found = standard_dialect(uri)
@@ -168,10 +161,10 @@ class References:
         meta = self.retrieve(uri.rstrip("#"))
         if meta is None:
             raise GrammarError(f"{path}/$schema: {uri!r} is neither a known draft nor in the registry")
-        return custom_dialect(uri, meta)
+        return custom_dialect(uri, meta, path)
 
     def identified(
-        self, value: Mapping[str, object], resource: Resource, dialect: Dialect, fresh: bool
+        self, value: Mapping[str, object], path: str, resource: Resource, dialect: Dialect, fresh: bool
     ) -> tuple[Resource, bool]:
         """The resource that a schema belongs to, and whether the schema is its root."""
         identifier = value.get(dialect.id_keyword)
@@ -180,7 +173,7 @@ class References:
         uri, _, fragment = identifier.partition("#")
         if fragment and not uri:
             return resource, fresh  # an anchor, see take_anchors
-        return Resource(join(resource.uri, uri)), True
+        return Resource(join(resource.uri, uri, f"{path}/{dialect.id_keyword}")), True
 
     def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
         anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
@@ -201,11 +194,7 @@ class References:
 
     def retrieve(self, uri: str) -> object | None:
         """A document of the user's registry, or a meta-schema; None if there is none of this address."""
-        found = None
-        if callable(self.registry):
-            found = self.registry(uri)
-        elif self.registry is not None:
-            found = self.registry.get(uri, self.registry.get(uri + "#"))
+        found = document_of(self.registry, uri)
         return meta_schema(uri) if found is None else found
 
     def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
@@ -213,7 +202,7 @@ class References:
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
             raise GrammarError(f"{at}: expected a reference (a string), got {shown(reference):.80}")
-        uri, _, fragment = join(schema.resource.uri, reference).partition("#")
+        uri, _, fragment = join(schema.resource.uri, reference, at).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
             document = self.retrieve(uri)
@@ -237,13 +226,9 @@ class References:
         keys: tuple[str, ...] = ()  # from `schema` to `value`
         for token in pointer.split("/")[1:]:
             key = token.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, (dict, Mapping)) and key in value:
+            if isinstance(value, dict) and key in value:
                 value = value[key]
-            elif (
-                isinstance(value, (list, tuple))
-                and re.fullmatch("0|[1-9][0-9]{0,8}", key)
-                and int(key) < len(value)
-            ):
+            elif isinstance(value, list) and re.fullmatch("0|[1-9][0-9]{0,8}", key) and int(key) < len(value):
                 value = value[int(key)]
             else:
                 raise GrammarError(f"{at}: there is no {pointer!r} in {schema.path}")
@@ -258,7 +243,6 @@ class References:
 
     def target(self, schema: Schema, keyword: str, scope: Scope) -> Schema:
         """The schema that `$ref`, `$dynamicRef` or `$recursiveRef` means in a dynamic scope."""
-        assert isinstance(schema.value, (dict, Mapping))
         reference = schema.value[keyword]
         found = self.resolved.get((schema.serial, keyword))
         if found is None:
@@ -272,8 +256,17 @@ class References:
         return found
 
 
-def join(base: str, reference: str) -> str:
+def document_of(registry: Registry | None, uri: str) -> object | None:
+    """The document that a registry has under an address."""
+    if registry is None or callable(registry):
+        return registry and registry(uri)
+    return registry.get(uri, registry.get(uri + "#"))
+
+
+def join(base: str, reference: str, at: str) -> str:
     """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5).
+
+    ``at`` is the path of the reference.
 
     Raises
     ------
@@ -285,31 +278,51 @@ def join(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError as error:
         raise GrammarError(
-            f"schema: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
+            f"{at}: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
         ) from None
 
 
-def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
+def copied(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    """JSON values in lists and dictionaries that nobody else can change.
+
+    ``known``: what stands in several places is copied once.
+    """
+    if id(value) not in known:
+        if isinstance(value, (dict, Mapping)):
+            made: Any = {
+                name: one if type(one) in ATOMS else copied(one, known) for name, one in value.items()
+            }
+        elif isinstance(value, (list, tuple)):
+            made = [one if type(one) in ATOMS else copied(one, known) for one in value]
+        else:
+            return value
+        known[id(value)] = value, made
+    return known[id(value)][1]
+
+
+def _subschemas(value: Mapping[str, object], path: str) -> Iterator[tuple[tuple[str, ...], str, object]]:
+    """What stands below a schema: the keys to it, its path, itself."""
     for keyword, below in value.items():
         if keyword not in BELOW:
             continue
-        if keyword in ONE and isinstance(below, (bool, dict, Mapping)):
-            yield (keyword,), below
-        elif keyword in LIST and isinstance(below, (list, tuple)):
-            yield from (((keyword, str(i)), one) for i, one in enumerate(below))
-        elif keyword in NAMED and isinstance(below, (dict, Mapping)):
+        if keyword in ONE and isinstance(below, (bool, dict)):
+            yield (keyword,), f"{path}/{keyword}", below
+        elif keyword in LIST and isinstance(below, list):
+            for i, one in enumerate(below):
+                yield (keyword, str(i)), f"{path}/{keyword}/{i}", one
+        elif keyword in NAMED and isinstance(below, dict):
             for name, one in below.items():
-                if keyword != "dependencies" or isinstance(one, (bool, dict, Mapping)):
-                    yield (keyword, name), one
+                if keyword != "dependencies" or isinstance(one, (bool, dict)):
+                    yield (keyword, name), f"{path}/{keyword}/{_escaped(str(name))}", one
 
 
 def _characters(value: object) -> int:
     """Roughly how long a value is when it is written."""
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return sum(map(_characters, value))
-    if isinstance(value, (dict, Mapping)):
+    if isinstance(value, dict):
         return sum(_characters(name) + _characters(one) for name, one in value.items())
     return 8
 

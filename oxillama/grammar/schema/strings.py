@@ -7,8 +7,8 @@ points, lengths count code points.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama._kernels.grammar.spelling import DUMPED, ONE_WAY, spell
 from oxillama.errors import GrammarError
@@ -18,12 +18,11 @@ from oxillama.grammar.dfa import all_but, automaton, language, meet, number_of_t
 from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
-    ANY_CHAR,
-    ANY_CHAR_ONCE,
     ANY_NAME,
-    ANY_NAME_ONCE,
-    ANY_STRING,
+    ANY_TEXT,
+    ANY_TEXT_ONCE,
     Layout,
+    counted,
     literal,
     quoted,
     spelled_expression,
@@ -32,8 +31,7 @@ from oxillama.grammar.schema.json_text import (
 MANY_VALUES = 16  # from here on they are written as an automaton
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
+class Strings(NamedTuple):
     """The strings that meet all of these.
 
     Attributes
@@ -70,8 +68,7 @@ class Strings:
     def settled(self) -> Strings | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
         if self.values is not None:
-            free = replace(self, values=None)
-            kept = frozenset(value for value in self.values if free.accepts(value))
+            kept = frozenset(filter(self.accepts, self.values))
             return Strings(values=kept) if kept else None
         if (self.most is not None and self.least > self.most) or self.patterns & self.absent:
             return None
@@ -106,7 +103,7 @@ class Strings:
     def without(self, names: frozenset[str]) -> Strings | None:
         """These strings less some."""
         relevant = frozenset(name for name in names if self.accepts(name))
-        return replace(self, excluded=self.excluded | relevant).settled() if relevant else self
+        return self._replace(excluded=self.excluded | relevant).settled() if relevant else self
 
     def automaton(self) -> Dfa:
         """The strings as an automaton over their characters."""
@@ -141,11 +138,10 @@ class Strings:
     def spelled_once(self) -> Node:
         """The texts of these strings, each in one way: that of `json.dumps` without ``ensure_ascii``."""
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
-            bounds = self.least, self.most
-            return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
+            return quoted(counted(ANY_TEXT_ONCE, self.least, self.most))
         return self.spelled(ONE_WAY)
 
-    def count(self) -> int | None:
+    def size(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
         if self.values is not None:
             return len(self.values)
@@ -164,7 +160,7 @@ class Strings:
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""
-        return ANY_NAME if self == Strings() and not layout.mark else self.node(layout)
+        return ANY_NAME if self == _ANY and not layout.mark else self.node(layout)
 
     def node(self, layout: Layout) -> Node:
         """The texts of these strings."""
@@ -177,8 +173,7 @@ class Strings:
             return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
         if not (self.absent or self.excluded) and len(self.patterns) <= 1:
             if not self.patterns:
-                bounds = self.least, self.most
-                return ANY_STRING if bounds == (0, None) else quoted(Repeat(ANY_CHAR, *bounds))
+                return quoted(counted(ANY_TEXT, self.least, self.most))
             expression = next(iter(self.patterns))
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
@@ -191,6 +186,9 @@ class Strings:
         if isinstance(found, Dfa):
             return quoted(spell(found, ways))
         return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
+
+
+_ANY = Strings()
 
 
 @lru_cache(maxsize=64)

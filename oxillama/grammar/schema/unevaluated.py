@@ -7,7 +7,7 @@ meets its schema. Alternatives that add nothing make no cases of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
@@ -92,7 +92,7 @@ class Unevaluated:
         if self.depth > MAX_DEPTH:
             raise GrammarError(f"{place.path}: at most {MAX_DEPTH} schemas may apply to one value")
         found = _NOTHING_MORE
-        if isinstance(place.schema.value, Mapping):
+        if isinstance(place.schema.value, dict):
             for alternatives in self.parts(place, kind, own):
                 found = self.product(found, alternatives, place.path)
         self.depth -= 1
@@ -125,7 +125,7 @@ class Unevaluated:
         if kind == "object":
             for keyword in ("dependentSchemas", "dependencies"):
                 for name, value in place.mapping(keyword).items():
-                    if isinstance(value, (bool, Mapping)):
+                    if isinstance(value, (bool, dict)):
                         yield self.dependent(place, keyword, name, kind)
 
     def objects(self, place: Place, own: bool) -> Evaluated:

@@ -43,6 +43,7 @@ class Writer:
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
     array_node, object_node : the texts of the arrays or objects of a box; both may call the writer.
+    impossible : whether no value is seen to meet a state.
     path, state : the schema whose rule is being written, and all that its values meet; for messages.
     """
 
@@ -58,6 +59,7 @@ class Writer:
         object_node: Callable[[Objects, Writer], Node],
     ) -> None:
         self.expander = expander
+        self.impossible = expander.impossible
         self.followed = followed
         self.layout = layout
         self.any_order = any_order
@@ -101,6 +103,8 @@ class Writer:
             return make(state)
         except GrammarError as error:
             raise GrammarError(located(state, self.path, str(error))) from None
+        except RecursionError:
+            raise GrammarError(located(state, self.path, "nested too deeply")) from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
@@ -153,10 +157,6 @@ class Writer:
             self.made[key] = make()
         found: T = self.made[key]
         return found
-
-    def impossible(self, state: State) -> bool:
-        """Whether no value is seen to meet the state."""
-        return self.expander.impossible(state)
 
     def body(self, state: State) -> Node:
         """All texts of the values that meet a state."""
