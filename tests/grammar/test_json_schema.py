@@ -717,6 +717,7 @@ def test_a_schema_that_nothing_meets() -> None:
             "$defs": {"a": {}},
         },
         {"type": "object", "maxProperties": 0, "not": {"enum": [{}]}},
+        {"type": ["integer"], "enum": [17.5]},
         {"type": "array", "contains": {"uniqueItems": True}, "maxContains": 0},
         {"type": "array", "contains": {"uniqueItems": True}, "minContains": 2, "maxItems": 1},
         {
