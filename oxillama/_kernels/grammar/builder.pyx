@@ -304,6 +304,8 @@ cdef class Builder(Characters):
             for target, found in ranges.items():
                 count = target < node.whole
                 needed = needs[target] + count
+                if node.most is not None and needed > node.most:
+                    continue  # too long from the start; a bound below 0 would be one of 0
                 # from a state that needs no more than one character less, the count stays within its bound
                 self.character(
                     found, states[i], states[target], tails, MORE if needed > needs[i] else 0, NEXT if count else KEEP,
