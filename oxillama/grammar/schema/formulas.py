@@ -113,7 +113,7 @@ class Expander:
         self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
         self.states: dict[str, dict[State, Boxes]] = {kind: {} for kind in TOP}
         self.impossible_states: dict[State, bool] = {}
-        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}  # by the identity of both
+        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}  # by the identity of both, which are kept
         self.kept: dict[Box | None, Box | None] = {}
         self.depth = 0
         self.meets = 0
