@@ -140,6 +140,11 @@ def test_not_exactly_one() -> None:
     check({"type": "number", "not": {"oneOf": alternatives[2:]}}, [2, 14, 20], [21, 28])
 
 
+def test_an_alternative_that_is_named_twice_is_none() -> None:
+    twice = [{"$ref": "#/$defs/word"}, {"$ref": "#/$defs/word"}, {"type": "object", "required": ["a"]}]
+    check({"oneOf": twice, "$defs": {"word": {"type": ["string", "null"]}}}, [{"a": 1}], ["x", None, {}])
+
+
 # --------------------------------------------------------------------------- objects
 
 SMALL = {"properties": {"a": {"type": "integer"}, "b": {}, "c": {}}, "required": ["a", "c"]}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
-from oxillama.grammar.schema.conditions import TYPES, Condition, exact
+from oxillama.grammar.schema.conditions import TYPES, Condition, State, exact
 from oxillama.grammar.schema.formats import FORMATS, UNENFORCEABLE, format_node
 from oxillama.grammar.schema.keywords import MAX_COUNT, Keywords, Place, type_names
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
@@ -34,15 +34,15 @@ COMBINATIONS = frozenset({"allOf", "anyOf", "oneOf"})
 
 
 class Certain(NamedTuple):
-    """What is known of a schema.
+    """What is known of a schema or a state.
 
     Attributes
     ----------
-    below : the schemas whose rules its rule refers to.
-    needs : what must be met below for it to be met, as an expression of `key`s.
+    below : the schemas or states (references followed) whose rules its rule refers to.
+    needs : what must be met below for it to be met, as an expression of `key`s and names of rules.
     """
 
-    below: tuple[Schema, ...] = ()
+    below: tuple[Schema | State, ...] = ()
     needs: Node = ANYHOW
 
 
@@ -116,7 +116,7 @@ class Certainty:
 
     def same_value(self, conditions: Sequence[Condition], all_of: bool) -> Certain | None:
         """Of a schema that applies others to the same value, and says nothing else."""
-        below: list[Schema] = []
+        below: list[Schema | State] = []
         needs: list[Node] = []
         for condition in conditions:
             assert isinstance(condition.what, Schema)
@@ -136,7 +136,7 @@ class Certainty:
         kinds = {"number" if kind == "integer" else kind for kind in named}
         if not VALUES.isdisjoint(words):
             return SCALARS if len(words - {"type"}) == 1 and _few_scalars(place, set(named)) else None
-        below: tuple[Schema, ...] = ()
+        below: tuple[Schema | State, ...] = ()
         needs: list[Node] = []
         for kind, group in SIMPLE.items():
             own = words & group

@@ -8,7 +8,6 @@ write it, and automata that might be too large are made now. So what is combined
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from math import prod
@@ -16,7 +15,7 @@ from math import prod
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
 from oxillama.grammar.schema.arrays import Arrays
-from oxillama.grammar.schema.certain import ANYHOW, is_text
+from oxillama.grammar.schema.certain import ANYHOW, Certain, is_text
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
 from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.formulas import TOP, Box
@@ -35,20 +34,6 @@ MAX_PLACES = 10**6  # ... and of its denominator
 NEVER = Alt(())
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a state.
-
-    Attributes
-    ----------
-    below : the states that its rule refers to, references followed.
-    needs : what must be met below for it to be met, as an expression of names of rules.
-    """
-
-    below: tuple[State, ...]
-    needs: Node
-
-
 class CertainStates:
     """Finds the states of which every box is certain."""
 
@@ -57,11 +42,11 @@ class CertainStates:
         self.below: dict[State, None] = {}
         self.found: dict[State, tuple[State, Node]] = {}  # states, references followed, and what they need
 
-    def of(self, state: State) -> Found | None:
+    def of(self, state: State) -> Certain | None:
         """What is known of a state; None where it has to be written. GrammarError as for writing it."""
         return self.writer.at(state, self.find)
 
-    def find(self, state: State) -> Found | None:
+    def find(self, state: State) -> Certain | None:
         self.below = {}
         ways: list[Node] = []
         for kind in self.writer.expander.asked(state):
@@ -70,7 +55,7 @@ class CertainStates:
                 if needs is None:
                     return None
                 ways.append(needs)
-        return Found(tuple(self.below), _any(ways))
+        return Certain(tuple(self.below), _any(ways))
 
     def box(self, box: Box) -> Node | None:
         """What a box needs; None where that is not seen."""
@@ -145,10 +130,8 @@ class CertainStates:
             if named.least or named.most is not None or named.values is not None:
                 return None
             if not _has_strings(named):
-                named.unbounded()  # or an error, which would come when the rule is written
-        members = {
-            known.name: self.meets(known.state) if is_text(known.name) else NEVER for known in text.known
-        }
+                named.automaton(bounded=False)  # or an error, which would come when the rule is written
+        members = {name: self.meets(state) if is_text(name) else NEVER for name, state, _ in text.known}
         unknown = _any([self.meets(state) for state, _ in others.ways]) if others else NEVER
         needs = [members[name] for name in box.required]
         if box.exists:

@@ -113,7 +113,8 @@ class Expander:
         self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
         self.states: dict[str, dict[State, Boxes]] = {kind: {} for kind in TOP}
         self.impossible_states: dict[State, bool] = {}
-        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}  # by the identity of both
+        # By the identity of both boxes, which stay alive with it.
+        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}
         self.kept: dict[Box | None, Box | None] = {}
         self.depth = 0
         self.meets = 0

@@ -29,6 +29,7 @@ FEW_NAMES = 32  # that are not mentioned and become known where they are told ap
 MAX_CASES = 64  # ways to meet what must exist
 
 EMPTY = Seq(())
+ANY = Strings()
 
 
 class Known(NamedTuple):
@@ -185,7 +186,7 @@ class ObjectText:
             for kind, needs in self.box.rules:
                 if name not in kind.but and _is_of(name, kind, self.writer):
                     state = both(state, needs)
-            if not (state and impossible(state)):
+            if state != NOTHING and (len(state) < 2 or not impossible(state)):
                 found.append(Known(name, state, name in required))
         return found
 
@@ -224,7 +225,7 @@ class ObjectText:
             raise GrammarError(
                 f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
             )
-        if not patterns and names == [Strings()]:
+        if not patterns and names == [ANY]:
             return self.kinds(patterns, names, wanted, state)
         key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
         return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
@@ -242,10 +243,10 @@ class ObjectText:
                     state = both(state, needs)
             if state == NOTHING or self.writer.impossible(state) or (closed and not matched):
                 continue
-            kind_of_name = Strings(patterns=frozenset(matched), absent=frozenset(absent))
+            matching = Strings(patterns=frozenset(matched), absent=frozenset(absent)) if patterns else ANY
             for box in names:
-                named = kind_of_name.meet(box) if patterns else box
-                if named == Strings():
+                named = matching.meet(box) if patterns else box
+                if named == ANY:
                     named = Strings(excluded=known)
                 elif named is not None:
                     named = named.without(known)

@@ -75,7 +75,7 @@ class Objects(NamedTuple):
         if not self.required:
             return None if self.most is not None and self.least > self.most else self
         required, states = set(self.required), dict(self.properties)
-        if any(states.get(name) == NOTHING for name in required):
+        if NOTHING in map(states.get, required):
             return None
         for names, state in self.rules:
             closed = state == NOTHING and not (names.patterns or names.absent or names.state)

@@ -105,15 +105,9 @@ class Strings(NamedTuple):
         relevant = frozenset(name for name in names if self.accepts(name))
         return self._replace(excluded=self.excluded | relevant).settled() if relevant else self
 
-    def automaton(self) -> Dfa:
-        """The strings as an automaton over their characters."""
-        return self._determinised(self.least, self.most)
-
-    def unbounded(self) -> Dfa:
-        """The strings as an automaton, of any length."""
-        return self._determinised(0, None)
-
-    def _determinised(self, least: int, most: int | None) -> Dfa:
+    def automaton(self, bounded: bool = True) -> Dfa:
+        """The strings as an automaton over their characters; unless ``bounded``, of any length."""
+        least, most = (self.least, self.most) if bounded else (0, None)
         if self.values is not None:
             return only(sorted(self.values))
         if (least, most) == (0, None) and not (self.patterns or self.absent):
@@ -124,7 +118,7 @@ class Strings(NamedTuple):
         """Whether no string meets all conditions."""
         if not (self.patterns or self.excluded or self.absent):
             return False
-        return within(self.unbounded(), self.least, self.most) == NEVER
+        return within(self.automaton(bounded=False), self.least, self.most) == NEVER
 
     def without_text(self, text: str, unlike: frozenset[Node] = frozenset()) -> Node:
         """These strings as they are, without escapes, less those that contain a text or are ``unlike``.
@@ -150,7 +144,7 @@ class Strings(NamedTuple):
         if not (self.patterns or self.absent):
             return None
         try:
-            return number_of_texts(self.unbounded(), self.least, self.most)
+            return number_of_texts(self.automaton(bounded=False), self.least, self.most)
         except GrammarError:
             return None
 
@@ -160,7 +154,7 @@ class Strings(NamedTuple):
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""
-        return ANY_NAME if self == _ANY and not layout.mark else self.node(layout)
+        return ANY_NAME if self == Strings() and not layout.mark else self.node(layout)
 
     def node(self, layout: Layout) -> Node:
         """The texts of these strings."""
@@ -182,13 +176,10 @@ class Strings(NamedTuple):
 
     def spelled(self, ways: int = DUMPED) -> Node:
         """The texts of these strings by an automaton, their length counted beside it."""
-        found = within(self.unbounded(), self.least, self.most)
+        found = within(self.automaton(bounded=False), self.least, self.most)
         if isinstance(found, Dfa):
             return quoted(spell(found, ways))
         return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
-
-
-_ANY = Strings()
 
 
 @lru_cache(maxsize=64)
