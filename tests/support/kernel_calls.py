@@ -36,7 +36,7 @@ from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network, Program
-from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
+from oxillama._kernels.grammar.nodes import is_nullable, missing, references, repeat_copies, size
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
@@ -760,7 +760,7 @@ def of_nodes() -> dict[str, Maker]:
         "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
         "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
         "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
-        "needs": lambda: Call(needs, node=node, rules={"a": node}),
+        "missing": lambda: Call(missing, node=node, open_rules={"a"}),
     }
 
 
