@@ -34,9 +34,10 @@ class LarkItems(GrammarText):
     blank = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
     blank_lines = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 
-    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
+    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool, where: str = "") -> None:
         super().__init__(text, token_ids)
         self.any_order = any_order
+        self.where = where  # this text is in a larger one
 
     def json_object(self) -> dict[str, Any]:
         start = self.pos
@@ -130,11 +131,10 @@ class LarkItems(GrammarText):
         return tuple(sorted(ids))
 
     def schema(self, start: int) -> Rules:
-        """The JSON texts of the schema that stands here, with the options in its ``x-guidance``."""
+        """The JSON texts of the schema that stands here."""
         value = self.json_object()
         try:
-            compiler, strict = _compiler(value.pop("x-guidance", {}), self.any_order)
-            return compiler.on_demand(value, strict, self.place(start))
+            return schema_rules(value, self.any_order, self.where + self.place(start))
         except GrammarError as error:
             self.fail(str(error), start)
 
@@ -156,6 +156,16 @@ _OPTIONS = {
     "lenient": bool,
     "coerce_one_of": bool,
 }
+
+
+def schema_rules(schema: Any, any_order: bool, place: str) -> Rules:
+    """The JSON texts of a schema, with the options in its ``x-guidance``; ``place`` is where it stands."""
+    options: Any = {}
+    if isinstance(schema, Mapping) and "x-guidance" in schema:
+        schema = dict(schema)
+        options = schema.pop("x-guidance")
+    compiler, strict = _compiler(options, any_order)
+    return compiler.on_demand(schema, strict, place)
 
 
 def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:

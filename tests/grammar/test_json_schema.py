@@ -717,6 +717,7 @@ def test_a_schema_that_nothing_meets() -> None:
             "$defs": {"a": {}},
         },
         {"type": "object", "maxProperties": 0, "not": {"enum": [{}]}},
+        {"type": ["integer"], "enum": [17.5]},
         {"type": "array", "contains": {"uniqueItems": True}, "maxContains": 0},
         {"type": "array", "contains": {"uniqueItems": True}, "minContains": 2, "maxItems": 1},
         {
@@ -857,7 +858,11 @@ MALFORMED = [
     ("[1]", "#: expected a schema"),
     (
         {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
-        "#/uniqueItems: cannot be enforced",
+        "#/uniqueItems: cannot be enforced: uniqueItems, together with contains and prefixItems",
+    ),
+    (
+        {"uniqueItems": True, "allOf": [{"contains": {"minimum": 1}}, {"contains": {"type": "number"}}]},
+        "#/uniqueItems: cannot be enforced: uniqueItems, with several contains that an item may meet",
     ),
     (
         {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},

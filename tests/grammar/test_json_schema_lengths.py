@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar
 from oxillama.grammar.counts import within
 from oxillama.grammar.dfa import automaton
@@ -58,6 +59,21 @@ def test_bounds_are_exact(pattern: str) -> None:
         grammar = Grammar.from_json_schema(schema)
         accepted = [text for text in texts if grammar.matches(json.dumps(text))]
         assert accepted == good, (least, most)
+
+
+@pytest.mark.parametrize("pattern", ["a", "[^b]a", "^[^b]*aa", "aé|ab"])
+@pytest.mark.parametrize("most", range(4))
+def test_no_character_is_too_long_however_it_is_written(pattern: str, most: int) -> None:
+    schema = {"type": "string", "pattern": pattern, "maxLength": most}
+    texts = strings(4, "aé\n\\\x01")
+    good = [text for text in texts if re.search(pattern, text) and len(text) <= most]
+    if not good:
+        with pytest.raises(GrammarError, match="no value meets"):
+            Grammar.from_json_schema(schema)
+        return
+    grammar = Grammar.from_json_schema(schema)
+    for raw in (True, False):
+        assert [text for text in texts if grammar.matches(json.dumps(text, ensure_ascii=raw))] == good
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.machines import Machine
 from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.registers import Registers
+from oxillama._kernels.grammar.walks import Walks
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
@@ -811,6 +812,10 @@ def of_matcher() -> dict[str, Maker]:
     }
 
 
+def of_walks() -> dict[str, Maker]:
+    return {"Walks": lambda: Call(Walks, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
+
+
 def of_loops() -> dict[str, Maker]:
     return {"Loops": lambda: Call(Loops, states=ParserStates(PROGRAM, 1 << 20, 99))}
 
@@ -865,10 +870,12 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.pruning": dict,
     "grammar.registers": of_registers,
     "grammar.rows": dict,
+    "grammar.slices": dict,
     "grammar.spelling": of_spelling,
     "grammar.stacks": of_stacks,
     "grammar.told_apart": dict,
     "grammar.trie": of_trie,
+    "grammar.walks": of_walks,
     "machine.cpu": of_cpu,
     "machine.team": of_team,
     "packing.pack": of_pack,

@@ -135,7 +135,7 @@ class Certainty:
             return SCALARS
         kinds = {"number" if kind == "integer" else kind for kind in named}
         if not VALUES.isdisjoint(words):
-            return SCALARS if len(words - {"type"}) == 1 and _few_scalars(place, {*kinds, *named}) else None
+            return SCALARS if len(words - {"type"}) == 1 and _few_scalars(place, set(named)) else None
         below: tuple[Schema, ...] = ()
         needs: list[Node] = []
         for kind, group in SIMPLE.items():
