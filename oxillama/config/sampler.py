@@ -120,7 +120,7 @@ class SamplerConfig:
     allowed_tokens : the only token ids that may be chosen; None for all.
     min_tokens : tokens before which no end of generation is chosen. [0, inf)
     ignore_eos : never choose an end of generation.
-    grammar : text must follow this grammar (GBNF, Lark that begins with ``%llguidance``, or a compiled one).
+    grammar : text must follow this grammar (GBNF; Lark, with ``%llguidance`` or as JSON; or compiled).
     json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a type: a
         dataclass, a pydantic model, ``list[str]``).
     regex : text must match this regular expression.

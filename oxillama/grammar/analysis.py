@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, needs, references, size
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, missing, references, size
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Distinct, Node, Ref, Repeat, Rules, Seq
 
@@ -54,46 +54,22 @@ def check(rules: Rules) -> None:
 def unproductive(rules: Mapping[str, Node]) -> set[str]:
     """The rules that match nothing, if names without a rule match something.
 
-    Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
-    those that it waits for is found to match something.
+    A rule is looked at again only when one of those that it waits for is found to match something.
     """
-    open_rules = {name: needs(rule, rules) for name, rule in rules.items()}
-    waiting: dict[str, list[str]] = {}
-    todo = [*open_rules, *(name for name, wanted in open_rules.items() if wanted == NOTHING)]
+    open_rules = set(rules)
+    waiting: dict[str, set[str]] = {}
+    todo = list(rules)
     while todo:
         name = todo.pop()
         if name in open_rules:
-            missing = _missing(open_rules[name], open_rules)
-            if missing is None:
-                del open_rules[name]
+            found = missing(rules[name], open_rules)
+            if found is None:
+                open_rules.discard(name)
                 todo += waiting.pop(name, ())
             else:
-                for other in missing:
-                    waiting.setdefault(other, []).append(name)
-    return set(open_rules)
-
-
-NOTHING = Seq(())
-
-
-def _missing(node: Node, open_rules: Mapping[str, Node]) -> list[str] | None:
-    """Names one of which must match something before the node can; None where it does."""
-    if isinstance(node, Ref):
-        return [node.name] if node.name in open_rules else None
-    if isinstance(node, Seq):
-        for item in node.items:
-            missing = _missing(item, open_rules)
-            if missing is not None:
-                return missing
-        return None
-    assert isinstance(node, Alt)
-    found: list[str] = []
-    for item in node.items:
-        missing = _missing(item, open_rules)
-        if missing is None:
-            return None
-        found += missing
-    return found
+                for other in found:
+                    waiting.setdefault(other, set()).add(name)
+    return open_rules
 
 
 def nullable_rules(rules: Rules) -> set[str]:
@@ -114,7 +90,7 @@ def nullable_rules(rules: Rules) -> set[str]:
 
 def is_productive(node: Node) -> bool:
     """Whether a node matches something, if every rule does."""
-    return needs(node, {}) == NOTHING
+    return missing(node, ()) is None
 
 
 # --------------------------------------------------------------------------- what is called

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from oxillama._kernels.grammar.nodes import is_nullable
@@ -61,12 +62,13 @@ def pieces(node: Any) -> list[Piece] | None:
 
 def _row(node: Seq) -> list[Piece] | None:
     found = [Piece(EMPTY)]
-    for item in node.items:
-        ways = pieces(item)
-        if ways is None or len(found) * len(ways) > MAX_PIECES:
-            return None
-        joined = (_join(left, right) for left in found for right in ways)
-        found = [piece for piece in joined if piece is not None]
+    for is_plain, items in groupby(node.items, lambda item: next(assertions(item), None) is None):
+        for item in [sequence([*items])] if is_plain else items:
+            ways = pieces(item)
+            if ways is None or len(found) * len(ways) > MAX_PIECES:
+                return None
+            joined = (_join(left, right) for left in found for right in ways)
+            found = [piece for piece in joined if piece is not None]
     return found
 
 

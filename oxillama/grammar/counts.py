@@ -57,6 +57,8 @@ def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) ->
 def _is_short(dfa: Dfa, most: int) -> bool:
     """Whether no string is longer than ``most``."""
     rows = dfa.edges
+    if any(state == target for state, edges in enumerate(rows) for _, _, target in edges):
+        return False
     into = [0] * len(rows)
     for edges in rows:
         for _, _, target in edges:

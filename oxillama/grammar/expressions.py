@@ -51,7 +51,7 @@ def alternatives(items: list[Node]) -> Node:
 
 
 def differ(one: Node, other: Node) -> bool:
-    """Whether it is seen from their first characters that no string is in both languages."""
+    """Whether their first characters show that no string is in both languages."""
     return all(
         any(not _share(a, b) for a, b in zip(these, those))
         for these in _openings(one)
@@ -60,7 +60,7 @@ def differ(one: Node, other: Node) -> bool:
 
 
 def _openings(node: Node) -> list[list[Ranges]]:
-    """What the first characters of every string are out of, as far as their number does not vary."""
+    """The sets of the first characters, for each alternative; up to where their number varies."""
     if isinstance(node, Alt):
         return [way for item in node.items for way in _openings(item)]
     found: list[Ranges] = []

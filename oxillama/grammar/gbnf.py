@@ -28,14 +28,11 @@ from oxillama.grammar.rules import (
     Tokens,
 )
 
-MAX_DEPTH = 60  # groups inside groups
 MAX_REPEAT = 1_000_000_000
 
 WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 _NAME = re.compile("[a-zA-Z0-9-]+")
 _NUMBER = re.compile("[0-9]+")
-_BLANKS = re.compile(r"(?:[ \t]+|#[^\r\n]*)*")
-_LINES = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
@@ -63,27 +60,28 @@ def parse_gbnf(text: str, root: str = "root", token_ids: TokenIds | None = None)
 
 
 class _Parser(GrammarText):
+    blank = re.compile(r"(?:[ \t]+|#[^\r\n]*)*")
+    blank_lines = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
+
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
-        super().__init__(text)
-        self.token_ids = token_ids
-        self.depth = 0
+        super().__init__(text, token_ids)
         self.used: dict[str, int] = {}  # where each name is first referred to
 
     def parse(self, root: str) -> Rules:
         rules: dict[str, Node] = {}
-        self.skip_space(newlines=True)
+        self.blanks(lines=True)
         while self.pos < len(self.text):
             start = self.pos
             name = self.name()
             if name in rules:
                 self.fail(f"rule {name} is defined twice", start)
-            self.skip_space()
+            self.blanks()
             self.expect("::=", f"after the rule name {name}")
-            self.skip_space(newlines=True)
-            rules[name] = self.alternatives(nested=False)
+            self.blanks(lines=True)
+            rules[name] = self.alternatives()
             if self.peek() not in ("\r", "\n", ""):
                 self.fail(f"expected an item or the end of the line, got {self.found()}")
-            self.skip_space(newlines=True)
+            self.blanks(lines=True)
         for name, where in self.used.items():
             if name not in rules:
                 self.fail(f"rule {name} is not defined", where)
@@ -93,28 +91,28 @@ class _Parser(GrammarText):
 
     # ------------------------------------------------------------------ rules
 
-    def alternatives(self, nested: bool) -> Node:
-        options = [self.sequence(nested)]
+    def alternatives(self) -> Node:
+        options = [self.sequence()]
         while self.peek() == "|":
             self.pos += 1
-            self.skip_space(newlines=True)
-            options.append(self.sequence(nested))
+            self.blanks(lines=True)
+            options.append(self.sequence())
         return options[0] if len(options) == 1 else Alt(tuple(options))
 
-    def sequence(self, nested: bool) -> Node:
+    def sequence(self) -> Node:
         items: list[Node] = []
         while True:
             char = self.peek()
             if char and char in "*+?{":
                 if not items:
                     self.fail(f"expected an item before {char}")
-                items[-1] = self.repeated(items[-1], nested)
+                items[-1] = self.repeated(items[-1])
             else:
                 item = self.item(char)
                 if item is None:
                     return items[0] if len(items) == 1 else Seq(tuple(items))
                 items.append(item)
-            self.skip_space(nested)
+            self.blanks(lines=self.depth > 0)
 
     def item(self, char: str) -> Node | None:
         """The item that starts here; None if what is here starts none."""
@@ -123,7 +121,7 @@ class _Parser(GrammarText):
         if char == "[":
             return self.char_class()
         if char == "(":
-            return self.group()
+            return self.group(")")
         if char == ".":
             self.pos += 1
             return ANY
@@ -136,33 +134,21 @@ class _Parser(GrammarText):
             return Ref(name)
         return None
 
-    def group(self) -> Node:
-        start = self.pos
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            self.fail(f"expected at most {MAX_DEPTH} groups inside each other")
-        self.pos += 1
-        self.skip_space(newlines=True)
-        node = self.alternatives(nested=True)
-        self.expect(")", f"to close the group of {self.place(start)}")
-        self.depth -= 1
-        return node
-
-    def repeated(self, item: Node, nested: bool) -> Node:
+    def repeated(self, item: Node) -> Node:
         start = self.pos
         char = self.peek()
         self.pos += 1
         if char != "{":
             return Repeat(item, int(char == "+"), 1 if char == "?" else None)
-        self.skip_space(nested)
+        self.blanks(lines=self.depth > 0)
         least = self.integer()
         most: int | None = least
-        self.skip_space(nested)
+        self.blanks(lines=self.depth > 0)
         if self.peek() == ",":
             self.pos += 1
-            self.skip_space(nested)
+            self.blanks(lines=self.depth > 0)
             most = self.integer() if self.peek() in _DIGITS else None
-            self.skip_space(nested)
+            self.blanks(lines=self.depth > 0)
         self.expect("}", "to close the repetition")
         if most is not None and most < least:
             self.fail(f"expected the second bound at or above the first, got {{{least},{most}}}", start)
@@ -242,13 +228,9 @@ class _Parser(GrammarText):
             if not spelled.endswith("]>") or not digits or not set(digits) <= _DIGITS or len(digits) > 10:
                 self.fail(f"expected a token id as <[123]>, got {spelled}", start)
             return Tokens((int(digits),), negated)
-        return Tokens((self.one_token(spelled, self.token_ids, start),), negated)
+        return Tokens((self.one_token(spelled, start),), negated)
 
     # ------------------------------------------------------------------ text
-
-    def skip_space(self, newlines: bool = False) -> None:
-        """Pass blanks and comments, and ends of lines where the item may go on in the next."""
-        self.read(_LINES if newlines else _BLANKS, "blanks")
 
     def name(self) -> str:
         return self.read(_NAME, "a rule name")[0]

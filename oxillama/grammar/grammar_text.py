@@ -1,4 +1,4 @@
-"""The text of a grammar: where a reader is in it, and the errors that say so."""
+"""The text of a grammar: where a reader is in it, what all notations have, and errors that say where."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Node
 
+MAX_DEPTH = 60  # groups inside groups
 MAX_TEXT = 4_000_000
 """Characters of a grammar, a schema or a structural tag."""
 
@@ -16,18 +18,28 @@ TokenIds = Callable[[str], list[int]]
 
 
 class GrammarText:
-    """A text, and the place that is read next.
+    """A text, and the place that is read next; the base of a notation's reader.
+
+    Parameters
+    ----------
+    token_ids : gives the ids of a token's text; None: no token may be named by its text.
 
     Raises
     ------
-    GrammarError : it is too long.
+    GrammarError : the text is too long.
     """
 
-    def __init__(self, text: str) -> None:
+    blank: re.Pattern[str]
+    """Blanks and comments; matches nothing, too."""
+    blank_lines: re.Pattern[str]
+    """The same with ends of lines."""
+
+    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         if len(text) > MAX_TEXT:
             raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
-        self.text = text
+        self.text, self.token_ids = text, token_ids
         self.pos = 0
+        self.depth = 0  # of groups
 
     def peek(self) -> str:
         """The next character; "" at the end."""
@@ -41,11 +53,32 @@ class GrammarText:
         self.pos = found.end()
         return found
 
+    def blanks(self, lines: bool = False) -> None:
+        """Pass blanks and comments, and with ``lines`` ends of lines."""
+        self.read(self.blank_lines if lines else self.blank, "blanks")
+
     def expect(self, text: str, what: str) -> None:
         """Pass this text; ``what`` says what it is for."""
         if not self.text.startswith(text, self.pos):
             self.fail(f"expected {text} {what}, got {self.found()}")
         self.pos += len(text)
+
+    def alternatives(self) -> Node:
+        """What stands in a rule or a group: one way or several."""
+        raise NotImplementedError
+
+    def group(self, close: str) -> Node:
+        """What stands in the brackets that open here."""
+        start = self.pos
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(f"expected at most {MAX_DEPTH} groups inside each other")
+        self.pos += 1
+        self.blanks(lines=True)
+        node = self.alternatives()
+        self.expect(close, f"to close the group of {self.place(start)}")
+        self.depth -= 1
+        return node
 
     def found(self) -> str:
         """The next character, as an error shows it."""
@@ -62,10 +95,10 @@ class GrammarText:
         before = self.text[:pos]
         return before.count("\n") + 1, pos - before.rfind("\n")
 
-    def one_token(self, text: str, token_ids: TokenIds | None, pos: int) -> int:
+    def one_token(self, text: str, pos: int) -> int:
         """The id of the token of a text."""
         try:
-            return one_token(text, token_ids)
+            return one_token(text, self.token_ids)
         except GrammarError as error:
             self.fail(str(error), pos)
 

@@ -1,8 +1,8 @@
 """Lark-style grammars as llguidance takes them: text to `Rules`.
 
 Rules have names in lower case and terminals in upper case; what `%ignore` names may stand behind each
-terminal of a rule. There is no lexer: a text belongs to the language if any way to cut it into
-terminals fits; of what lazy rules change about that see `lark_lazy`.
+terminal of a rule. There is no lexer: a text belongs to the language if it can be cut into terminals in
+any way that the rules allow. `lark_lazy` says what lazy rules change about that.
 Regular expressions are those of `grammar/regex.py` (ECMA-262), with the flags ``i`` and ``s``. Source: the
 syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond this is an error with its place.
 """
@@ -10,25 +10,27 @@ syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
 from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import EMPTY
-from oxillama.grammar.grammar_text import TokenIds
-from oxillama.grammar.lark_items import LarkItems
+from oxillama.grammar.grammar_text import MAX_DEPTH, TokenIds
+from oxillama.grammar.lark_items import LarkItems, schema_rules
 from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.writer import replaced
+from oxillama.grammar.structural_fields import Fields, mapping, parsed, texts_of, within
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
-MAX_DEPTH = 60
-
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
+_GRAMMAR = re.compile(r"@([A-Za-z_](?:[A-Za-z0-9_]|-(?!>))*)")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
 _ATTRIBUTE = re.compile(r"lazy\b|suffix\s*=\s*")
@@ -37,8 +39,8 @@ _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?
 
 
 def is_lark(text: str) -> bool:
-    """Whether a grammar says that it is one of these: it begins with `HEADER`."""
-    return text.lstrip().startswith(HEADER)
+    """Whether a grammar says that it is one of these: it begins with `HEADER`, or is JSON."""
+    return text.lstrip().startswith((HEADER, "{"))
 
 
 def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = False) -> Rules:
@@ -47,7 +49,9 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
     Parameters
     ----------
     text : str
-        The grammar; the line ``%llguidance {}`` may stand before it.
+        The grammar; the line ``%llguidance {}`` may stand before it. Or JSON, ``{"grammars": [...]}``: of
+        several grammars, each with ``lark_grammar`` or ``json_schema``, the first one is that of the text,
+        and those that have a ``name`` may stand in others as ``@name``.
     token_ids : callable, optional
         Turns the text of a token, `<` and `>` included, into token ids, of which there must be one.
     any_order : bool
@@ -57,21 +61,56 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
     ------
     GrammarError
         The text is no grammar, or asks for what cannot be honoured; the message and the attributes give line
-        and column.
+        and column, of several grammars the message gives the path.
     """
-    return _Parser(text, token_ids, any_order).parse()
+    book = RuleBook()
+    if not text.lstrip().startswith("{"):
+        return book.rules(_Parser(text, token_ids, any_order, book, {}).parse())
+    fields = Fields("grammar", mapping("grammar", parsed("grammar", text)))
+    grammars = [
+        Fields(f"grammars[{i}]", mapping(f"grammars[{i}]", one))
+        for i, one in enumerate(fields.items("grammars", least=1))
+    ]
+    fields.done()
+    refs = [book.name("grammar") for _ in grammars]
+    names: dict[str, Ref] = {}
+    for one, ref in zip(grammars, refs):
+        name = one.text("name", "")
+        if name and names.setdefault(name, ref) != ref:
+            raise one.error("name", "a name that no other grammar has")
+    for one, ref in zip(grammars, refs):
+        kind = "json_schema" if one.known("lark_grammar") is None else "lark_grammar"
+        path, value = one.path_of(kind), one.take(kind)
+        one.done()
+        if kind == "json_schema":
+            node: Node = book.include(within(path, partial(schema_rules, value, any_order, path)))
+        else:
+            (lark,) = texts_of(path, [value])
+            node = within(path, _Parser(lark, token_ids, any_order, book, names, f"{path}: ").parse)
+        book.define(ref, node)
+    return book.rules(refs[0])
 
 
 class _Parser(LarkItems):
-    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
-        super().__init__(text, token_ids, any_order)
-        self.depth = 0
+    """Reads a grammar into a book. ``grammars``: others that it may name."""
+
+    def __init__(
+        self,
+        text: str,
+        token_ids: TokenIds | None,
+        any_order: bool,
+        book: RuleBook,
+        grammars: Mapping[str, Ref],
+        where: str = "",
+    ) -> None:
+        super().__init__(text, token_ids, any_order, where)
+        self.grammars = grammars
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
         self.refs: dict[str, Ref] = {}  # ... and what stands for them
         self.names: dict[Ref, str] = {}
         self.places: dict[str, int] = {}
         self.used: dict[str, int] = {}
-        self.book = RuleBook()
+        self.book = book
         self.skip = self.book.name("skip")  # what is ignored
         self.ignored: list[Node] = []
         self.skips_first = False
@@ -79,7 +118,8 @@ class _Parser(LarkItems):
         self.lexemes: dict[Ref, Node] = {}  # what stands for each terminal in a rule, and what matches there
         self.lazy: dict[Ref, str] = {}  # those of them that are lazy, with their rules
 
-    def parse(self) -> Rules:
+    def parse(self) -> Node:
+        """What matches the whole text."""
         while True:
             self.blanks(lines=True)
             if self.pos >= len(self.text):
@@ -103,7 +143,7 @@ class _Parser(LarkItems):
                 self.book.define(self.ref(name), self.inlined(node, (name,)))
             else:
                 self.book.define(self.ref(name), replaced(node, lambda ref: self.lexemes.get(ref, ref)))
-        return self.book.rules(Seq((self.skip, start)) if self.skips_first else start)
+        return Seq((self.skip, start)) if self.skips_first else start
 
     def cut_lazily(self, start: Ref) -> None:
         """Have lazy rules, and what may stand beside them, match what they match then."""
@@ -146,6 +186,8 @@ class _Parser(LarkItems):
     def attribute(self) -> Node:
         """What a lazy rule ends with beside its body; only attributes that say which texts match are read."""
         self.pos += 1
+        if self.text.startswith("stop", self.pos):
+            self.fail("stop= takes text back that was generated; suffix= and lazy leave it")
         found = self.read(_ATTRIBUTE, "lazy or suffix=")
         suffix = None
         if found[0] != "lazy":
@@ -293,17 +335,17 @@ class _Parser(LarkItems):
         if char == "/":
             return self.lexeme(self.regex())
         if char == "(" or char == "[":
-            return self.group(")" if char == "(" else "]")
+            return self.group(")") if char == "(" else Repeat(self.group("]"), 0, 1)
         if char == "<":
             if self.in_terminal:
                 self.fail("expected text within a terminal, got a token")
             return self.lexeme(self.token())
         if char == "%":
             return self.lexeme(self.special())
+        if char == "@":
+            return self.lexeme(self.grammar())
         found = _NAME.match(self.text, start)
         if found is None or (char and char in "?!"):
-            if char == "@":
-                self.fail("other grammars cannot be named; %json takes a schema, and rules all else")
             return None
         self.pos = found.end()
         name = found[1]
@@ -320,17 +362,16 @@ class _Parser(LarkItems):
         self.lexemes[one] = node
         return Seq((one, self.skip))
 
-    def group(self, close: str) -> Node:
+    def grammar(self) -> Ref:
+        """Another grammar, by its name."""
         start = self.pos
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            self.fail(f"expected at most {MAX_DEPTH} groups inside each other")
-        self.pos += 1
-        self.blanks(lines=True)
-        node = self.alternatives()
-        self.expect(close, f"to close the group of {self.place(start)}")
-        self.depth -= 1
-        return node if close == ")" else Repeat(node, 0, 1)
+        name = self.read(_GRAMMAR, "a grammar as @name")[1]
+        if self.in_terminal:
+            self.fail(f"expected text within a terminal, got the grammar @{name}", start)
+        if name not in self.grammars:
+            known = ", ".join(self.grammars) or "there is none"
+            self.fail(f"expected the name of another grammar ({known}), got @{name}", start)
+        return self.grammars[name]
 
     def special(self) -> Node:
         """``%json`` and ``%regex``, with an object."""

@@ -15,8 +15,6 @@ from oxillama.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
 
 MAX_COUNT = 1_000_000_000
-_BLANKS = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
-_LINES = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
@@ -33,14 +31,13 @@ class LarkItems(GrammarText):
     GrammarError : what is there is no such item; with line and column.
     """
 
-    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool) -> None:
-        super().__init__(text)
-        self.token_ids = token_ids
-        self.any_order = any_order
+    blank = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
+    blank_lines = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 
-    def blanks(self, lines: bool = False) -> None:
-        """Pass blanks and comments, and with ``lines`` ends of lines."""
-        self.read(_LINES if lines else _BLANKS, "blanks")
+    def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool, where: str = "") -> None:
+        super().__init__(text, token_ids)
+        self.any_order = any_order
+        self.where = where  # this text is in a larger one
 
     def json_object(self) -> dict[str, Any]:
         start = self.pos
@@ -121,7 +118,7 @@ class LarkItems(GrammarText):
             if ids is None:
                 self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
             return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
-        return Tokens((self.one_token(found[0], self.token_ids, start),))
+        return Tokens((self.one_token(found[0], start),))
 
     def _listed(self, text: str, start: int) -> tuple[int, ...]:
         ids: set[int] = set()
@@ -134,11 +131,10 @@ class LarkItems(GrammarText):
         return tuple(sorted(ids))
 
     def schema(self, start: int) -> Rules:
-        """The JSON texts of the schema that stands here, with the options in its ``x-guidance``."""
+        """The JSON texts of the schema that stands here."""
         value = self.json_object()
         try:
-            compiler, strict = _compiler(value.pop("x-guidance", {}), self.any_order)
-            return compiler.on_demand(value, strict, self.place(start))
+            return schema_rules(value, self.any_order, self.where + self.place(start))
         except GrammarError as error:
             self.fail(str(error), start)
 
@@ -160,6 +156,16 @@ _OPTIONS = {
     "lenient": bool,
     "coerce_one_of": bool,
 }
+
+
+def schema_rules(schema: Any, any_order: bool, place: str) -> Rules:
+    """The JSON texts of a schema, with the options in its ``x-guidance``; ``place`` is where it stands."""
+    options: Any = {}
+    if isinstance(schema, Mapping) and "x-guidance" in schema:
+        schema = dict(schema)
+        options = schema.pop("x-guidance")
+    compiler, strict = _compiler(options, any_order)
+    return compiler.on_demand(schema, strict, place)
 
 
 def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:

@@ -38,8 +38,7 @@ def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
         raise GrammarError(f"regex: at most {MAX_PATTERN} characters are read, this has {len(pattern)}")
     parser = Parser(pattern)
     node = parser.parse()
-    ways = pieces(node)
-    if ways is None and not alone:
+    if not alone and pieces(node) is None:
         at = next(assertions(node)).at
         raise parser.fail("what stands around this text is not known here", at)
     return _strings(node, search, parser.fail)

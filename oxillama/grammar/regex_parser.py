@@ -91,17 +91,17 @@ class Parser:
 
     def term(self) -> Node:
         start = self.at
-        for text in (self.text[start], self.text[start : start + 2]):
-            if text in _ASSERTIONS:
-                self.at += len(text)
-                return Assertion(_ASSERTIONS[text], at=start)  # type: ignore[return-value]
-        found = self.group() if self.peek("(") else self.atom()
-        return self.quantified(found, start)
+        char = self.text[start]
+        text = self.text[start : start + 2] if char == "\\" else char
+        if text in _ASSERTIONS:
+            self.at += len(text)
+            return Assertion(_ASSERTIONS[text], at=start)  # type: ignore[return-value]
+        return self.quantified(self.group() if char == "(" else self.atom(), start)
 
     def group(self) -> Node:
         start = self.at
-        self.take("(")
-        sign = next((look for look in _LOOKS if self.take(look)), None)
+        self.at += 1
+        sign = next((look for look in _LOOKS if self.take(look)), None) if self.peek("?") else None
         if sign is not None:
             pass
         elif self.take("?<"):

@@ -1,15 +1,17 @@
-"""Reads the objects of a structural tag, key by key: each key must be one that somebody takes."""
+"""Reads the objects of a structural tag or of grammars: each key must be one that somebody takes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.grammar_text import MAX_TEXT
 
 MAX_COUNT = 1_000_000_000
+T = TypeVar("T")
 
 _REQUIRED = object()
 
@@ -90,7 +92,17 @@ def texts_of(path: str, values: Any) -> tuple[str, ...]:
 
 
 def parsed(path: str, text: str) -> Any:
+    if len(text) > MAX_TEXT:
+        raise GrammarError(f"{path}: expected at most {MAX_TEXT} characters, got {len(text)}")
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GrammarError(f"{path}: is not JSON: {error}") from None
+
+
+def within(path: str, make: Callable[[], T]) -> T:
+    """What ``make`` gives; its errors name the path."""
+    try:
+        return make()
+    except GrammarError as error:
+        raise GrammarError(f"{path}: {error}") from error

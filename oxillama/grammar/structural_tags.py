@@ -1,9 +1,9 @@
 """Structural tags, XGrammar's notation for texts in which some parts are ruled: to `Rules`.
 
 A tag is ``begin``, a ruled content, and ``end``. Behind a trigger, which is the beginning of a tag, only that
-tag may follow; other text is free. Texts that stand before something else leave out what would begin it, as
-those of messages with tool calls do. Both shapes are read: ``{"format": {...}}`` and the older one with
-``structures`` and ``triggers``. Source: the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
+tag may follow; other text is free. Free text contains neither a trigger nor the end of the tag it is in.
+Both shapes are read: ``{"format": {...}}`` and the older one with ``structures`` and ``triggers``. Source:
+the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.expressions import ANY, EMPTY
 from oxillama.grammar.gbnf import parse_gbnf
-from oxillama.grammar.grammar_text import MAX_TEXT, TokenIds, one_token
+from oxillama.grammar.grammar_text import TokenIds, one_token
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import RuleBook, texts_without
 from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text, Tokens
-from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of
+from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of, within
 
 MAX_DEPTH = 60
 """Formats inside formats."""
@@ -56,11 +56,7 @@ def structural_tag_rules(
 
 
 def _loaded(tag: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    if isinstance(tag, str):
-        if len(tag) > MAX_TEXT:
-            raise GrammarError(f"structural_tag: expected at most {MAX_TEXT} characters, got {len(tag)}")
-        tag = parsed("structural_tag", tag)
-    return mapping("structural_tag", tag)
+    return mapping("structural_tag", parsed("structural_tag", tag) if isinstance(tag, str) else tag)
 
 
 class _Writer:
@@ -149,11 +145,11 @@ class _Writer:
         whitespace = "compact" if blanks == 0 else "single"
         compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order)
         path = fields.path_of("json_schema")
-        return self._book.include(_within(path, lambda: compiler.on_demand(schema, place=path)))
+        return self._book.include(within(path, lambda: compiler.on_demand(schema, place=path)))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
-        found: Node = _within(
+        found: Node = within(
             fields.path_of("pattern"), lambda: parse_regex(pattern, search=False, alone=False)
         )
         return found
@@ -161,7 +157,7 @@ class _Writer:
     def _grammar(self, fields: Fields, stops: Stops) -> Node:
         text = fields.text("grammar")
         path = fields.path_of("grammar")
-        return self._book.include(_within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
+        return self._book.include(within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
 
     def _any_text(self, fields: Fields, stops: Stops) -> Node:
         excludes, most = fields.texts("excludes", ()), fields.count("max_chars", None)
@@ -198,7 +194,7 @@ class _Writer:
             return token
         if not isinstance(token, str):
             raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
-        found: int = _within(path, lambda: one_token(token, self._token_ids))
+        found: int = within(path, lambda: one_token(token, self._token_ids))
         return found
 
     # ------------------------------------------------------------------ combinations
@@ -343,11 +339,3 @@ class _Writer:
         if not fields.flag("loop", True):
             return Seq((between, Repeat(one, 0, 1)))
         return Seq((between, Repeat(Seq((one, between)), 0, None)))
-
-
-def _within(path: str, make: Callable[[], Any]) -> Any:
-    """What ``make`` gives; its errors name the path."""
-    try:
-        return make()
-    except GrammarError as error:
-        raise GrammarError(f"{path}: {error}") from error

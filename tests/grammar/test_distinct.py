@@ -218,30 +218,37 @@ def test_masks_hold_the_members_that_are_left(seed: int) -> None:
         follow(grammar, language, rng)
 
 
+@pytest.mark.parametrize("n_kinds", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(16))
-def test_masks_hold_what_leaves_room_for_the_kind_that_must_come(seed: int) -> None:
+def test_masks_hold_what_leaves_room_for_the_kinds_that_must_come(seed: int, n_kinds: int) -> None:
     rng = random.Random(seed)
     values = rng.sample(VALUES[:10], 5)
-    wanted = set(rng.sample(values, rng.randint(1, 4)))
-    most, most_of_kind = rng.randint(1, 4), rng.randint(1, 5)
-    least, least_of_kind = rng.randint(0, most), rng.randint(0, min(most_of_kind, len(wanted), most))
+    most = rng.randint(1, 4)
+    least = rng.randint(0, most)
     schema: dict[str, object] = {
         "type": "array",
         "uniqueItems": True,
         "items": {"enum": [json.loads(value) for value in values]},
-        "contains": {"enum": [json.loads(value) for value in wanted]},
-        "minContains": least_of_kind,
     }
     schema |= {"maxItems": most} if rng.random() < 0.7 else {}
-    schema |= {"maxContains": most_of_kind} if rng.random() < 0.7 else {}
     schema |= {"minItems": least} if rng.random() < 0.7 else {}
+    left, kinds, bounds = list(values), [], []
+    for _ in range(n_kinds):
+        wanted = set(rng.sample(left, rng.randint(1, 4 // n_kinds)))
+        left = [value for value in left if value not in wanted]
+        most_of_kind = rng.randint(1, 5)
+        least_of_kind = rng.randint(0, min(most_of_kind, len(wanted), most))
+        kind = {"contains": {"enum": [json.loads(value) for value in wanted]}, "minContains": least_of_kind}
+        kind |= {"maxContains": most_of_kind} if rng.random() < 0.7 else {}
+        kinds.append(kind)
+        bounds.append((wanted, least_of_kind, most_of_kind if "maxContains" in kind else 5))
+    schema |= kinds[0] if n_kinds == 1 else {"allOf": kinds}
     counts = range(least if "minItems" in schema else 0, (most if "maxItems" in schema else 5) + 1)
-    at_most = most_of_kind if "maxContains" in schema else 5
     language = {
         "[" + ",".join(chosen) + "]"
         for n in counts
         for chosen in permutations(values, n)
-        if least_of_kind <= len(wanted.intersection(chosen)) <= at_most
+        if all(low <= len(wanted.intersection(chosen)) <= high for wanted, low, high in bounds)
     }
     if not language:
         with pytest.raises(GrammarError, match="no value meets"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.grammar.dfa import meet
@@ -29,6 +29,7 @@ def accepted(table: Table, accepting: set[int], state: int, length: int) -> froz
     return frozenset(found)
 
 
+@settings(deadline=None)
 @given(tables())
 def test_states_that_accept_the_same_strings_are_one(given_table: tuple[Table, set[int]]) -> None:
     table, accepting = given_table

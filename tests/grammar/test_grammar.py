@@ -12,7 +12,8 @@ import pytest
 from oxillama._kernels import load, targets
 from oxillama.errors import GrammarError, TokenizerError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask, constraint
-from oxillama.grammar.rules import Alt, Ref, Repeat, Rules, Seq, Text
+from oxillama.grammar.analysis import unproductive
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq, Text
 from tests.support.paths import DOCS, SHARED
 from tests.tokenizer.test_tokenizer import KINDS, make
 
@@ -87,6 +88,15 @@ def test_left_recursion_that_llama_cpp_refuses() -> None:
         assert grammar.matches(text), text
     for text in ("", "b", "blah", "ad", "blahadbd", "blaadb"):
         assert not grammar.matches(text), text
+
+
+def test_a_rule_that_waits_for_many_is_looked_at_once_for_each() -> None:
+    """And not twice as often with each of them, which would never end."""
+    names = [f"{side}-{i}" for i in range(40) for side in "ab"]
+    rules: dict[str, Node] = {name: Text("x") for name in reversed(names)}
+    rules["root"] = Alt((Seq(tuple(map(Ref, names[::2]))), Seq(tuple(map(Ref, names[1::2])))))
+    assert unproductive(rules) == set()
+    assert unproductive({**rules, names[-2]: Alt(()), names[-1]: Alt(())}) == {"root", *names[-2:]}
 
 
 def test_a_grammar_with_tokens_does_not_match_text() -> None:

@@ -864,7 +864,11 @@ MALFORMED = [
     ("[1]", "#: expected a schema"),
     (
         {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
-        "#/uniqueItems: cannot be enforced",
+        "#/uniqueItems: cannot be enforced: uniqueItems, together with contains and prefixItems",
+    ),
+    (
+        {"uniqueItems": True, "allOf": [{"contains": {"minimum": 1}}, {"contains": {"type": "number"}}]},
+        "#/uniqueItems: cannot be enforced: uniqueItems, with several contains that an item may meet",
     ),
     (
         {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},

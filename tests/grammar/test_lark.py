@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from oxillama import EngineConfig, SamplerConfig, demo
@@ -137,7 +139,9 @@ def test_grammars(name: str) -> None:
         ('start: a\n\na[lazy]: "b"\n%ignore " "', 3, 1, "expected no %ignore beside lazy rules"),
         ('start: a | %json {}\na[lazy]: "b"', 2, 1, "expected only terminals where the lazy rule a may"),
         ('start.2: "a"', 1, 6, "priorities are not supported"),
-        ("start: @other", 1, 8, "other grammars cannot be named; %json takes"),
+        ("start: @other", 1, 8, "expected the name of another grammar (there is none), got @other"),
+        ("start: @1", 1, 8, "expected a grammar as @name"),
+        ('start: a "b"\na[stop="b"]: /.*/', 2, 3, "stop= takes text back that was generated"),
         ("start: A\nA: B & /a/\nB: ~/b/", 2, 4, "expected a terminal that is defined above, got B"),
         ("start: ~/a/", 1, 8, "~ can only combine the parts of a terminal"),
         ("start: /a/ & /b/", 1, 12, "& can only combine the parts of a terminal"),
@@ -172,6 +176,52 @@ def test_what_cannot_be_honoured_is_refused_with_its_place(
     assert (error.value.line, error.value.column) == (line, column)
 
 
+def several(*grammars: dict[str, object]) -> str:
+    return json.dumps({"grammars": grammars})
+
+
+LIST = {"lark_grammar": 'start: "[" @item ("," @item)* "]"', "name": "my-list"}
+ITEM = {"lark_grammar": 'start: @my-list -> it | @number\n%ignore "_"', "name": "item"}
+ONES = {"type": "array", "items": {"const": 1}, "x-guidance": {"whitespace_flexible": False}}
+NUMBER = {"json_schema": ONES}
+
+
+def test_grammars_that_name_each_other() -> None:
+    text = several(LIST, ITEM, {**NUMBER, "name": "number"})
+    found = grammar_of("\n" + text)
+    assert is_lark(text)
+    for one in ("[[1]]", "[[[1,1]],[1]]", "[[1]_,[[]]]"):
+        assert found.matches(one)
+    for one in ("[]", "[1]", "[[1, 1]]", "[[1]", "[[1] ]"):
+        assert not found.matches(one)
+    assert grammar_of(several({**NUMBER, "name": "number"}, LIST, ITEM)).matches("[1,1]")
+    ordered = {"properties": {"a": {"const": 1}, "b": {}}, "required": ["a", "b"], "type": "object"}
+    for any_order in (False, True):
+        rules = parse_lark(several({"json_schema": ordered}), any_order=any_order)
+        assert Grammar.from_rules(rules).matches('{"b": 1, "a": 1}') == any_order
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "grammar: is not JSON"),
+        ('{"grammars": []}', "grammar.grammars: expected a list that is not empty"),
+        ('{"grammars": [1]}', r"grammars\[0\]: expected an object"),
+        ('{"grammars": [{"json_schema": {}}], "max": 3}', "grammar: expected only keys .* got 'max'"),
+        (several({"name": "a"}), r"grammars\[0\]: expected json_schema"),
+        (several({"json_schema": {}, "lark_grammar": "start: /a/"}), r"grammars\[0\]: .* got 'json_schema'"),
+        (several({"lark_grammar": 3}), r"grammars\[0\].lark_grammar: expected text"),
+        (several(ITEM, ITEM), r"grammars\[1\].name: expected a name that no other grammar has, got 'item'"),
+        (several(LIST), r"grammars\[0\].lark_grammar: line 1, column 12: expected the name .* got @item"),
+        (several({"json_schema": {"items": {"type": 5}}}), r"grammars\[0\].json_schema: #/items/type: "),
+        (several(NUMBER, {"lark_grammar": "start: A\nA: @a"}), r"grammars\[1\].* expected text within a t"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_several_grammars_has_its_path(text: str, message: str) -> None:
+    with pytest.raises(GrammarError, match="^" + message):
+        parse_lark(text)
+
+
 def test_ids_that_are_left_out_and_any_id() -> None:
     assert "!<[2]>" in grammar_of("start: <[^2]>").to_gbnf()
     assert grammar_of("start: <[^1-3,5]> <[7]>").program.token_sets == (
@@ -198,6 +248,10 @@ def test_the_header_tells_it_from_gbnf_and_tokens_are_looked_up() -> None:
     text = f'%llguidance {{}}\nstart: "a" ({tokenizer.token_text(eos)} | <[5-7]>)'
     state = Constraints(tokenizer).of(SamplerConfig(grammar=text))
     assert state is not None and not state.allows_token(eos) and not state.allows_token(6)
+    named = Constraints(tokenizer).of(
+        SamplerConfig(grammar=several(LIST, ITEM, {**NUMBER, "name": "number"}))
+    )
+    assert named is not None and named.grammar.matches("[[1]]")
     state.advance(tokenizer.encode("a", add_special=False)[-1])
     assert state.allows_token(eos) and state.allows_token(6) and not state.allows_token(8)
     assert EngineConfig(sampler=SamplerConfig(grammar=text)).sampler.grammar == text

@@ -23,6 +23,7 @@ from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.machines import Machine
 from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.registers import Registers
+from oxillama._kernels.grammar.walks import Walks
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
@@ -35,7 +36,7 @@ from oxillama._kernels.grammar.languages import Language, meet
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network, Program
-from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
+from oxillama._kernels.grammar.nodes import is_nullable, missing, references, repeat_copies, size
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
@@ -759,7 +760,7 @@ def of_nodes() -> dict[str, Maker]:
         "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
         "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
         "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
-        "needs": lambda: Call(needs, node=node, rules={"a": node}),
+        "missing": lambda: Call(missing, node=node, open_rules={"a"}),
     }
 
 
@@ -809,6 +810,10 @@ def of_matcher() -> dict[str, Maker]:
         "Matcher.fill": lambda: Call(matcher().fill, "mask", state=1, mask=zeros(2, dtype=np.uint32)),
         "Matcher.prepare": lambda: Call(matcher().prepare, sizes="work", work=1000),
     }
+
+
+def of_walks() -> dict[str, Maker]:
+    return {"Walks": lambda: Call(Walks, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
 
 
 def of_loops() -> dict[str, Maker]:
@@ -865,10 +870,12 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.pruning": dict,
     "grammar.registers": of_registers,
     "grammar.rows": dict,
+    "grammar.slices": dict,
     "grammar.spelling": of_spelling,
     "grammar.stacks": of_stacks,
     "grammar.told_apart": dict,
     "grammar.trie": of_trie,
+    "grammar.walks": of_walks,
     "machine.cpu": of_cpu,
     "machine.team": of_team,
     "packing.pack": of_pack,

@@ -16,8 +16,7 @@ cdef class Automata:
 
     cdef int32_t new(self) except -1
     cdef int add(self, int kind, int32_t source, int32_t what, int32_t op, int32_t target) except -1
-    cdef int32_t label(self, object bits) except -1
-    cdef int32_t label_of(self, const uint8_t* taken) except -1
+    cdef int32_t label(self, const uint8_t* taken) except -1
     cdef int index(self) except -1
     cdef int32_t nonempty(self, int32_t start) except -1
     cdef int without_left_recursion(self, list starts) except -1

@@ -52,16 +52,13 @@ cdef class Automata:
     cdef int add(self, int kind, int32_t source, int32_t what, int32_t op, int32_t target) except -1:
         return add_edge(&self.edges[kind], Edge(source, what, op, target))
 
-    cdef int32_t label(self, object bits) except -1:
-        """The number of a set of bytes."""
+    cdef int32_t label(self, const uint8_t* taken) except -1:
+        """The number of a set of bytes: 256 bits, the lowest first."""
+        cdef bytes bits = taken[:32]
         found = self.labels.get(bits)
         if found is None:
             found = self.labels[bits] = len(self.labels)
         return found
-
-    cdef int32_t label_of(self, const uint8_t* taken) except -1:
-        """The same of 256 bits, the lowest first."""
-        return self.label(int.from_bytes(taken[:32], "little"))
 
     cdef int index(self) except -1:
         """Sort the edges by their sources."""

@@ -11,6 +11,7 @@ count of their characters through all its states.
 
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
+from libc.string cimport memset
 
 from oxillama._kernels.grammar.characters cimport Characters
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
@@ -146,8 +147,10 @@ cdef class Builder(Characters):
     cdef int32_t text(self, str text, int32_t start) except -1:
         cdef bytes data
         cdef const uint8_t* at
+        cdef uint8_t[32] taken
         cdef Py_ssize_t i
         cdef int32_t end
+        memset(taken, 0, 32)
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -156,7 +159,9 @@ cdef class Builder(Characters):
         for i in range(len(data)):
             end = self.new()
             if self.byte_label[at[i]] < 0:
-                self.byte_label[at[i]] = self.label((<object>1) << at[i])
+                taken[at[i] >> 3] = 1 << (at[i] & 7)
+                self.byte_label[at[i]] = self.label(taken)
+                taken[at[i] >> 3] = 0
             self.add(BYTES, start, self.byte_label[at[i]], RESET, end)
             start = end
         return start

@@ -57,7 +57,7 @@ cdef class Characters(Automata):
                 taken[point >> 3] |= 1 << (point & 7)
                 any_ascii = True
         if any_ascii:
-            self.add(BYTES, start, self.label_of(taken), asks | makes, end)
+            self.add(BYTES, start, self.label(taken), asks | makes, end)
         if ranges.n == 0 or ranges.items[ranges.n - 1].last < 0x80:
             return 0
         try:
@@ -123,7 +123,7 @@ cdef class Characters(Automata):
         finally:
             free(below.items)
         for k in range(n):
-            found.append((self.label_of(taken[k]), targets[k]))
+            found.append((self.label(taken[k]), targets[k]))
         return 0
 
     cdef int32_t tail(

@@ -23,7 +23,7 @@ cdef class Classes:
         self.begins = <uint64_t*>calloc(WORDS, 8)
         if not self.begins:
             raise MemoryError()
-        self.begins[0] = 1
+        self.cut(0)
 
     def __dealloc__(self):
         free(self.begins)
@@ -36,23 +36,24 @@ cdef class Classes:
 
     cdef int note(self, const Arc* row, int32_t n) except -1:
         """A row that is going to split the classes."""
-        cdef int32_t i, point
+        cdef int32_t i
         for i in range(n):
-            point = row[i].first
-            self.begins[point >> 6] |= <uint64_t>1 << (point & 63)
-            point = row[i].last + 1
-            if point <= LAST_POINT:
-                self.begins[point >> 6] |= <uint64_t>1 << (point & 63)
+            self.cut(row[i].first)
+            if row[i].last < LAST_POINT:
+                self.cut(row[i].last + 1)
         return 0
+
+    cdef void cut(self, int32_t point) noexcept:
+        """An interval begins with a code point."""
+        if not self.begins[point >> 6] >> (point & 63) & 1:
+            self.begins[point >> 6] |= <uint64_t>1 << (point & 63)
+            self.used[point // PAGE] = True
+            self.n_intervals += 1
 
     cdef int settle(self) except -1:
         """All rows are noted: one class of all intervals."""
-        cdef int32_t i, k, n = 0
-        for i in range(WORDS):
-            if self.begins[i]:
-                for k in range(64):
-                    n += self.begins[i] >> k & 1
-        self.n_intervals, self.n, self.table_size = n, 1, 16
+        cdef int32_t page, point, n = self.n_intervals
+        self.n, self.table_size = 1, 16
         while self.table_size < 2 * n:
             self.table_size *= 2
         self.first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
@@ -64,12 +65,13 @@ cdef class Classes:
         memset(self.number, 0, 4 * <Py_ssize_t>n)
         self.sample[0] = 0
         n = 0
-        for i in range(WORDS):
-            if self.begins[i]:
-                for k in range(64):
-                    if self.begins[i] >> k & 1:
-                        self.first[n] = 64 * i + k
-                        n += 1
+        for page in range(N_PAGES):
+            if not self.used[page]:
+                continue
+            for point in range(page * PAGE, (page + 1) * PAGE):
+                if self.begins[point >> 6] >> (point & 63) & 1:
+                    self.first[n] = point
+                    n += 1
         self.first[n] = LAST_POINT + 1
         return 0
 

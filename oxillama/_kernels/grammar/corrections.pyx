@@ -14,9 +14,10 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
+from oxillama._kernels.grammar.slices cimport Slice, slice_of
 from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
 from oxillama._kernels.grammar.told_apart cimport open_in
-from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport Nodes, Trie, entry_of
 
 cdef enum:  # what the bytes of a token so far say
     NOTHING = 0
@@ -148,11 +149,11 @@ cdef class Corrections:
     cdef int leave_loop(self, Loop* loop, list begun, list ended) except -1:
         """As `walk_fresh`, for tokens that begin with a loop: nothing begins or ends before they leave it."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef Slice part = self.trie.slice_of(-1, loop.start, loop.loop)
+        cdef Slice part = slice_of(self.trie, -1, loop.start, loop.loop)
         cdef int byte
         cdef int32_t node
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, loop.to, byte) != DEAD:
+            if part.leaves[byte] and stepped(self.states, loop.to, byte) != DEAD:
                 for node in part.leading_places(self.trie, byte, self.leads):
                     self.walk_fresh(loop.to, node, nodes.at[node].skip, nodes.at[node].depth - 1, begun, ended)
         return 0

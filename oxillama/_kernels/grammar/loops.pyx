@@ -1,6 +1,6 @@
 """Loops over a class of characters: where a parser state reads any number of them.
 
-A loop is what lets a slice of the vocabulary (trie.pyx) stand for nearly all tokens.
+A loop is what lets a slice of the vocabulary (slices.pyx) stand for nearly all tokens.
 """
 
 from libc.stdint cimport int32_t, uint8_t

@@ -3,7 +3,8 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from oxillama._kernels.grammar.parser_states cimport ParserStates
-from oxillama._kernels.grammar.trie cimport Nodes, Slice
+from oxillama._kernels.grammar.slices cimport Slice
+from oxillama._kernels.grammar.trie cimport Nodes
 
 cdef enum:
     MAX_LIST = 1024      # tokens kept as a list and not as a mask

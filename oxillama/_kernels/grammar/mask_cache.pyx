@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.parser_states cimport ParserStates
-from oxillama._kernels.grammar.trie cimport Slice
+from oxillama._kernels.grammar.slices cimport Slice
 
 
 cdef class MaskCache:

@@ -7,7 +7,7 @@ an open stack finds them once for each RTN state. The same walk finds the contex
 over the rest. Both are kept in a `MaskCache`; the few dependents are then followed with the real stack.
 
 Three things keep the walks short. Where many trie nodes lie below one, the walk stops and takes the union of
-the items' cached masks there. Where an item reads characters of one class in a loop, a slice (trie.pyx) holds
+the items' cached masks there. Where an item reads characters of one class in a loop, a slice (slices.pyx) holds
 nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which
 stands for all such counts (ABOVE, BELOW).
 """
@@ -15,20 +15,20 @@ stands for all such counts (ABOVE, BELOW).
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport checked
-from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.corrections cimport Corrections
 from oxillama._kernels.grammar.item_sets cimport Item
-from oxillama._kernels.grammar.loops cimport Loop, Loops
-from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
-from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.loops cimport Loop
+from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, begin, clear
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED, TAPED
+from oxillama._kernels.grammar.slices cimport Slice, Tail
+from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, UPTO, WIDE, Kids, Node, Nodes, Slice, Tail, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport UPTO, Node, Nodes, Trie
+from oxillama._kernels.grammar.walks cimport MAX_LEVEL, PARTS, Walks
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -37,15 +37,8 @@ cnp.import_array()
 
 cdef enum:
     MANY = 64               # dependents, or trie nodes below one: with more, the result is cached
-    PARTS = 512             # tries of a slice: for each byte the rests, and the tokens as a whole
     OF_ENTRY = -(1 << 30)   # cache key in place of an RTN state: this less the entry whose dependents were followed
-    MAX_LEVEL = 48          # nested walks; a deeper one does not stop at large nodes
     WORDS_OF_WORK = 64      # words of a mask that count as one unit of work
-
-
-cdef struct List:
-    int32_t* items
-    int32_t n, room
 
 
 cdef struct Run:
@@ -56,7 +49,7 @@ cdef struct Run:
     uint8_t byte        # a character of the class
 
 
-cdef class Matcher:
+cdef class Matcher(Walks):
     """The tokens of a vocabulary that can follow in each parser state.
 
     Attributes
@@ -68,36 +61,18 @@ cdef class Matcher:
     n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
-    cdef int large_, sliced_, max_dependents_
-    cdef readonly Trie trie
-    cdef readonly ParserStates states
-    cdef MaskCache cache
-    cdef Loops loops
     cdef Corrections corrections
-    cdef dict slice_numbers  # by node, first characters and loop
-    cdef readonly Py_ssize_t n_shared
-    cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
-    cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
     cdef uint8_t* text       # (depths): the bytes along a walk after a run
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
-        self.trie = trie
-        self.states = states
-        self.cache = MaskCache(states, trie.n_words)
-        self.loops = Loops(states)
         self.corrections = Corrections(trie, states, self.loops)
-        self.slice_numbers = {}
-        self.large_ = self.sliced_ = self.max_dependents_ = 4096
-        self.path_length = trie.max_depth + 1
-        self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
         self.scratch = <uint32_t*>malloc(4 * trie.n_words)
         self.text = <uint8_t*>malloc(trie.max_depth + 1)
-        if not (self.paths and self.scratch and self.text):
+        if not (self.scratch and self.text):
             raise MemoryError()
 
     def __dealloc__(self):
-        free(self.paths)
         free(self.scratch)
         free(self.text)
 
@@ -107,31 +82,7 @@ cdef class Matcher:
 
     @min_loop.setter
     def min_loop(self, int32_t n):
-        self.loops.min_loop = at_least_one("min_loop", n)
-
-    @property
-    def large(self):
-        return self.large_
-
-    @large.setter
-    def large(self, int32_t n):
-        self.large_ = at_least_one("large", n)
-
-    @property
-    def sliced(self):
-        return self.sliced_
-
-    @sliced.setter
-    def sliced(self, int32_t n):
-        self.sliced_ = at_least_one("sliced", n)
-
-    @property
-    def max_dependents(self):
-        return self.max_dependents_
-
-    @max_dependents.setter
-    def max_dependents(self, int32_t n):
-        self.max_dependents_ = at_least_one("max_dependents", n)
+        self.loops.min_loop = n
 
     # ------------------------------------------------------------------ for Python
 
@@ -281,20 +232,6 @@ cdef class Matcher:
             self.add_dependent(self.cache.entries[kept].dependents[i], out)
         return 0
 
-    cdef int follow(self, int32_t state, int32_t node, int level, Found* out) except -1:
-        """Go on below a node with the parser state reached there, whose own tokens have been added."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef Node at = nodes.at[node]
-        if self.states.states.flags[state] & DEPENDENT:
-            self.add_dependent(Dependent(nodes, node, -1, NULL), out)
-        if at.skip == node + 1 or out.overflow:
-            return 0
-        if at.skip - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
-            return self.visit(state, node, level + 1, out)
-        if at.skip - node > WIDE:
-            return self.beside(state, NULL, node, level, out)
-        return self.walk(state, nodes, node + 1, at.skip, at.depth, level, out)
-
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
         """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
         cdef Node at
@@ -329,20 +266,6 @@ cdef class Matcher:
             return self.walk_tails(state, dependent.part // PARTS, level, out)
         return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out, dependent.part)
 
-    cdef int add_dependent(self, Dependent dependent, Found* out) except -1:
-        """Keep a place at which the open stack was reached, if tokens go on from there."""
-        if not dependent.loop and dependent.nodes.at[dependent.node].skip == dependent.node + 1:
-            return 0
-        if out.n_dependents >= self.max_dependents_:
-            out.overflow = True
-            return 0
-        if out.n_dependents == out.room:
-            out.room = max(16, 2 * out.room)
-            out.dependents = <Dependent*>grown(out.dependents, out.room * sizeof(Dependent))
-        out.dependents[out.n_dependents] = dependent
-        out.n_dependents += 1
-        return 0
-
     # ------------------------------------------------------------------ the cache
 
     cdef int32_t cached(self, int32_t q, int32_t n, int32_t node, int level) except -1:
@@ -361,8 +284,6 @@ cdef class Matcher:
             clear(&out)
             raise
 
-    # ------------------------------------------------------------------ walks
-
     cdef int visit_plainly(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
         """Add an item's tokens below a node by a walk with its real stack."""
         cdef Item item = Item(q, n, p)
@@ -374,7 +295,7 @@ cdef class Matcher:
         cdef const uint8_t* chars = NULL
         cdef bint ends
         cdef Loop* loop
-        if self.n_below(node) > self.sliced_:
+        if self.n_below(node) > self.sliced:
             loop = self.loops.of(state)
             if loop.cover:
                 chars = loop.cover
@@ -395,234 +316,6 @@ cdef class Matcher:
                     self.walk_tails(loop.to, number, level, out)
         return self.beside(state, chars, node, level, out)
 
-    cdef int32_t n_below(self, int32_t node) noexcept:
-        """How many nodes are below one (-1: the root)."""
-        return <int32_t>(self.trie.nodes.at[node].skip if node >= 0 else self.trie.nodes.n) - node - 1
-
-    cdef int beside(self, int32_t state, const uint8_t* chars, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that do not begin with one of these characters; all if there are none."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t k, i, depth = nodes.at[node].depth if node >= 0 else 0
-        cdef Kids kids
-        self.trie.kids_of(node, &kids)
-        for k in range(kids.n):
-            if not (chars and chars[entry_of(kids.bytes[k])]) and stepped(self.states, state, kids.bytes[k]) != DEAD:
-                i = kids.nodes[k]
-                self.walk(state, nodes, i, nodes.at[i].skip, depth, level, out)
-                if out.overflow:
-                    break
-        return 0
-
-    cdef int32_t slice(self, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
-        """The number of the slice of a loop below a node."""
-        cdef object key = (node, start[:SET], loop[:SET]), found = self.slice_numbers.get(key)
-        cdef Slice part
-        if found is not None:
-            return found
-        part = self.trie.slice_of(node, start, loop)
-        self.states.spend(part.n_nodes)  # other grammars may have made the slice, the work counts all the same
-        self.states.charge(part.n_bytes)
-        self.n_shared += part.n_bytes
-        self.slice_numbers[key] = self.cache.add_slice(part)
-        return self.slice_numbers[key]
-
-    cdef int walk_tails(self, int32_t state, int32_t number, int level, Found* out) except -1:
-        """Add the tokens whose part after a loop can follow a parser state."""
-        cdef Slice part = <Slice>self.cache.slices[number]
-        cdef Tail* tail
-        cdef int byte
-        for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
-                tail = part.tail(self.trie, byte)
-                self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
-        return 0
-
-    cdef int walk_whole(self, int32_t state, int32_t number, const uint8_t* leaves, int level, Found* out) except -1:
-        """Add the tokens that leave a slice with one of these bytes and can follow a parser state."""
-        cdef Slice part = <Slice>self.cache.slices[number]
-        cdef Nodes* nodes
-        cdef int byte
-        for byte in range(256):
-            if leaves[byte] and part.may_leave(self.trie, byte):
-                nodes = part.whole(self.trie, byte)
-                self.walk(state, nodes, 0, <int32_t>nodes.n, 0, level, out, PARTS * number + 2 * byte + 1)
-        return 0
-
-    # ------------------------------------------------------------------ ways into a loop
-
-    cdef int enter(self, int32_t state, Loop* loop, int32_t number, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
-
-        The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
-        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice,
-        less those that the walk sees end; those that leave the loop later are followed from their beginnings.
-        """
-        cdef ParserStates states = self.states
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t top = nodes.at[node].depth if node >= 0 else 0, i, end, d, k, to, token, kid
-        cdef int32_t outside = 0  # nodes before this one have left the loop before they got into it
-        cdef const uint32_t* bits = self.cache.slice_bits[number]
-        cdef List removed = List(NULL, 0, 0)
-        cdef uint8_t leaves[256]
-        cdef Kids kids
-        cdef Py_ssize_t visits = 0
-        memset(leaves, 0, 256)
-        self.note_leaving(loop.to, number, leaves)
-        self.trie.kids_of(node, &kids)
-        path[top] = state
-        try:
-            for kid in range(kids.n):
-                i = kids.nodes[kid]
-                if not loop.loop[entry_of(kids.bytes[kid])] or self.joins(
-                    stepped(states, state, kids.bytes[kid]), loop, kids.bytes[kid]
-                ):
-                    continue
-                end = nodes.at[i].skip
-                while i < end:
-                    visits += 1
-                    d = nodes.at[i].depth
-                    to = stepped(states, path[d - 1], nodes.at[i].byte)
-                    if i >= outside and not loop.loop[entry_of(nodes.at[i].byte)]:
-                        outside = nodes.at[i].skip
-                    if to == DEAD:
-                        if i >= outside:
-                            for k in range(nodes.token_first[i], nodes.token_first[nodes.at[i].skip]):
-                                token = nodes.order[k]
-                                if bits[token >> 5] >> (token & 31) & 1:
-                                    push(&removed, token)
-                        i = nodes.at[i].skip
-                        continue
-                    path[d] = to
-                    if i >= outside and (
-                        self.joins(to, loop, nodes.at[i].byte)
-                        or self.is_free(to, loop, nodes.at[i].skip - i > self.large_, number, leaves)
-                    ):
-                        i = nodes.at[i].skip
-                        continue
-                    for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                        token = nodes.order[k]
-                        if not bits[token >> 5] >> (token & 31) & 1:
-                            self.cache.put(&out.tokens, token)
-                    if states.states.flags[to] & DEPENDENT:
-                        self.add_dependent(Dependent(nodes, i, -1, NULL), out)
-                        if out.overflow:
-                            return 0
-                    i += 1
-            states.spend(visits)
-            self.cache.put_slice(&out.tokens, number, removed.items, removed.n)
-        finally:
-            free(removed.items)
-        for k in range(256):
-            if leaves[k]:
-                self.walk_entered(state, loop, number, k, leaves, level, out)
-        return 0
-
-    cdef int note_leaving(self, int32_t state, int32_t number, uint8_t* leaves) except -1:
-        """Note the bytes that can follow a parser state where tokens leave the loop of a slice."""
-        cdef Slice part = <Slice>self.cache.slices[number]
-        cdef int byte
-        for byte in range(256):
-            if not leaves[byte] and part.may_leave(self.trie, byte):
-                leaves[byte] = stepped(self.states, state, byte) != DEAD
-        return 0
-
-    cdef bint joins(self, int32_t state, Loop* loop, uint8_t byte) except -1:
-        """Whether the parser state after a byte is one that the loop comes to, if need be within a character."""
-        return state == loop.to or (
-            byte >= 0xC2 and loop.loop[entry_of(byte)] and state == stepped(self.states, loop.to, byte)
-        )
-
-    cdef bint is_free(
-        self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
-    ) except -1:
-        """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
-        cdef Loop* own
-        cdef const uint8_t* chars
-        cdef int k
-        if not look and not self.loops.is_known(state):
-            return False
-        own = self.loops.of(state)
-        chars = own.cover if own.cover else own.loop if own.found and own.to == state and own.same else NULL
-        if chars == NULL or self.states.states.flags[state] & DEPENDENT:
-            return False
-        for k in range(SET):
-            if loop.loop[k] and not chars[k]:
-                return False
-        if own.cover:
-            for k in range(256):
-                leaves[k] = leaves[k] or own.leaves[k]
-            return True
-        self.note_leaving(state, number, leaves)
-        return True
-
-    cdef int walk_entered(
-        self, int32_t state, Loop* loop, int32_t number, int byte, uint8_t* leaves, int level, Found* out
-    ) except -1:
-        """Add the tokens that leave a loop with a byte after they have got into it."""
-        cdef ParserStates states = self.states
-        cdef Slice part = <Slice>self.cache.slices[number]
-        cdef Nodes* nodes = part.whole(self.trie, byte)
-        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t i = 0, d, k, to, inside = 0  # nodes before this one are inside of the loop
-        cdef Py_ssize_t visits = 0
-        path[0] = state
-        while i < nodes.n:
-            visits += 1
-            d = nodes.at[i].depth
-            to = stepped(states, path[d - 1], nodes.at[i].byte)
-            if to == DEAD or (i >= inside and not loop.loop[entry_of(nodes.at[i].byte)]):
-                i = nodes.at[i].skip
-                continue
-            path[d] = to
-            if i >= inside:
-                if self.joins(to, loop, nodes.at[i].byte) or self.is_free(to, loop, False, number, leaves):
-                    inside = nodes.at[i].skip
-            else:
-                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                    self.cache.put(&out.tokens, nodes.order[k])
-                if states.states.flags[to] & DEPENDENT:
-                    self.add_dependent(Dependent(nodes, i, PARTS * number + 2 * byte + 1, NULL), out)
-                    if out.overflow:
-                        break
-            i += 1
-        return states.spend(visits)
-
-    cdef int walk(
-        self, int32_t state, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Found* out,
-        int32_t part=-1
-    ) except -1:
-        """Add the tokens of the nodes i ... end - 1, which lie below ``depth`` bytes that led to ``state``."""
-        cdef ParserStates states = self.states
-        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t to, d, k
-        cdef bint whole = nodes == &self.trie.nodes and level < MAX_LEVEL
-        cdef Py_ssize_t visits = 0
-        ensure(0 <= level <= MAX_LEVEL + 1 and 0 <= depth < self.path_length and end <= nodes.n)
-        path[depth] = state
-        while i < end:
-            visits += 1
-            d = nodes.at[i].depth
-            to = stepped(states, path[d - 1], nodes.at[i].byte)
-            if to == DEAD:
-                i = nodes.at[i].skip
-                continue
-            path[d] = to
-            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.at[i].skip - i > min(self.large_, WIDE):
-                self.follow(to, i, level, out)
-                if out.overflow:
-                    break
-                i = nodes.at[i].skip
-                continue
-            if states.states.flags[to] & DEPENDENT:
-                self.add_dependent(Dependent(nodes, i, part, NULL), out)
-                if out.overflow:
-                    break
-            i += 1
-        return states.spend(visits)
-
     # ------------------------------------------------------------------ counts near a bound
 
     cdef int visit_counter(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
@@ -638,7 +331,7 @@ cdef class Matcher:
         cdef Item item = Item(q, ABOVE, OPEN)
         cdef Run run
         cdef Loop* loop
-        if end - node <= self.sliced_ or self.trie.max_depth > 254:
+        if end - node <= self.sliced or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
         if not (loop.found and loop.same and self.loops.ends_run(loop, &item)):
@@ -682,7 +375,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and stepped(self.states, state, byte) != DEAD:
+            if part.leaves[byte] and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
         return 0
@@ -753,20 +446,3 @@ cdef class Matcher:
                 if after != DEAD:
                     self.walk_after_run(after, tail, node + 1, nodes.at[node].skip, depth, &one, level, out)
         return 0
-
-
-# --------------------------------------------------------------------------- plain C
-
-cdef inline int push(List* list, int32_t item) except -1:
-    if list.n == list.room:
-        list.room = max(64, 2 * list.room)
-        list.items = <int32_t*>grown(list.items, 4 * <Py_ssize_t>list.room)
-    list.items[list.n] = item
-    list.n += 1
-    return 0
-
-
-cdef int at_least_one(str name, int32_t n) except -1:
-    if n < 1:
-        raise ValueError(f"{name}: expected an integer >= 1, got {n}")
-    return n

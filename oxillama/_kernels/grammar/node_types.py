@@ -39,12 +39,12 @@ class Tokens:
 class Counted:
     """The strings of an automaton that have from ``least`` to ``most`` characters; None for no upper bound.
 
-    Every string of fewer than ``least`` characters that begins one can be continued to one.
+    A beginning of fewer than ``least`` characters must always have a continuation within the bounds.
 
     Attributes
     ----------
-    whole : edges into states below this number count a character, others do not: for automata in which a
-        character is spelled by several.
+    whole : an edge into a state below this number completes a character, other edges do not: a character may
+        be spelled by several.
     """
 
     dfa: Dfa
@@ -61,7 +61,7 @@ class Ref:
 
 
 class _Kept:
-    """Has room for its hash: large nodes are asked for theirs many times."""
+    """Has room for its hash, which is computed once: large nodes are looked up many times."""
 
     __slots__ = ("_hash",)
 
@@ -108,13 +108,14 @@ class Member:
     Attributes
     ----------
     node : what is told apart.
-    by : how. "mark": by the number ``mark``. "text": by its text, white space between the tokens of JSON left
-        out. "value": a JSON array or object, by its value. "nothing": it may come any number of times, and is
-        not counted.
-    to : the place after it.
+    by : how. "mark": by the number ``mark``. "text": by its text without the white space between the tokens
+        of JSON. "value": a JSON array or object, by its value. "nothing": it may come any number of times and
+        is not counted.
+    to : the number of the place after it.
     rest : what follows ``node``, before the separator.
-    after : how many must have come before.
-    room : it comes only if fewer have come, those left out whose marks must be there; None: however many.
+    after : how many members must have come before.
+    room : it may come only if fewer members than this have come, those whose marks must be there not counted;
+        None for no bound.
     """
 
     node: Node
@@ -131,18 +132,18 @@ class Distinct:
     """One or more members, no two of them the same.
 
     Where members are told apart by their texts or values, it stands behind an opening bracket, and separators
-    are commas with white space. Members that are told apart by their texts are written in one way. Those told
-    apart by value are such that from each beginning of one there is no end to the values that it can become.
+    are commas with white space. A member that is told apart by its text is written in one way. Where members
+    are told apart by their values, each beginning of one can be continued to infinitely many values.
 
     Attributes
     ----------
     places : the members that may stand at each place; the first one begins.
-    ends : for each place, whether the last member may lead there.
+    ends : for each place, whether the last member may lead to it.
     separator : what stands between members; None for nothing.
     least, most : bounds of the number of members; None for no upper bound.
-    marks : members with all marks below this must be there.
-    needed : what must match something for any members to do.
-    may_run_out : after some members no other may be left at the next place, so that none can follow.
+    marks : there must be a member with each mark below this.
+    needed : nodes that must match something; otherwise the whole matches nothing.
+    may_run_out : there may be a place at which all members that may stand there have come.
     """
 
     places: tuple[tuple[Member, ...], ...]

@@ -12,7 +12,6 @@ cdef enum:
     MAX_DEPTH = 4_000   # of nodes inside each other
 
 INLINE_SIZE = INLINE
-cdef object NOTHING = Seq(()), NEVER = Alt(())
 
 
 def references(object node):
@@ -133,42 +132,40 @@ cdef bint nullable(object node, set rules, int depth) except -1:
     return kind is Dfa and (<Dfa>node).accepts_empty()
 
 
-def needs(object node, object rules):
-    """What must match something for a node to match something, in references to ``rules``; the empty sequence where
-    it matches something anyhow, no alternatives where it never does.
+def missing(object node, object open_rules):
+    """Names in ``open_rules``, of which one must match something before a node does; None where it does if all other
+    names do. It never does where there are no names.
     """
-    return needs_of(node, rules, 0)
+    return missing_of(node, open_rules, 0)
 
 
-cdef object needs_of(object node, object rules, int depth):
-    cdef object kind = type(node), one
-    cdef list items
-    cdef dict ways
+cdef list missing_of(object node, object open_rules, int depth):
+    cdef object kind = type(node)
+    cdef list found, more
     if depth > MAX_DEPTH:
         raise RecursionError()
     if kind is Ref:
-        return node if node.name in rules else NOTHING
+        return [node.name] if node.name in open_rules else None
     if kind is Repeat:
-        return needs_of(node.item, rules, depth + 1) if node.least else NOTHING
+        return missing_of(node.item, open_rules, depth + 1) if node.least else None
     if kind is Seq:
-        items = []
         for item in node.items:
-            one = needs_of(item, rules, depth + 1)
-            if one is not NOTHING:
-                items.append(one)
-        return NOTHING if not items else items[0] if len(items) == 1 else Seq(tuple(items))
+            found = missing_of(item, open_rules, depth + 1)
+            if found is not None:
+                return found
+        return None
     if kind is Alt:
-        ways = {}
+        found = []
         for item in node.items:
-            one = needs_of(item, rules, depth + 1)
-            if one is NOTHING:
-                return NOTHING
-            ways[one] = None
-        return Alt(tuple(ways))
+            more = missing_of(item, open_rules, depth + 1)
+            if more is None:
+                return None
+            found += more
+        return found
     if kind is Distinct:
         firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
-        return needs_of(Seq((Alt(tuple(firsts)), *node.needed)), rules, depth + 1)
-    return NOTHING if matches_something(node, kind) else NEVER
+        return missing_of(Seq((Alt(tuple(firsts)), *node.needed)), open_rules, depth + 1)
+    return None if matches_something(node, kind) else []
 
 
 cdef bint matches_something(object node, object kind) except -1:

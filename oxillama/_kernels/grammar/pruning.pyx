@@ -14,7 +14,7 @@ from oxillama._kernels.grammar.edges cimport (
 )
 from oxillama._kernels.grammar.flags cimport set_flags
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.network cimport LABEL_BYTES, UNIT, Edges, Program
+from oxillama._kernels.grammar.network cimport UNIT, Edges, Program
 from oxillama._kernels.grammar.registers cimport ARGUMENT, FEWER, operation
 
 
@@ -276,5 +276,5 @@ cdef class Pruning:
             to.first[self.n_kept], to.room = to.n, to.n + 1
             to.rows = <int32_t*>grown(to.rows, 12 * <Py_ssize_t>to.room)
         set_flags(found, is_final)
-        found.label_bits = b"".join([bits.to_bytes(LABEL_BYTES, "little") for bits in self.of.labels])
+        found.label_bits = b"".join(self.of.labels)
         return found

@@ -5,7 +5,7 @@ A character may stand raw or escaped (RFC 8259, section 7), beyond the first 65,
 
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc, made
 from oxillama._kernels.grammar.memory cimport grown
@@ -149,7 +149,7 @@ cdef class Speller:
         cdef int32_t digit, i, low, high, state, k, n_arcs = 0
         cdef int32_t[16] target
         cdef Arc[22] arcs
-        cdef Arcs inside = Arcs(NULL, 0, 0)
+        cdef Arcs inside = Arcs(NULL, 0, 0), before = Arcs(NULL, 0, 0)
         cdef const Arc* one
         known = self.known.get(key)
         if known is not None:
@@ -159,15 +159,21 @@ cdef class Speller:
         try:
             for digit in range(DIGITS[level]):
                 low, high = digit << SHIFT[level], ((digit + 1) << SHIFT[level]) - 1
+                inside, before = before, inside
                 inside.n = 0
                 for i in range(positions.n):
                     one = &positions.items[i]
                     if one.first <= high and one.last >= low:
                         add_arc(&inside, max(one.first, low) - low, min(one.last, high) - low, one.target)
-                if inside.n:
-                    target[LOWEST[level] + digit] = self.after_digit(&inside, level)
+                k = LOWEST[level] + digit
+                if inside.n and inside.n == before.n and level != PAIR_MIDDLE and \
+                        memcmp(inside.items, before.items, inside.n * sizeof(Arc)) == 0:
+                    target[k] = target[k - 1]
+                elif inside.n:
+                    target[k] = self.after_digit(&inside, level)
         finally:
             free(inside.items)
+            free(before.items)
         for k in range(22):  # 0 to 9, A to F, a to f
             digit = k if k < 16 else k - 6
             if target[digit] != NONE and (self.ways != ONE_WAY or not 10 <= k < 16):

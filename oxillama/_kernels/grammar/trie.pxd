@@ -48,9 +48,6 @@ cdef struct Key:
     int32_t length, token, chars
 
 
-cdef class Slice
-
-
 cdef class Trie:
     cdef Nodes nodes
     cdef readonly int n_vocab, n_words, max_depth
@@ -69,49 +66,17 @@ cdef class Trie:
     cdef uint8_t* kid_bytes
     cdef int32_t n_wide
     cdef object joined
-    cdef dict slices
-    cdef Slice valid         # the tokens of characters, the last of which may be incomplete
+    cdef dict slices         # those of `slices.pyx`
+    cdef object valid        # ... the one of all tokens of characters, the last of which may be incomplete
     cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
 
     cdef int note_characters(self) except -1
     cdef int sort_by_byte(self) except -1
     cdef int find_wide(self) except -1
-    cdef void kids_of(self, int32_t node, Kids* kids) noexcept
-    cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
     cdef Py_ssize_t slice_bytes(self) except -1
+    cdef void kids_of(self, int32_t node, Kids* kids) noexcept
 
 
-cdef struct Tail:
-    # What follows a loop and begins with one byte; each part is made when it is asked for.
-    Nodes rests         # each once
-    uint8_t* chars      # (tokens of rests): characters before it, at most 255
-    Nodes whole         # the same tokens with the loops before them
-    bint has_rests, has_whole
-
-
-cdef class Slice:
-    cdef uint32_t* bits      # the tokens that are all loop
-    cdef uint32_t* upto[25]
-    cdef Tail* tails[256]
-    cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
-    cdef uint8_t start[SET]  # characters that it begins with
-    cdef uint8_t loop[SET]   # ... and goes on with
-    cdef int n_words
-    cdef int32_t node, depth  # that the slice is below
-    cdef int32_t above       # characters up to that node
-    cdef Py_ssize_t n_nodes  # that were looked at to make it
-    cdef Py_ssize_t n_bytes
-
-    cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
-    cdef int take(self, Trie trie) except -1
-    cdef void leave_out(self, Trie trie) noexcept
-    cdef bint may_leave(self, Trie trie, int byte) noexcept
-    cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
-    cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)
-    cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept
-    cdef Tail* own_tail(self, int byte) except NULL
-    cdef Tail* tail(self, Trie trie, int byte) except NULL
-    cdef Nodes* whole(self, Trie trie, int byte) except NULL
-    cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL
-    cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL
-    cdef int drop_longer(self, Trie trie, int32_t most, uint32_t* bits) noexcept
+cdef Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil
+cdef void nodes_free(Nodes* nodes) noexcept
+cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1

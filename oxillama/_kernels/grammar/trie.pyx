@@ -1,32 +1,14 @@
-"""The byte strings of a vocabulary as a flat, depth-first trie, and slices of it.
+"""The byte strings of a vocabulary as a flat, depth-first trie.
 
 Strings are sorted by their first eight bytes as one number, then by the rest; the trie falls out of one pass
 over them.
-
-A slice serves a state of a grammar that reads any number of characters of one class (the inside of a JSON
-string): nearly all tokens are only that, and are known beforehand. Of the others what counts is the part
-after the loop, so those parts, each once, make small tries of their own, one for each byte that they begin with.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport int32_t, uint8_t, uint16_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
 
 from oxillama._kernels.grammar.memory cimport grown
-
-cdef enum:
-    SLICE_BYTES = 12 << 20  # that a vocabulary keeps
-
-cdef enum:  # where the scan of a slice stands; numbers up to 3 are bytes that a character still needs
-    BASE = 0
-    START = 4
-    AFTER_E0 = 5
-    AFTER_ED = 6
-    AFTER_F0 = 7
-    AFTER_F4 = 8
-    LEAVES = 9
-    DIES = 10
-
 
 cdef class Trie:
     """Built once from the strings of the tokens; read-only, so threads may share it.
@@ -45,8 +27,6 @@ cdef class Trie:
                 raise TypeError(f"strings: expected bytes, got {type(text)}")
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
-        cdef uint8_t[SET] all_chars
-        cdef Slice valid
         cdef Key* keys
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
@@ -80,10 +60,6 @@ cdef class Trie:
         self.note_characters()
         self.sort_by_byte()
         self.find_wide()
-        memset(all_chars, 1, SET)
-        valid = Slice.__new__(Slice)
-        valid.build(self, -1, all_chars, all_chars)
-        self.valid = valid
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
@@ -181,14 +157,10 @@ cdef class Trie:
     def n_bytes(self):
         """Memory held, in bytes."""
         own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n
-        return own + self.valid.n_bytes + self.slice_bytes()
+        return own + self.slice_bytes() + (self.valid.n_bytes if self.valid is not None else 0)
 
     cdef Py_ssize_t slice_bytes(self) except -1:
-        cdef Slice part
-        cdef Py_ssize_t n = 0
-        for part in self.slices.values():
-            n += part.n_bytes
-        return n
+        return sum([part.n_bytes for part in self.slices.values()])
 
     def token_bytes(self, int token):
         """The bytes of a token, whether it is in the trie or not."""
@@ -200,293 +172,10 @@ cdef class Trie:
         """Whether the token is in the trie."""
         return 0 <= token < self.n_vocab and self.inside[token] != 0
 
-    cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop):
-        """The slice of the tokens below a node; those used last are kept, up to `SLICE_BYTES`.
-
-        ``start`` and ``loop`` are the sets of the characters that the loop begins and goes on with.
-        """
-        cdef object key = (node, start[:SET], loop[:SET])
-        cdef Slice found = self.slices.pop(key, None)
-        if found is None:
-            found = Slice.__new__(Slice)
-            found.build(self, node, start, loop)
-            while self.slices and self.slice_bytes() + found.n_bytes > SLICE_BYTES:
-                del self.slices[next(iter(self.slices))]
-        self.slices[key] = found
-        return found
-
-
-cdef class Slice:
-    """The tokens below a node that begin with one character of a set and go on with a loop over another."""
-
-    def __dealloc__(self):
-        cdef int i
-        for i in range(256):
-            if self.tails[i]:
-                nodes_free(&self.tails[i].rests)
-                nodes_free(&self.tails[i].whole)
-                free(self.tails[i].chars)
-                free(self.tails[i])
-        for i in range(UPTO + 1):
-            free(self.upto[i])
-        free(self.bits)
-
-    cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t k, token, others = 0
-        cdef int byte
-        self.leading = {}
-        memcpy(self.start, start, SET)
-        memcpy(self.loop, loop, SET)
-        self.node, self.depth = node, nodes.at[node].depth if node >= 0 else 0
-        if node >= 0:
-            token = nodes.order[nodes.token_first[node]]
-            for k in range(self.depth):
-                self.above += trie.data[trie.first[token] + k] & 0xC0 != 0x80
-        self.n_words = trie.n_words
-        self.n_nodes = (nodes.at[node].skip if node >= 0 else nodes.n) - node - 1
-        self.n_bytes = 2048 + 4 * self.n_words
-        self.bits = <uint32_t*>calloc(self.n_words, 4)
-        if not self.bits:
-            raise MemoryError()
-        for byte in range(256):
-            if not loop[entry_of(byte)]:
-                others += trie.byte_first[byte + 1] - trie.byte_first[byte]
-        if node < 0 and trie.valid is not None and 4 * others < nodes.n and memcmp(start, loop, SET) == 0:
-            self.leave_out(trie)
-            return 0
-        return self.take(trie)
-
-    cdef int take(self, Trie trie) except -1:
-        """Find the tokens that are all loop, from their beginnings."""
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i = self.node + 1, end = <int32_t>(i + self.n_nodes), d, k, token
-        cdef int at
-        cdef uint8_t* state = <uint8_t*>grown(NULL, trie.max_depth + 1)
-        state[self.depth] = START
-        while i < end:
-            d = nodes.at[i].depth
-            at = following(state[d - 1], nodes.at[i].byte, self.start, self.loop)
-            if at >= LEAVES:
-                i = nodes.at[i].skip
-                continue
-            state[d] = at
-            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                token = nodes.order[k]
-                self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
-            i += 1
-        free(state)
-        return 0
-
-    cdef void leave_out(self, Trie trie) noexcept:
-        """The same where few bytes are not in the loop: all tokens of characters but those with such bytes."""
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i, k, node, token, end = 0
-        cdef int byte
-        memcpy(self.bits, trie.valid.bits, 4 * <Py_ssize_t>self.n_words)
-        for byte in range(256):
-            if self.loop[entry_of(byte)]:
-                continue
-            end = 0
-            for i in range(trie.byte_first[byte], trie.byte_first[byte + 1]):
-                node = trie.with_byte[i]
-                if node < end:
-                    continue  # below the one before
-                end = nodes.at[node].skip
-                for k in range(nodes.token_first[node], nodes.token_first[end]):
-                    token = nodes.order[k]
-                    self.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
-
-    cdef bint may_leave(self, Trie trie, int byte) noexcept:
-        """Whether tokens may leave the loop with a byte: it is not the loop's, and some token has it."""
-        return not self.loop[entry_of(byte)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
-
-    cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept:
-        """The nodes at which tokens leave the loop with a byte, and the characters before each; returns how many."""
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t top = self.node + 1, end = nodes.at[self.node].skip if self.node >= 0 else <int32_t>nodes.n
-        cdef int32_t k = trie.byte_first[byte], last = trie.byte_first[byte + 1], n = 0, middle, high, before
-        while top < end:
-            if self.start[entry_of(nodes.at[top].byte)]:
-                high = last
-                while k < high:  # the first one below the node
-                    middle = (k + high) >> 1
-                    if trie.with_byte[middle] > top:
-                        high = middle
-                    else:
-                        k = middle + 1
-                while k < last and trie.with_byte[k] < nodes.at[top].skip:
-                    before = self.loop_before(trie, trie.with_byte[k])
-                    if before > 0:
-                        found[n], chars[n] = trie.with_byte[k], <uint8_t>min(before, 255)
-                        n += 1
-                    k += 1
-            top = nodes.at[top].skip
-        return n
-
-    cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads):
-        """The places of a byte that ``leads`` (nodes,) marks."""
-        cdef list found = self.leading.get(byte)
-        cdef int32_t most = trie.byte_first[byte + 1] - trie.byte_first[byte], i
-        cdef int32_t* nodes
-        cdef uint8_t* chars
-        if found is None:
-            nodes, chars = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>most + 1)), <uint8_t*>malloc(most + 1)
-            try:
-                if not chars:
-                    raise MemoryError()
-                found = [nodes[i] for i in range(self.places(trie, byte, nodes, chars)) if leads[nodes[i]]]
-            finally:
-                free(nodes)
-                free(chars)
-            self.leading[byte] = found
-            self.n_bytes += 100 + 40 * len(found)
-        return found
-
-    cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept:
-        """The number of characters before a node, all of the loop; 0 where they are not."""
-        cdef int32_t token = trie.nodes.order[trie.nodes.token_first[place]], n = 0, i
-        cdef int at = START, before
-        for i in range(trie.first[token] + self.depth, trie.first[token] + trie.nodes.at[place].depth - 1):
-            before = at
-            at = following(at, trie.data[i], self.start, self.loop)
-            if at >= LEAVES:
-                return 0
-            n += before == BASE or before == START
-        return n if at == BASE else 0
-
-    cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL:
-        """The tokens that leave the loop with a byte: the rest of each, or all of it."""
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t most = trie.byte_first[byte + 1] - trie.byte_first[byte], i, k, place, token, from_, n_places
-        cdef int32_t* found = <int32_t*>malloc(4 * (<Py_ssize_t>most + 1))
-        cdef uint8_t* chars = <uint8_t*>malloc(most + 1)
-        cdef Key* keys
-        try:
-            if not (found and chars):
-                raise MemoryError()
-            n_places = self.places(trie, byte, found, chars)
-            n[0] = 0
-            for i in range(n_places):
-                n[0] += nodes.token_first[nodes.at[found[i]].skip] - nodes.token_first[found[i]]
-            keys = <Key*>malloc(sizeof(Key) * (<Py_ssize_t>n[0] + 1))
-            if not keys:
-                raise MemoryError()
-            n[0] = 0
-            for i in range(n_places):
-                place = found[i]
-                from_ = self.depth if whole else nodes.at[place].depth - 1
-                for k in range(nodes.token_first[place], nodes.token_first[nodes.at[place].skip]):
-                    token = nodes.order[k]
-                    keys[n[0]] = key_of(trie.data + trie.first[token] + from_,
-                                        trie.first[token + 1] - trie.first[token] - from_, token, chars[i])
-                    n[0] += 1
-        finally:
-            free(found)
-            free(chars)
-        return keys
-
-    cdef Tail* tail(self, Trie trie, int byte) except NULL:
-        """What leaves the loop with a byte."""
-        cdef Tail* made = self.own_tail(byte)
-        cdef int32_t n, k
-        cdef Key* keys
-        if made.has_rests:
-            return made
-        keys = self.keys_of(trie, byte, False, &n)
-        try:
-            nodes_build(&made.rests, keys, n)
-            made.chars = <uint8_t*>grown(NULL, n + 1)
-            for k in range(n):
-                made.chars[k] = <uint8_t>keys[k].chars
-        finally:
-            free(keys)
-        made.has_rests = True
-        self.n_bytes += 5 * n + 12 * made.rests.n
-        return made
-
-    cdef Nodes* whole(self, Trie trie, int byte) except NULL:
-        """The tokens that leave the loop with a byte."""
-        cdef Tail* made = self.own_tail(byte)
-        cdef int32_t n
-        cdef Key* keys
-        if made.has_whole:
-            return &made.whole
-        keys = self.keys_of(trie, byte, True, &n)
-        try:
-            nodes_build(&made.whole, keys, n)
-        finally:
-            free(keys)
-        made.has_whole = True
-        self.n_bytes += 4 * n + 12 * made.whole.n
-        return &made.whole
-
-    cdef Tail* own_tail(self, int byte) except NULL:
-        if self.tails[byte] == NULL:
-            self.tails[byte] = <Tail*>calloc(1, sizeof(Tail))
-            if self.tails[byte] == NULL:
-                raise MemoryError()
-            self.n_bytes += sizeof(Tail)
-        return self.tails[byte]
-
-    cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL:
-        """The tokens that are all loop and at most ``most`` characters long, ``most`` up to UPTO."""
-        cdef int32_t token
-        cdef uint32_t* bits
-        if self.upto[most] == NULL:
-            bits = <uint32_t*>malloc(4 * <Py_ssize_t>self.n_words)
-            if not bits:
-                raise MemoryError()
-            memcpy(bits, self.bits, 4 * <Py_ssize_t>self.n_words)
-            for token in range(trie.n_vocab):
-                if trie.chars[token] - self.above > most:
-                    bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
-            self.upto[most] = bits
-            self.n_bytes += 4 * self.n_words
-        return self.upto[most]
-
-    cdef int drop_longer(self, Trie trie, int32_t most, uint32_t* bits) noexcept:
-        """Clear the bits of tokens of more than ``most`` characters, ``most`` above UPTO."""
-        cdef int32_t k, token
-        for k in range(trie.n_long):
-            token = trie.long_tokens[k]
-            if trie.chars[token] - self.above > most:
-                bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
-        return 0
-
-
-cdef inline int following(int at, uint8_t byte, const uint8_t* start, const uint8_t* loop) noexcept nogil:
-    """Where the scan of a slice stands after a byte."""
-    cdef const uint8_t* chars = start if at == START else loop
-    if at == BASE or at == START:
-        if byte < 0x80:
-            if chars[byte]:
-                return BASE
-        elif chars[entry_of(byte)]:
-            if byte < 0xC2 or byte > 0xF4:
-                return DIES
-            if byte < 0xE0:
-                return 1
-            if byte < 0xF0:
-                return AFTER_E0 if byte == 0xE0 else AFTER_ED if byte == 0xED else 2
-            return AFTER_F0 if byte == 0xF0 else AFTER_F4 if byte == 0xF4 else 3
-        return DIES if at == START else LEAVES
-    if byte < 0x80 or byte > 0xBF:
-        return DIES
-    if at <= 3:
-        return at - 1
-    if at == AFTER_E0:
-        return 1 if byte >= 0xA0 else DIES
-    if at == AFTER_ED:
-        return 1 if byte < 0xA0 else DIES
-    if at == AFTER_F0:
-        return 2 if byte >= 0x90 else DIES
-    return 2 if byte < 0x90 else DIES
-
 
 # --------------------------------------------------------------------------- building
 
-cdef inline Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil:
+cdef Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil:
     cdef Key made
     cdef int32_t i
     made.head = 0
@@ -507,13 +196,11 @@ cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
-    cdef Key* spare
-    if not are_sorted(keys, n):
-        spare = <Key*>malloc(sizeof(Key) * (n + 1))
-        if not spare:
-            raise MemoryError()
-        merge_sort(keys, spare, n)
-        free(spare)
+    cdef Key* spare = <Key*>malloc(sizeof(Key) * (n + 1))
+    if not spare:
+        raise MemoryError()
+    merge_sort(keys, spare, n)
+    free(spare)
     for k in range(n):
         total += keys[k].length - (common(&keys[k - 1], &keys[k]) if k else 0)
         longest = max(longest, keys[k].length)
@@ -564,36 +251,21 @@ cdef inline bint ordered(const Key* a, const Key* b) noexcept nogil:
     return order < 0 or (order == 0 and a.length <= b.length)
 
 
-cdef bint are_sorted(const Key* keys, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t k
-    for k in range(1, n):
-        if not ordered(keys + k - 1, keys + k):
-            return False
-    return True
-
-
 cdef void merge_sort(Key* keys, Key* spare, Py_ssize_t n) noexcept nogil:
-    """Stable, bottom up; the result is in ``keys``."""
-    cdef Py_ssize_t width = 1, start, i, a, b, end_a, end_b
-    cdef Key* source = keys
-    cdef Key* target = spare
-    while width < n:
-        start = 0
-        while start < n:
-            i = a = start
-            end_a = b = min(start + width, n)
-            end_b = min(start + 2 * width, n)
-            start = end_b
-            while i < end_b:
-                if b == end_b or (a < end_a and ordered(source + a, source + b)):
-                    target[i] = source[a]
-                    a += 1
-                else:
-                    target[i] = source[b]
-                    b += 1
-                i += 1
-        source, target = target, source
-        width *= 2
-    if source != keys:
-        for i in range(n):
-            keys[i] = source[i]
+    """Stable; ``spare`` has room for half of them."""
+    cdef Py_ssize_t half = n // 2, i = 0, a = 0, b = half
+    if n < 2:
+        return
+    merge_sort(keys, spare, half)
+    merge_sort(keys + half, spare, n - half)
+    if ordered(keys + half - 1, keys + half):
+        return
+    memcpy(spare, keys, half * sizeof(Key))
+    while a < half:  # what is left of the other half is in its place
+        if b < n and not ordered(spare + a, keys + b):
+            keys[i] = keys[b]
+            b += 1
+        else:
+            keys[i] = spare[a]
+            a += 1
+        i += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations, product
 from math import prod
 
 from oxillama.errors import GrammarError
@@ -119,43 +120,57 @@ class _Items:
     def counted(self, box: Arrays, once: bool) -> Node:
         """The arrays of a box with `contains`, no two items equal. Raises _SeveralWays.
 
-        A place is how many items of the kind there were, as far as it matters.
+        A place is how many items of each kind there were, as far as it matters. No item is of two kinds.
         """
-        kind = box.contains[0]
-        if len(box.contains) > 1 or box.prefix or kind.start:
-            raise _SeveralWays("together with contains and prefixItems, or with several contains")
-        states = [both(box.rest, kind.state), both(box.rest, not_all(kind.state))]
+        kinds = box.contains
+        pairs = combinations([both(box.rest, kind.state) for kind in kinds], 2)
+        if box.prefix or any(kind.start for kind in kinds):
+            raise _SeveralWays("together with contains and prefixItems")
+        if not all(NOTHING in (a, b, both(a, b)) or self.writer.impossible(a | b) for a, b in pairs):
+            raise _SeveralWays("with several contains that an item may meet together")
+        others = box.rest
+        for kind in kinds:
+            others = both(others, not_all(kind.state))
+        states = [*(both(box.rest, kind.state) for kind in kinds), others]
         counts = [self.count(state, 0) for state in states]
-        of_kind = _lowest(kind.most, counts[0])
-        most = _lowest(box.most, None if of_kind is None or counts[1] is None else of_kind + counts[1])
-        too_few = of_kind is not None and of_kind < kind.least
-        if too_few or (most is not None and most < max(box.least, kind.least)):
+        mosts = [*(_lowest(kind.most, count) for kind, count in zip(kinds, counts)), counts[-1]]
+        most = _lowest(box.most, None if None in mosts else sum(n for n in mosts if n is not None))
+        least = sum(kind.least for kind in kinds)
+        too_few = any(n is not None and n < kind.least for kind, n in zip(kinds, mosts))
+        if too_few or (most is not None and most < max(box.least, least)):
             return Alt(())
         if most == 0:
             return Text("[]")
-        last = kind.least if kind.most is None else kind.most
-        if last > MAX_COUNTING:
+        caps = [kind.least if kind.most is None else kind.most for kind in kinds]
+        if prod(cap + 1 for cap in caps) > MAX_COUNTING + 1:
             raise GrammarError(
                 f"{self.writer.path}: its arrays need more than {MAX_COUNTING} states to count"
             )
-        wanted, others = self.members(states, once)
-        places = []
-        for n in range(last + 1):
-            members = [] if n == kind.most else [replace(member, to=min(n + 1, last)) for member in wanted]
-            room = None if box.most is None or n >= kind.least else box.most - kind.least + n
-            if room is None or room > 0:
-                members += [replace(member, to=n, room=room) for member in others]
+        *wanted, unwanted = self.members(states, once)
+        numbers = {place: i for i, place in enumerate(product(*(range(cap + 1) for cap in caps)))}
+        places, ends = [], []
+        for place, number in numbers.items():
+            missing = sum(max(0, kind.least - n) for kind, n in zip(kinds, place))
+            room = None if box.most is None or not missing else box.most - missing
+            members = [] if room == 0 else [replace(member, to=number, room=room) for member in unwanted]
+            for i, (kind, n) in enumerate(zip(kinds, place)):
+                to = numbers[tuple([min(m + (i == j), caps[j]) for j, m in enumerate(place)])]
+                free = None if n < kind.least else room
+                if n != kind.most and free != 0:
+                    members += [replace(member, to=to, room=free) for member in wanted[i]]
             places.append(tuple(members))
+            ends.append(not missing)
+        needs = [members for kind, members in zip(kinds, wanted) if kind.least]
         body = Distinct(
             tuple(places),
-            tuple([n >= kind.least for n in range(last + 1)]),
+            tuple(ends),
             self.writer.layout.comma,
             max(1, box.least),
             most,
-            needed=(Alt(tuple([member.node for member in wanted])),) if kind.least else (),
+            needed=tuple([Alt(tuple([member.node for member in members])) for members in needs]),
             may_run_out=any(count is not None for count in counts),
         )
-        return bracketed(body if box.least or kind.least else Alt((Text(""), body)), "[]")
+        return bracketed(body if box.least or least else Alt((Text(""), body)), "[]")
 
     @staticmethod
     def states(box: Arrays) -> list[State]:
