@@ -750,6 +750,12 @@ def test_counts_that_exclude_what_must_be_there() -> None:
     check({"not": {"contains": {"uniqueItems": True}, "maxContains": 0}}, [[], [1], [[1, 1]]], [{}, 1])
 
 
+def test_an_alternative_may_evaluate_nothing_though_it_could() -> None:
+    test = {"if": {"required": ["a"]}, "then": {"properties": {"a": {"type": "null"}}}}
+    schema = {"unevaluatedProperties": False, "properties": {"b": True}, "anyOf": [test]}
+    check(schema, [{}, {"a": None}, {"b": 1}, {"a": None, "b": 1}, 1], [{"a": 1}, {"c": 1}])
+
+
 # --------------------------------------------------------------------------- layout, options, determinism
 
 

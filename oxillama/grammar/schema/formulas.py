@@ -239,7 +239,7 @@ class Expander:
 
     def meet(self, a: Box, b: Box) -> Box | None:
         """Both boxes; None where that is seen to be empty. Equal ones are one object."""
-        self.meets += 1 + len(a.properties) // 16 if isinstance(a, Objects) else 1  # each property is read
+        self.meets += 1 + len(a.properties) // 64 if isinstance(a, Objects) else 1  # each property is read
         if self.meets > MAX_MEETS:
             raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
         key = id(a), id(b)

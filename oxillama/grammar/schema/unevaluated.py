@@ -158,8 +158,9 @@ class Unevaluated:
         found = _NOTHING_MORE
         empty = False
         for sub in subs:
-            cases = [case for case in self.holding(sub, kind) if case[1] != _NONE]
-            empty = empty or not cases
+            held = self.holding(sub, kind)
+            cases = [case for case in held if case[1] != _NONE]
+            empty = empty or len(cases) < len(held)
             if cases:
                 found = self.product(found, [*_NOTHING_MORE, *cases], path)
         return found if empty else [case for case in found if case != _NOTHING_MORE[0]]
