@@ -59,10 +59,9 @@ class Arrays(NamedTuple):
         if most is not None and self.least > most:
             return None
         for _, start, least, at_most in self.contains:
-            bounds = [
-                bound for bound in (at_most, None if most is None else most - start) if bound is not None
-            ]
-            if least and any(least > bound for bound in bounds):
+            if least and at_most is not None and least > at_most:
+                return None
+            if least and most is not None and least > most - start:
                 return None
         prefix = self.prefix if most is None else self.prefix[:most]
         return Arrays(prefix, self.rest, self.least, most, self.contains, self.unique)
