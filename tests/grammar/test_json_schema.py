@@ -236,6 +236,27 @@ def test_the_schemas_own_properties_give_the_order(keyword: str) -> None:
     assert made.matches('{"a": 1, "b": 2, "e": 3}') and not made.matches('{"e": 3, "a": 1, "b": 2}')
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "order"),
+    [
+        ("c", "abcd", "abcd"),
+        ("ac", "bcd", "abcd"),
+        ("ad", "bc", "adbc"),
+        ("ba", "axb", "xba"),
+        ("ab", "xbya", "yaxb"),
+    ],
+)
+def test_properties_of_other_schemas_stand_before_those_that_they_precede(
+    own: str, other: str, order: str
+) -> None:
+    above, below = ({"properties": dict.fromkeys(names, True)} for names in (own, other))
+    made = grammar(
+        {"type": "object", **above, "$ref": "#/$defs/x", "$defs": {"x": below}}, open_objects=False
+    )
+    for a, b in itertools.combinations(order, 2):
+        assert made.matches(json.dumps({a: 1, b: 1})) and not made.matches(json.dumps({b: 1, a: 1}))
+
+
 def test_many_properties_may_come_in_any_order() -> None:
     names = [f"n{i}" for i in range(140)]
     schema = {

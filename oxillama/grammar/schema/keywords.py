@@ -190,7 +190,7 @@ class Keywords:
     def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
         """What all keywords but `unevaluated*` of a schema mean for values of a type.
 
-        Names of properties keep the order in which formulas mention them: the schema's own come first.
+        The schema's own properties come first: their order is kept where orders contradict each other.
         """
         words = place.schema.words
         hidden = "$ref" in words and place.schema.dialect.ref_hides_siblings

@@ -32,7 +32,7 @@ class Objects(NamedTuple):
 
     Attributes
     ----------
-    properties : what the values of some names must meet, in the order of the schema.
+    properties : what the values of some names must meet, in the order in which they are written.
     rules : what the values of all names of a kind must meet.
     names : what every name must meet.
     required : names that there must be.
@@ -52,11 +52,7 @@ class Objects(NamedTuple):
         """Both; None where a property is required and impossible, or the counts exclude each other."""
         properties = self.properties or other.properties
         if self.properties and other.properties:
-            merged = dict(self.properties)
-            for name, state in other.properties:
-                known = merged.get(name)
-                merged[name] = both(known, state) if known else state
-            properties = tuple(merged.items())
+            properties = _merged(dict(self.properties), dict(other.properties))
         mosts = [most for most in (self.most, other.most) if most is not None]
         return Objects(
             properties,
@@ -110,6 +106,19 @@ class Objects(NamedTuple):
             yield Objects(most=self.least - 1)
         if self.most is not None:
             yield Objects(least=self.most + 1)
+
+
+def _merged(a: dict[str, State], b: dict[str, State]) -> tuple[tuple[str, State], ...]:
+    """The properties of both: in the order of ``a``, and in that of ``b`` where it does not contradict."""
+    ahead: list[str] = []
+    before: dict[str, list[str]] = {}  # names of b alone, by the name of both that follows them
+    for name in b:
+        if name not in a:
+            ahead.append(name)
+        elif ahead:
+            before[name], ahead = ahead, []
+    names = [one for name in a for one in (*before.get(name, ()), name)] if before else list(a)
+    return tuple([(name, both(a.get(name, ANYTHING), b.get(name, ANYTHING))) for name in names + ahead])
 
 
 def _joined(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
