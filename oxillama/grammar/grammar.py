@@ -9,7 +9,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from oxillama._kernels.grammar.parser_states import ParserStates
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES, Constraint
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
@@ -92,7 +94,10 @@ class Grammar:
         GrammarError
             The pattern is malformed, not regular (with the position), over a limit, or matches nothing.
         """
-        return cls(Rules("root", {"root": parse_regex(pattern, search=False)}))
+        node = parse_regex(pattern, search=False)
+        if not is_productive(node):
+            raise GrammarError(f"regex {shown(pattern)}: no text matches it")
+        return cls(Rules("root", {"root": node}))
 
     @classmethod
     def from_json_schema(

@@ -65,7 +65,7 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
     """
     book = RuleBook()
     if not text.lstrip().startswith("{"):
-        return book.rules(_Parser(text, token_ids, any_order, book, {}).parse())
+        return book.rules(_Parser(text, token_ids, any_order, book, {}).parse(), "start")
     fields = Fields("grammar", mapping("grammar", parsed("grammar", text)))
     grammars = [
         Fields(f"grammars[{i}]", mapping(f"grammars[{i}]", one))

@@ -44,9 +44,9 @@ class RuleBook:
             self._parts[names[name]] = part
         return Ref(names[rules.root])
 
-    def rules(self, root: Node) -> Rules:
-        """The grammar with this root; rules with equal bodies are one."""
-        return Rules("root", shared({"root": root, **self._rules}), self._parts)
+    def rules(self, root: Node, name: str = "root") -> Rules:
+        """The grammar with this root, and its name; rules with equal bodies are one."""
+        return Rules(name, shared({name: root, **self._rules}, name), self._parts)
 
 
 def whole(rules: Rules) -> Rules:

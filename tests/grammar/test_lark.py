@@ -234,6 +234,8 @@ def test_ids_that_are_left_out_and_any_id() -> None:
 def test_a_grammar_needs_a_start() -> None:
     with pytest.raises(GrammarError, match="expected a rule start, got a"):
         parse_lark('a: "x"')
+    with pytest.raises(GrammarError, match="no text matches the rule start"):
+        grammar_of('start: "a" start')
 
 
 def test_groups_that_are_nested_too_deeply_are_refused() -> None:

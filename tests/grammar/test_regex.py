@@ -306,3 +306,9 @@ def test_from_regex_matches_the_whole_text() -> None:
     grammar = Grammar.from_regex("[a-z]+|[0-9]{1,100000}")
     assert grammar.matches("abc") and grammar.matches("7" * 5000)
     assert not grammar.matches("abc1") and not grammar.matches("") and not grammar.matches("7" * 100_001)
+
+
+@pytest.mark.parametrize("pattern", ["a(?!a)(?=a)", r"[^\s\S]", "a(?=b)"])
+def test_a_pattern_without_a_text_is_an_error_that_names_it(pattern: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(f"regex {pattern!r}: no text matches it")):
+        Grammar.from_regex(pattern)
