@@ -149,7 +149,6 @@ class JsonSchemaCompiler:
                 if str(error) != NO_VALUE:
                     raise
                 raise self.explained(error, values, strict) from None
-            found.is_large = keywords.references.is_large()
             return found
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None

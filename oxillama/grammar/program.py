@@ -28,9 +28,8 @@ def compile_rules(rules: Rules) -> Program:
         return units.number(rules.parts[name], rules.parts[name].root)
 
     found = _piece(rules, number, units)
-    for part in rules.parts.values():
-        if part.is_large:
-            units.build_all()
+    if any(part.is_large for part in rules.parts.values()):
+        units.build_all()
     return found
 
 

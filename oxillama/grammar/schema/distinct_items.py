@@ -126,7 +126,7 @@ class _Items:
         pairs = combinations([both(box.rest, kind.state) for kind in kinds], 2)
         if box.prefix or any(kind.start for kind in kinds):
             raise _SeveralWays("together with contains and prefixItems")
-        if not all(NOTHING in (a, b, both(a, b)) or self.writer.impossible(a | b) for a, b in pairs):
+        if not all(self.writer.impossible(both(a, b)) for a, b in pairs):
             raise _SeveralWays("with several contains that an item may meet together")
         others = box.rest
         for kind in kinds:

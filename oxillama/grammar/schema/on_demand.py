@@ -28,17 +28,12 @@ class OnDemand:
     certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
     place : of the schema in a larger text, for messages.
-
-    Attributes
-    ----------
-    is_large : whether a rule could be over a limit, so that all are built at once.
     """
 
     def __init__(
         self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules], place: str
     ) -> None:
         self.place = place
-        self.is_large = False
         self.writer = writer
         self.certainty = certainty
         self.all_rules = all_rules
@@ -47,6 +42,11 @@ class OnDemand:
         self.lock = Lock()
         self.local: dict[str, list[str]] = {}  # the rules that were written with a rule
         self.empty: set[str] = set()  # rules without a text, and the keys of such schemas
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a rule could be over a limit, so that all are built at once."""
+        return self.certainty.keywords.references.is_large()
 
     def prepare(self, root: State) -> None:
         """Write all rules that are not certain, and find those that have no text."""

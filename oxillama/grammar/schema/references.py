@@ -258,9 +258,9 @@ class References:
 
 def document_of(registry: Registry | None, uri: str) -> object | None:
     """The document that a registry has under an address."""
-    if registry is None or callable(registry):
-        return registry and registry(uri)
-    return registry.get(uri, registry.get(uri + "#"))
+    if registry is None:
+        return None
+    return registry(uri) if callable(registry) else registry.get(uri, registry.get(uri + "#"))
 
 
 def join(base: str, reference: str, at: str) -> str:
