@@ -11,9 +11,9 @@ import numpy as np
 from oxillama import demo
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculation import Speculation
-from oxillama.engine.speculator import Speculator, room
-from oxillama.sampling.drafts import DraftSampler
+from oxillama.speculation.sampling import DraftSampler
+from oxillama.speculation.speculator import Speculator, room
+from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 

@@ -27,10 +27,10 @@ from benchmarks.timing import alternate
 from oxillama import BeamSearchConfig, InferenceEngine, SamplerConfig, demo
 from oxillama.bench.report import Metric, Row, align
 from oxillama.engine.sequence import Sequence as Tokens
-from oxillama.engine.speculation import SpeculationStats
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
+from oxillama.speculation.state import SpeculationStats
 
 PARTS = ("demo", "oracle", "lookup", "none", "beams")
 OF_BLOCKS = "blocks"  # not among the default parts: few models have them

@@ -59,12 +59,12 @@ from oxillama.errors import (
 if TYPE_CHECKING:
     from oxillama.adapters.lora import LoadedLora
     from oxillama.adapters.stack import LoraStack
+    from oxillama.beams.search import BeamForwardPass, BeamHypothesis, BeamSearchConfig, beam_generate
     from oxillama.cache.kv import KvCache, PagedKvCache
     from oxillama.cache.kv_pool import KvCachePool
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent_states import RecurrentStatePool
     from oxillama.compat.beams import EngineBeamAdapter
-    from oxillama.compat.decoder import AsyncSpecConfig, CancellationToken, SpecStats, SpeculativeDecoder
     from oxillama.compat.speculation import (
         Rewindable,
         SpeculativeConfig,
@@ -72,33 +72,33 @@ if TYPE_CHECKING:
         SpeculativeEngine,
     )
     from oxillama.engine.async_engine import AsyncEngine
-    from oxillama.engine.beams import BeamForwardPass, BeamHypothesis, BeamSearchConfig, beam_generate
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
-    from oxillama.engine.metrics import EngineMetrics, metrics_text
-    from oxillama.engine.metrics_snapshot import MetricsSnapshot
     from oxillama.engine.packing import pack_model
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
-    from oxillama.engine.session import Session
-    from oxillama.engine.speculation import SpeculationStats
-    from oxillama.engine.verification import Verification
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
+    from oxillama.observability.metrics import EngineMetrics, metrics_text
+    from oxillama.observability.metrics_snapshot import MetricsSnapshot
     from oxillama.offload.pager import LayerPager
     from oxillama.offload.pressure import MemoryPressureProbe
     from oxillama.quantize.calibration import collect_imatrix
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
-    from oxillama.receipts.receipt import Receipt
     from oxillama.sampling.batch import sample, sample_batch
     from oxillama.sampling.chain import SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.sampling.sampler import Sampler
-    from oxillama.session.snapshot import EngineSnapshot
-    from oxillama.session.speculative import SpeculativeEngineSnapshot
+    from oxillama.sessions.receipt import Receipt
+    from oxillama.sessions.session import Session
+    from oxillama.sessions.snapshot import EngineSnapshot
+    from oxillama.sessions.speculative import SpeculativeEngineSnapshot
+    from oxillama.sessions.verification import Verification
+    from oxillama.speculation.decoder import AsyncSpecConfig, CancellationToken, SpecStats, SpeculativeDecoder
+    from oxillama.speculation.state import SpeculationStats
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
@@ -203,24 +203,25 @@ __all__ = [
 _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
     **dict.fromkeys(
-        ("AsyncSpecConfig", "CancellationToken", "SpecStats", "SpeculativeDecoder"), "oxillama.compat.decoder"
+        ("AsyncSpecConfig", "CancellationToken", "SpecStats", "SpeculativeDecoder"),
+        "oxillama.speculation.decoder",
     ),
     **dict.fromkeys(
         ("Rewindable", "SpeculativeConfig", "SpeculativeDeltaSync", "SpeculativeEngine"),
         "oxillama.compat.speculation",
     ),
     "EngineBeamAdapter": "oxillama.compat.beams",
-    "BeamForwardPass": "oxillama.engine.beams",
-    "beam_generate": "oxillama.engine.beams",
-    "BeamHypothesis": "oxillama.engine.beams",
-    "BeamSearchConfig": "oxillama.engine.beams",
-    "EngineMetrics": "oxillama.engine.metrics",
-    "EngineSnapshot": "oxillama.session.snapshot",
-    "SpeculativeEngineSnapshot": "oxillama.session.speculative",
+    "BeamForwardPass": "oxillama.beams.search",
+    "beam_generate": "oxillama.beams.search",
+    "BeamHypothesis": "oxillama.beams.search",
+    "BeamSearchConfig": "oxillama.beams.search",
+    "EngineMetrics": "oxillama.observability.metrics",
+    "EngineSnapshot": "oxillama.sessions.snapshot",
+    "SpeculativeEngineSnapshot": "oxillama.sessions.speculative",
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
-    "Session": "oxillama.engine.session",
-    "SpeculationStats": "oxillama.engine.speculation",
+    "Session": "oxillama.sessions.session",
+    "SpeculationStats": "oxillama.speculation.state",
     "Timings": "oxillama.engine.generation",
     "Usage": "oxillama.engine.generation",
     "Grammar": "oxillama.grammar",
@@ -233,10 +234,10 @@ _LATER = {
     "LoraStack": "oxillama.adapters.stack",
     "LayerPager": "oxillama.offload.pager",
     "MemoryPressureProbe": "oxillama.offload.pressure",
-    "MetricsSnapshot": "oxillama.engine.metrics_snapshot",
+    "MetricsSnapshot": "oxillama.observability.metrics_snapshot",
     "PagedKvCache": "oxillama.cache.kv",
-    "Receipt": "oxillama.receipts.receipt",
-    "Verification": "oxillama.engine.verification",
+    "Receipt": "oxillama.sessions.receipt",
+    "Verification": "oxillama.sessions.verification",
     "PoolingMode": "oxillama.engine.embedding",
     "PrefixKvCache": "oxillama.cache.prefix",
     "Quantization": "oxillama.quantize.model",
@@ -257,7 +258,7 @@ _LATER = {
     "flash_attention_forward": "oxillama.models.flash_attention",
     "pack_model": "oxillama.engine.packing",
     "pool_hidden_states": "oxillama.engine.embedding",
-    "metrics_text": "oxillama.engine.metrics",
+    "metrics_text": "oxillama.observability.metrics",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",

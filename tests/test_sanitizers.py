@@ -27,8 +27,8 @@ PART = [
     "tests/cache",
     "tests/sampling/test_sampler_garbage.py",
     "tests/engine/test_same_bits.py",
-    "tests/engine/test_adapters.py",
-    "tests/engine/test_session.py",
+    "tests/adapters/test_engine_adapters.py",
+    "tests/sessions/test_session.py",
 ]
 """Every kernel with every argument wrong, and batches of all kinds of models through the engine."""
 

@@ -66,7 +66,7 @@ done | tee "$folder/bits"
 if [ $# = 0 ]; then
     set -- tests/kernels/test_{targets,vector,routing,linear,pack,quantize_kernel,attention}.py \
         tests/kernels/test_{attention_options,flash_attention}.py tests/models/test_{rope,parity}.py \
-        tests/sampling/test_{sampling,sampler_vectors}.py tests/weights/test_compute.py tests/receipts/test_recorded.py \
+        tests/sampling/test_{sampling,sampler_vectors}.py tests/weights/test_compute.py tests/sessions/test_recorded.py \
         tests/test_{formats,demo}.py
 fi
 emulated -m pytest -p no:cacheprovider "$@"

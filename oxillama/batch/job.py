@@ -24,9 +24,9 @@ from oxillama.batch.sources import Source, counted, is_parquet
 from oxillama.batch.tables import write_parquet
 from oxillama.config import EngineConfig
 from oxillama.config.adapters import adapter_specs
-from oxillama.engine.plain import plain_sampler
 from oxillama.errors import ConfigError
 from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.sessions.plain import plain_sampler
 
 VERSION = 1
 """Of the form of answers: another one makes another job."""

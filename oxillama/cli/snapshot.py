@@ -27,9 +27,9 @@ def add_commands(commands: Any) -> None:
 
 
 def run_snapshot(args: argparse.Namespace) -> int:
-    from oxillama.session.container import read_header
-    from oxillama.session.snapshot import EngineSnapshot, ModelFacts
-    from oxillama.session.speculative import KIND, SpeculativeEngineSnapshot
+    from oxillama.sessions.container import read_header
+    from oxillama.sessions.snapshot import EngineSnapshot, ModelFacts
+    from oxillama.sessions.speculative import KIND, SpeculativeEngineSnapshot
 
     facts = read_header(args.file)
     is_pair = facts.get("kind") == KIND
@@ -42,7 +42,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
         return 0
-    from oxillama.session.values import Reader, refusals
+    from oxillama.sessions.values import Reader, refusals
 
     with refusals():
         n_cached = Reader("header", facts).integer("n_cached", 0, MAX_CONTEXT)
@@ -71,8 +71,8 @@ def run_snapshot(args: argparse.Namespace) -> int:
 
 def adapter_words(adapter: Any) -> str:
     """An adapter of a header in a few words."""
-    from oxillama.session.snapshot import AdapterFacts
-    from oxillama.session.values import refusals
+    from oxillama.sessions.snapshot import AdapterFacts
+    from oxillama.sessions.values import refusals
 
     with refusals():
         facts = AdapterFacts.of(adapter)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from oxillama.engine.drafters import common_length
 from oxillama.engine.engine import InferenceEngine
+from oxillama.speculation.drafters import common_length
 
 
 class EngineBeamAdapter:

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.engine.drafters import ModelDrafter
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.plain import engine_of
 from oxillama.engine.prompts import Prompt
-from oxillama.engine.restoring import check_fits, read_bytes
-from oxillama.engine.session import Session
-from oxillama.engine.snapshots import Taken, snapshot_of, write
-from oxillama.engine.speculation import Speculation
 from oxillama.errors import ConfigError, RewindNotSupported
-from oxillama.session.snapshot import EngineSnapshot
-from oxillama.session.speculative import SpeculativeEngineSnapshot
-from oxillama.session.values import refusals
-from oxillama.speculative.token_map import same_tokens
+from oxillama.sessions.plain import engine_of
+from oxillama.sessions.restoring import check_fits, read_bytes
+from oxillama.sessions.session import Session
+from oxillama.sessions.snapshot import EngineSnapshot
+from oxillama.sessions.speculative import SpeculativeEngineSnapshot
+from oxillama.sessions.taking import Taken, snapshot_of, write
+from oxillama.sessions.values import refusals
+from oxillama.speculation.drafters import ModelDrafter
+from oxillama.speculation.state import Speculation
+from oxillama.speculation.token_map import same_tokens
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.config import GenerationOptions, checks
 from oxillama.config.adapters import Adapters
-from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.embedding import PoolingMode, embeddings, rankings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
-from oxillama.engine.locks import NotCopied
-from oxillama.engine.plain import Stages
 from oxillama.engine.prompts import Prompt
-from oxillama.engine.restoring import Loras, Source
 from oxillama.engine.samples import best_samples, numbers_of_samples
-from oxillama.engine.snapshots import Snapshotted
-from oxillama.engine.verification import Verification
 from oxillama.errors import ConfigError, EngineClosed
-from oxillama.receipts.receipt import Receipt
+from oxillama.locks import NotCopied
+from oxillama.sessions.plain import Stages
+from oxillama.sessions.receipt import Receipt
+from oxillama.sessions.restoring import Loras, Source
+from oxillama.sessions.taking import Snapshotted
+from oxillama.sessions.verification import Verification
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,9 +10,9 @@ from oxillama.config import EngineConfig, GenerationOptions
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt, listed
-from oxillama.engine.reading import WITH_TOOLS, format_of_source, template_values
 from oxillama.toolcalls.conversation import for_template, tool_variables
 from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.parsing import WITH_TOOLS, format_of_source, template_values
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

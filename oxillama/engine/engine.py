@@ -14,30 +14,30 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import LoraStack
+from oxillama.beams.search import UNCHANGED, BeamHypothesis, BeamSearchConfig, beam_search
 from oxillama.cache.prefix import PinnedPrefix
+from oxillama.compat.engine import ReferenceNames
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters
-from oxillama.engine.aliases import ReferenceNames
-from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, beam_search
 from oxillama.engine.chats import Callback, Chats
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.locks import NotCopied
-from oxillama.engine.metrics import EngineMetrics
-from oxillama.engine.plain import Stages
-from oxillama.engine.pretrained import Pretrained
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.request import TextRequest
-from oxillama.engine.resuming import Resuming
 from oxillama.engine.samples import Samples
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.session import Session
-from oxillama.engine.speculation import Speculation
-from oxillama.engine.verification import Verification, verify
 from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.hub.pretrained import Pretrained
+from oxillama.locks import NotCopied
 from oxillama.models import Spec
-from oxillama.receipts.receipt import Receipt
+from oxillama.observability.metrics import EngineMetrics
+from oxillama.sessions.plain import Stages
+from oxillama.sessions.receipt import Receipt
+from oxillama.sessions.resuming import Resuming
+from oxillama.sessions.session import Session
+from oxillama.sessions.verification import Verification, verify
+from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 

@@ -12,15 +12,15 @@ import numpy as np
 from oxillama.config import checks
 from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.plain import Stages
 from oxillama.engine.request import End, Event, Piece, TextRequest
-from oxillama.engine.restoring import Loras, page_data, put, restored_request
-from oxillama.engine.snapshots import Snapshotted, snapshot_of_request
-from oxillama.engine.speculation import Speculation, SpeculationStats
 from oxillama.errors import ConfigError, GenerationTimeout
-from oxillama.receipts.receipt import Receipt
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.session.snapshot import EngineSnapshot
+from oxillama.sessions.plain import Stages
+from oxillama.sessions.receipt import Receipt
+from oxillama.sessions.restoring import Loras, page_data, put, restored_request
+from oxillama.sessions.snapshot import EngineSnapshot
+from oxillama.sessions.taking import Snapshotted, snapshot_of_request
+from oxillama.speculation.state import Speculation, SpeculationStats
 from oxillama.toolcalls.conversation import Message, answer_message
 from oxillama.toolcalls.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.toolcalls.events import Event as MessageEvent

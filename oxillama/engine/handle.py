@@ -8,10 +8,10 @@ import weakref
 from contextlib import suppress
 from queue import Empty
 
-from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import EngineClosed, SamplingError
+from oxillama.locks import ForkedOpen, NotCopied
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""

@@ -16,42 +16,42 @@ from blake3 import blake3
 
 from oxillama import _kernels
 from oxillama._version import __version__
-from oxillama.cache.disk import BLOCK, BlockFolder
+from oxillama.adapters.registry import Adapters
 from oxillama.cache.kv_pool import KvLayout
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
-from oxillama.engine.adapters import Adapters
+from oxillama.disk_prefixes.folder import BLOCK, BlockFolder
+from oxillama.disk_prefixes.store import DiskPrefixes, blocks_root
 from oxillama.engine.building import load_decoder, load_weights, panel_store
-from oxillama.engine.constraints import Constraints
-from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
-from oxillama.engine.draft_models import Drafters, matrix_bytes
-from oxillama.engine.drafters import Drafter
-from oxillama.engine.jump_forward import JumpForward, jumps
-from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
-from oxillama.engine.reading import Reading, Readings
-from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
-from oxillama.engine.request_log import RequestLog
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculation import Speculation
 from oxillama.engine.thread import EngineThread
-from oxillama.engine.tracing import Traced, Untraced
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.locks import NotCopied
 from oxillama.models import Decoder, read_spec
 from oxillama.models.page_groups import PageGroup
+from oxillama.observability.metrics import EngineMetrics
+from oxillama.observability.request_log import RequestLog
+from oxillama.observability.tracing import Traced, Untraced
 from oxillama.offload.pager import LayerPager
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
+from oxillama.sessions.recorder import Recorder, receipt_head
+from oxillama.speculation.drafters import Drafter
+from oxillama.speculation.jump_forward import JumpForward, jumps
+from oxillama.speculation.loading import Drafters, matrix_bytes
+from oxillama.speculation.state import Speculation
+from oxillama.structured.constraints import Constraints
 from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.toolcalls.parsing import Reading, Readings
 from oxillama.weights.packer import Progress
 
 T = TypeVar("T")

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.engine.faults import fault, note
-from oxillama.engine.jump_forward import next_tokens
-from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.observers import Observer, Observers
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculator import Speculator, give_up
 from oxillama.errors import QueueFull
+from oxillama.faults import fault, note
 from oxillama.models.decoder import ForwardCancelled
+from oxillama.observability.metrics import EngineMetrics
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
+from oxillama.speculation.jump_forward import next_tokens
+from oxillama.speculation.speculator import Speculator, give_up
 
 Rows = np.ndarray | Exception | None
 Streams = list[tuple[TextRequest, np.ndarray]]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from oxillama.engine.faults import note
+from oxillama.faults import note
 
 if TYPE_CHECKING:
     from oxillama.engine.request import Request

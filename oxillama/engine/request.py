@@ -18,18 +18,18 @@ import numpy as np
 
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
-from oxillama.engine.faults import fault
-from oxillama.engine.jump_forward import JumpForward
-from oxillama.engine.reading import Reading
-from oxillama.engine.recorder import Recorder
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.shared_prompt import SharedPrompt
-from oxillama.engine.speculation import Speculation
 from oxillama.engine.stop_strings import StopStrings
+from oxillama.faults import fault
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
+from oxillama.sessions.recorder import Recorder
+from oxillama.speculation.jump_forward import JumpForward
+from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.toolcalls.parsing import Reading
 
 
 @dataclass(frozen=True)

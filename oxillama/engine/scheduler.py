@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
-from oxillama.engine.disk_prefixes import DiskPrefixes
-from oxillama.engine.faults import fault, note
+from oxillama.disk_prefixes.store import DiskPrefixes
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.engine.shared_prompt import SharedPrompt
 from oxillama.errors import KvCacheFullError, QueueFull
+from oxillama.faults import fault, note
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from oxillama._kernels.openmp_thread import may_enter_openmp
-from oxillama.engine.faults import fault
-from oxillama.engine.locks import ForkedOpen, waited
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
+from oxillama.faults import fault
+from oxillama.locks import ForkedOpen, waited
 
 T = TypeVar("T")
 Command = Callable[[], object]

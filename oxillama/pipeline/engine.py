@@ -14,15 +14,15 @@ from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.observers import Observer
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
-from oxillama.engine.tracing import Untraced
 from oxillama.errors import ConfigError, LoadError, StageFailed
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.models.page_groups import page_groups
+from oxillama.observability.metrics import EngineMetrics
+from oxillama.observability.tracing import Untraced
 from oxillama.pipeline.links import Connect, StageLink, connect_here
 from oxillama.pipeline.loop import PipelinedLoop
 from oxillama.pipeline.messages import StageFacts, StagePlan, facts_of_file

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from oxillama.engine.faults import fault
 from oxillama.engine.loop import EngineLoop, Rows
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import Flight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.errors import StageFailed
+from oxillama.faults import fault
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.pipeline.runner import PipelinedRunner
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from oxillama.chat.template import ChatTemplate
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.reading import WITH_TOOLS, template_values
 from oxillama.errors import ConfigError
 from oxillama.server.bodies import ChatBody, TemplateBody
 from oxillama.server.errors import ApiError, invalid
@@ -16,6 +15,7 @@ from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, Reas
 from oxillama.toolcalls.conversation import call_id, for_template, tool_variables
 from oxillama.toolcalls.definitions import definitions
 from oxillama.toolcalls.formats import grammar_of_template
+from oxillama.toolcalls.parsing import WITH_TOOLS, template_values
 
 ROLES = {"developer": "system"}
 """Roles of OpenAI's that templates do not know, and what stands for them."""

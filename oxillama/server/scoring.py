@@ -10,9 +10,9 @@ from oxillama.config.adapters import Adapters
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.samples import seeded
-from oxillama.engine.session import Session
 from oxillama.sampling.logprobs import TokenLogprobs, token_logprobs
 from oxillama.server.errors import ClientGone
+from oxillama.sessions.session import Session
 
 LOGIT_BYTES = 64 << 20
 """Bytes of logits that are computed at a time."""

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
-from oxillama.engine.restoring import read
-from oxillama.engine.session import Session
-from oxillama.engine.snapshots import write
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.server.errors import ApiError, invalid
+from oxillama.sessions.restoring import read
+from oxillama.sessions.session import Session
+from oxillama.sessions.taking import write
 
 T = TypeVar("T")
 

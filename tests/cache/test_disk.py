@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.cache.disk import BLOCK, DIGEST, KV, MAGIC, STALE_SECONDS, BlockFolder, chain
+from oxillama.disk_prefixes.folder import BLOCK, DIGEST, KV, MAGIC, STALE_SECONDS, BlockFolder, chain
 from oxillama.errors import ConfigError
 
 ROOT = bytes(32)
@@ -178,7 +178,9 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "oxillama"):
-        where = {"mkstemp": "tempfile.mkstemp", "write": "oxillama.cache.disk._head"}.get(call, f"os.{call}")
+        where = {"mkstemp": "tempfile.mkstemp", "write": "oxillama.disk_prefixes.folder._head"}.get(
+            call, f"os.{call}"
+        )
         patched.setattr(where, fail)
         for i in range(2, 5):
             folder.write(name_of(i), data_of(i))
@@ -221,7 +223,7 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
 MANY = """
 import sys
 import numpy as np
-from oxillama.cache.disk import BlockFolder
+from oxillama.disk_prefixes.folder import BlockFolder
 folder = BlockFolder(sys.argv[1], 30 * 1040)
 for turn in range(20):
     for i in range(15):

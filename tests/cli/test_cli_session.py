@@ -9,8 +9,8 @@ import pytest
 
 from oxillama import InferenceEngine, demo
 from oxillama.cli import main
-from oxillama.session.container import read_header
-from oxillama.session.snapshot import EngineSnapshot
+from oxillama.sessions.container import read_header
+from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.command_line import output
 from tests.support.tiny_file import write_tiny_model
 

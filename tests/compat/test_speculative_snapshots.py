@@ -25,7 +25,7 @@ from oxillama import (
     demo,
 )
 from oxillama.cli import main
-from oxillama.session.container import SPECULATIVE, Container, pieces
+from oxillama.sessions.container import SPECULATIVE, Container, pieces
 from tests.support.kernels import same_bits
 from tests.support.serving import AsManyAsMayBe
 

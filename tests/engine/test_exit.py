@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from oxillama import demo
-from oxillama.engine.locks import waited
+from oxillama.locks import waited
 
 BEGIN = """
 import asyncio, atexit, os, sys, threading, time

@@ -21,9 +21,7 @@ from oxillama import (
 )
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.engine import request_log
 from oxillama.engine.handle import Waker
-from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
@@ -32,6 +30,8 @@ from oxillama.engine.stop_strings import StopStrings
 from oxillama.grammar import GrammarState
 from oxillama.models.decoder import Decoder
 from oxillama.models.thread_tuner import SizeTuner, ThreadTuner
+from oxillama.observability import request_log
+from oxillama.observability.metrics import EngineMetrics
 from oxillama.sampling import batch as batch_module
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.detokenizer import StreamDecoder
@@ -186,7 +186,7 @@ def test_a_filter_that_raises_disturbs_nobody(engine: InferenceEngine, expected:
         def filter(self, record: logging.LogRecord) -> bool:
             raise RuntimeError("a filter of the user's")
 
-    logger, broken = logging.getLogger("oxillama.engine.request_log"), Filter()
+    logger, broken = logging.getLogger("oxillama.observability.request_log"), Filter()
     before = logger.level
     logger.addFilter(broken)
     logger.setLevel(logging.DEBUG)

@@ -29,8 +29,8 @@ from oxillama import (
     demo,
     pool_hidden_states,
 )
-from oxillama.engine.locks import ForkedOpen
 from oxillama.engine.request import Piece
+from oxillama.locks import ForkedOpen
 from oxillama.sampling import breakers
 from tests.support.waiting import until
 

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.config.sampler import SamplerConfig
-from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
 from oxillama.grammar import Grammar

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from oxillama import EngineConfig, SamplerConfig, demo
-from oxillama.engine.constraints import Constraints
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, parse_lark
 from oxillama.grammar.lark import is_lark
 from oxillama.grammar.rules import Tokens
+from oxillama.structured.constraints import Constraints
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 

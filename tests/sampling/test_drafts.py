@@ -10,10 +10,10 @@ import pytest
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.sampling import drafts
-from oxillama.sampling.drafts import DraftSampler, accept_or_replace, draw
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
+from oxillama.speculation import sampling as drafts
+from oxillama.speculation.sampling import DraftSampler, accept_or_replace, draw
 
 N = 8
 DRAWS = 200_000

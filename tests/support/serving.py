@@ -17,33 +17,33 @@ from oxillama._kernels import load
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
+from oxillama.beams.search import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
-from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
 from oxillama.engine.building import cache_pool
-from oxillama.engine.jump_forward import JumpForward, next_tokens
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.samples import seeded, share_prompt
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculation import Speculation
-from oxillama.engine.speculator import Speculator, room
 from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.models import Decoder, read_spec
 from oxillama.models.page_groups import page_groups
+from oxillama.observability.metrics import EngineMetrics
 from oxillama.pipeline.links import LocalLink, StageLink
 from oxillama.pipeline.loop import PipelinedLoop
 from oxillama.pipeline.pool import Journal, spread_pool
 from oxillama.pipeline.runner import PipelinedRunner
 from oxillama.pipeline.stage import Stage
-from oxillama.sampling.drafts import DraftSampler
 from oxillama.sampling.sampler import Sampler
+from oxillama.speculation.jump_forward import JumpForward, next_tokens
+from oxillama.speculation.sampling import DraftSampler
+from oxillama.speculation.speculator import Speculator, room
+from oxillama.speculation.state import Speculation
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import Adapter
 from tests.support import zoo

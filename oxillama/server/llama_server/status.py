@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.metrics import EngineMetrics, metrics_text
-from oxillama.engine.metrics_snapshot import MetricsSnapshot
+from oxillama.observability.metrics import EngineMetrics, metrics_text
+from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.server.hosting import Hosted
 from oxillama.server.models import Models
 from oxillama.server.options import OPTIONS

@@ -12,8 +12,8 @@ import numpy as np
 
 from oxillama import EngineConfig, InferenceEngine, demo
 from oxillama.engine import loading
-from oxillama.session.container import Container, pieces
-from oxillama.session.snapshot import EngineSnapshot
+from oxillama.sessions.container import Container, pieces
+from oxillama.sessions.snapshot import EngineSnapshot
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import FLOATS, INTEGERS, SkipInput, built, mutated
 from tests.fuzz.targets.containers import byte_change

@@ -1,0 +1,1 @@
+"""Work: beam search."""

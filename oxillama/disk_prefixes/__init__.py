@@ -1,0 +1,1 @@
+"""Work: the prefix cache on the disk."""

@@ -1,0 +1,1 @@
+"""Work: what an engine does, for others to read: metrics, a log, a trace."""

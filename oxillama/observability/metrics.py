@@ -1,0 +1,205 @@
+"""Counts what happens in an engine. `exposition` has the names under which others read the counts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from oxillama.engine.observers import Observer
+from oxillama.grammar.mask_timer import MaskTimer
+from oxillama.locks import ForkedOpen
+from oxillama.observability.exposition import plain, prometheus_text
+from oxillama.observability.metrics_snapshot import Histogram, MetricsSnapshot
+
+if TYPE_CHECKING:
+    from oxillama.engine.request import Request
+    from oxillama.engine.scheduler import ScheduledBatch
+
+REQUEST_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+    600.0, 1800.0,
+)  # fmt: skip
+"""Seconds: a small model's first token to a large model's long text."""
+
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Seconds from token to token."""
+
+LENGTH_BUCKETS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
+    500_000, 1_000_000,
+)  # fmt: skip
+"""Tokens of a prompt or a text."""
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Rows of a step."""
+
+
+class EngineMetrics(Observer):
+    """Counters of one engine. For any thread.
+
+    What a reader of a request has been told is counted: the counts of a step precede the end of each request
+    that the step ended.
+
+    Parameters
+    ----------
+    gauges : returns the present values of the gauges, by the names of `MetricsSnapshot`.
+    labels : see `MetricsSnapshot`.
+    mask_timer : is told of masks of grammars.
+    """
+
+    def __init__(
+        self,
+        gauges: Callable[[], dict[str, Any]],
+        labels: Mapping[str, str] | None = None,
+        mask_timer: MaskTimer | None = None,
+    ) -> None:
+        self._gauges = gauges
+        self._lock = ForkedOpen()
+        self.labels = dict(labels or {})
+        self.mask_timer = mask_timer or MaskTimer()
+        self.steps = 0
+        self.prefill_tokens = 0
+        self.generation_tokens = 0
+        self.prefill_seconds = 0.0
+        self.decode_seconds = 0.0
+        self.drafts = 0
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
+        self.drafted_at: list[int] = []
+        self.accepted_at: list[int] = []
+        self.refused = 0
+        self.snapshots = 0
+        self.finished: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.time_to_first_token = Histogram(REQUEST_BUCKETS)
+        self.time_per_output_token = Histogram(TOKEN_BUCKETS)
+        self.queue_time = Histogram(REQUEST_BUCKETS)
+        self.prefill_time = Histogram(REQUEST_BUCKETS)
+        self.decode_time = Histogram(REQUEST_BUCKETS)
+        self.request_time = Histogram(REQUEST_BUCKETS)
+        self.prompt_lengths = Histogram(LENGTH_BUCKETS)
+        self.text_lengths = Histogram(LENGTH_BUCKETS)
+        self.step_rows = Histogram(ROW_BUCKETS)
+
+    def refuse(self, n: int) -> None:
+        with self._lock.lock:
+            self.refused += n
+
+    def step(self, batch: ScheduledBatch, seconds: float) -> None:
+        share = seconds * batch.n_prefill / (batch.n_prefill + batch.n_decode)
+        with self._lock.lock:
+            self.steps += 1
+            self.prefill_tokens += batch.n_prefill
+            self.prefill_seconds += share
+            self.decode_seconds += seconds - share
+            self.step_rows.add(batch.n_prefill + batch.n_decode)
+
+    def token(self, request: Request, now: float) -> None:
+        with self._lock.lock:
+            self.generation_tokens += 1
+            if math.isnan(request.first_token_at):
+                self.time_to_first_token.add(now - request.submitted_at)
+                self.queue_time.add(request.admitted_at - request.submitted_at)
+                self.prefill_time.add(now - request.admitted_at)
+            else:
+                self.time_per_output_token.add(now - request.last_token_at)
+
+    def draft(self, drafted: int, accepted: int) -> None:
+        with self._lock.lock:
+            self.drafts += bool(drafted)
+            self.drafted_tokens += drafted
+            self.accepted_tokens += accepted
+            for counts, n in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
+                counts.extend([0] * (drafted - len(counts)))
+                for place in range(n):
+                    counts[place] += 1
+
+    def end(self, request: Request, now: float) -> None:
+        reason = request.finish_reason or "?"
+        with self._lock.lock:
+            self.finished[reason] += 1
+            if reason == "error":
+                self.errors[type(request.error).__name__] += 1
+            self.request_time.add(now - request.submitted_at)
+            self.prompt_lengths.add(len(request.prompt))
+            if not math.isnan(request.first_token_at):
+                self.decode_time.add(request.last_token_at - request.first_token_at)
+                self.text_lengths.add(len(request.sequence.certain) - len(request.prompt))
+
+    def snapshot_taken(self) -> None:
+        """A snapshot of a session or a request has been taken."""
+        with self._lock.lock:
+            self.snapshots += 1
+
+    def snapshot(self) -> MetricsSnapshot:
+        """All of it, as it is now."""
+        gauges = self._gauges()
+        with self._lock.lock:
+            return MetricsSnapshot(
+                **gauges,
+                labels=dict(self.labels),
+                prefill_tokens=self.prefill_tokens,
+                generation_tokens=self.generation_tokens,
+                prefill_seconds=self.prefill_seconds,
+                decode_seconds=self.decode_seconds,
+                drafts=self.drafts,
+                drafted_tokens=self.drafted_tokens,
+                accepted_tokens=self.accepted_tokens,
+                drafted_at=tuple(self.drafted_at),
+                accepted_at=tuple(self.accepted_at),
+                grammar_masks=self.mask_timer.masks,
+                grammar_seconds=self.mask_timer.seconds,
+                snapshots=self.snapshots,
+                refused=self.refused,
+                finished=dict(self.finished),
+                errors=dict(self.errors),
+                time_to_first_token=self.time_to_first_token.copy(),
+                time_per_output_token=self.time_per_output_token.copy(),
+                queue_time=self.queue_time.copy(),
+                prefill_time=self.prefill_time.copy(),
+                decode_time=self.decode_time.copy(),
+                request_time=self.request_time.copy(),
+                prompt_lengths=self.prompt_lengths.copy(),
+                text_lengths=self.text_lengths.copy(),
+                step_rows=self.step_rows.copy(),
+                steps=self.steps,
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Each metric by its name in the Prometheus text, without the prefix; values as JSON has them.
+
+        A metric with a label of its own is a dict by the values of that label. A histogram is a dict of
+        "count", "sum" and "buckets": pairs of an upper bound (None for the last) and the values up to it.
+        """
+        return plain(self.snapshot())
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """All of it as Prometheus text; `metrics_text` writes that of several engines.
+
+        Parameters
+        ----------
+        labels : are put on every line; None for ``model_name`` alone, the name of the model.
+
+        Raises
+        ------
+        ConfigError : the package ``prometheus_client`` is not installed, or a label is no text.
+        """
+        if labels is None:
+            labels = {"model_name": self.labels.get("model_name", "")}
+        return prometheus_text([(labels, self.snapshot())])
+
+
+def metrics_text(engines: Mapping[str, EngineMetrics]) -> str:
+    """The Prometheus text of several engines' metrics.
+
+    Parameters
+    ----------
+    engines : by the name that each line of an engine has as its label ``model_name``.
+
+    Raises
+    ------
+    ConfigError : the package ``prometheus_client`` is not installed, or a name is no text.
+    """
+    return prometheus_text([({"model_name": name}, m.snapshot()) for name, m in engines.items()])

@@ -1,1 +1,0 @@
-"""Work: snapshots of sequences and requests, as files and other processes hold them."""

@@ -1,0 +1,406 @@
+"""Sessions: sequences that the caller runs by hand, rewinds, forks and continues."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from oxillama.adapters.stack import Adaptation
+from oxillama.config import GenerationOptions, SamplerConfig, checks
+from oxillama.engine.generation import Generation, text_of
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.loop import EngineLoop
+from oxillama.engine.prompts import Prompt, checked_tokens
+from oxillama.engine.request import TextRequest
+from oxillama.engine.sequence import Sequence
+from oxillama.errors import (
+    ConfigError,
+    EngineClosed,
+    OxiLlamaError,
+    PositionBeyondEnd,
+    PromptError,
+    SnapshotIncompatible,
+)
+from oxillama.faults import fault
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.locks import ForkedOpen, NotCopied
+from oxillama.sessions.restoring import Loras, adaptation, check_fits, page_data, put
+from oxillama.sessions.snapshot import EngineSnapshot
+from oxillama.sessions.taking import Snapshotted, Taken, kv_of, model_facts, snapshot_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from oxillama.config import GenerationFields
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KvSnapshot:
+    """What `Session.kv_snapshot` took.
+
+    Attributes
+    ----------
+    tokens : ids of the sequence.
+    data : uint8, the keys and values that the next token sees, by position, and the recurrent state.
+    kv_type : how they are kept.
+    fingerprint : of the model that computed them, and of what else decides bits.
+    adapters : (fingerprint, scale) of each adapter that they were computed with.
+    """
+
+    tokens: list[int]
+    data: np.ndarray
+    kv_type: str
+    fingerprint: ModelFingerprint
+    adapters: tuple[tuple[bytes, float], ...] = ()
+
+
+class Session(Snapshotted, NotCopied):
+    """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
+
+    Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
+    or until nobody refers to it any more. Threads may share it; each call is then run by itself.
+    """
+
+    def __init__(
+        self, model: LoadedModel, default_sampler: SamplerConfig, adapters: Adaptation | None
+    ) -> None:
+        self._model = model
+        self._default_sampler = default_sampler
+        self._lock = ForkedOpen()  # two threads' tokens would mix
+        self._request: TextRequest | None = None  # that goes on from here
+        self._is_closed = False
+        self._sequence = sequence = Sequence(model.pool, adapters=adapters)
+        held_by = weakref.ref(self)
+        model.call(lambda: model.loop.hold(sequence, held_by))
+
+    def __len__(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._sequence.tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids of the sequence."""
+        return list(self._sequence.tokens)
+
+    @property
+    def adapters(self) -> Adaptation | None:
+        """That its tokens are run with; None for none."""
+        return self._sequence.adapters
+
+    def _call(self, job: Callable[[], T]) -> T:
+        """What a job of the engine thread returns, or an error of ours."""
+        try:
+            return self._model.call(job)
+        except OxiLlamaError:
+            raise
+        except Exception as error:
+            raise fault(error) from error
+
+    # --- passes -------------------------------------------------------------------------------------
+
+    def prefill(self, prompt: Prompt) -> np.ndarray:
+        """Appends tokens; float32 (vocab,) logits after the last.
+
+        Raises
+        ------
+        PromptError, TokenizerError : as `InferenceEngine.stream` says. The sequence is then as it was.
+        KvCacheFullError : there are no pages for them; the same.
+        """
+        logits: np.ndarray = self._append(prompt, all_logits=False)[-1]
+        return logits
+
+    def forward(self, token: int) -> np.ndarray:
+        """Appends one token; float32 (vocab,) logits after it."""
+        return self.prefill([token])
+
+    def logits(self, prompt: Prompt) -> np.ndarray:
+        """Appends tokens; float32 (n, vocab), the logits after each of them."""
+        return self._append(prompt, all_logits=True)
+
+    def append(self, prompt: Prompt) -> None:
+        """Appends tokens that are run with the next ones, or by the next generation.
+
+        Raises PromptError, TokenizerError, as `prefill`. The sequence is then as it was.
+        """
+        fresh = self._model.prompt_tokens(prompt)
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            self._check_room(sequence, len(fresh))
+            sequence.tokens += fresh
+
+    def _check_room(self, sequence: Sequence, n: int) -> None:
+        most, found = self._model.context_size, len(sequence.tokens) + n
+        if found > most:
+            raise PromptError(f"prompt: expected at most {most} tokens in all, got {found}")
+
+    def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
+        fresh = self._model.prompt_tokens(prompt)
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            n_before = len(sequence.tokens)
+            self._check_room(sequence, len(fresh))
+            try:
+                if sequence.pending:  # what was appended, or what a cut has left to be run again
+                    self._run_pending(sequence, all_logits=False)
+                sequence.tokens += fresh
+                return self._run_pending(sequence, all_logits)
+            except BaseException:
+                self._call(lambda: sequence.truncate(n_before))
+                raise
+
+    def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
+        """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
+        chunk, runner = self._model.config.prefill_chunk_size, self._model.runner
+        parts: list[np.ndarray] = []
+        while sequence.pending:
+            part = [(sequence, min(chunk, sequence.pending))]
+            rows = self._call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
+            parts = [*parts, rows] if all_logits else [rows]
+        return np.concatenate(parts)
+
+    def _idle_sequence(self) -> Sequence:
+        """The sequence, if nothing generates from it."""
+        if self._is_closed:
+            raise ConfigError("session: is closed")
+        request = self._request
+        if request is not None:
+            if request.cancelled or request.finish_reason is not None:
+                self._end_request()
+            elif request.sequence is not self._sequence:
+                raise ConfigError("session: a generation goes on from here, it must end first")
+            self._request = None
+        return self._sequence
+
+    def _end_request(self) -> None:
+        """Ends the request that goes on from here, and takes what it has run."""
+        if self._request is not None:
+            self._model.thread.cancel(self._request)
+            self._call(self._model.scheduler.reap)  # after it, the sequence is this session's
+        self._request = None
+
+    # --- back, aside, and on ------------------------------------------------------------------------
+
+    def rewind(self, n_tokens: int) -> None:
+        """Keeps the first ``n_tokens`` tokens. Raises PositionBeyondEnd, a ConfigError, if there are fewer.
+
+        A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
+        """
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            n = checks.integer("n_tokens", n_tokens, 0)
+            if n > len(sequence.tokens):
+                raise PositionBeyondEnd(n, len(sequence.tokens))
+            self._call(lambda: sequence.truncate(n))
+
+    def fork(self) -> Session:
+        """Another session with the same tokens; pages are shared until one of them writes."""
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            made = Session(self._model, self._default_sampler, sequence.adapters)
+            fork = made._sequence
+
+            def take() -> None:
+                fork.tokens = list(sequence.tokens)
+                fork.take_fork(sequence, sequence.cached_len)
+
+            self._call(take)
+            return made
+
+    def stream(
+        self,
+        options: GenerationOptions | None = None,
+        *,
+        callback: Callable[[str], object] | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> Generation:
+        """Generates from here; what it generates becomes part of the sequence when it has ended.
+
+        Until then the session can do nothing else. Parameters and errors are those of
+        `InferenceEngine.stream`; PromptError also if the session has no tokens.
+        """
+        return self._start(options, callback, fields, whole=False)
+
+    def generate(
+        self,
+        options: GenerationOptions | None = None,
+        *,
+        callback: Callable[[str], object] | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> str:
+        """The whole text that `stream` yields. Raises GenerationTimeout if there would have been more."""
+        return text_of(self._start(options, callback, fields, whole=callback is None).result())
+
+    def _start(
+        self,
+        options: GenerationOptions | None,
+        callback: Callable[[str], object] | None,
+        fields: GenerationFields,
+        whole: bool,
+    ) -> Generation:
+        model = self._model
+        checked = GenerationOptions.of(options, fields, self._default_sampler)
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            if not 0 < len(sequence.tokens) < model.context_size:
+                least = "at least one token" if not sequence.tokens else "room for a token"
+                raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
+            if checked.adapters is not None:
+                asked = model.adapters.adaptation(checked.adapters, None)
+                if asked != sequence.adapters:
+                    raise ConfigError("adapters: expected those of the session, got others")
+            fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters)
+            keep = partial(hand_over, weakref.ref(self), model.loop)
+            request = model.text_request(fork, checked, key=None, whole=whole, keep=keep)
+            generation = Generation(model, request, callback, self)  # it cancels what is dropped
+
+            def begin() -> None:
+                model.scheduler.check_room(0)
+                # not the last token, whose logits are wanted again
+                fork.take_fork(sequence, min(sequence.cached_len, len(fork.tokens) - 1))
+                model.loop.add(request)
+
+            self._request = request
+            try:
+                self._call(begin)
+            except Exception:
+                self._request = None
+                raise
+            except BaseException:  # the user's Ctrl-C: it begins all the same
+                generation.cancel()
+                raise
+            return generation
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of, for `InferenceEngine.restore_session`."""
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            return snapshot_of(
+                self._model, self._call(lambda: Taken.of(sequence)), "session", sequence.adapters, notes
+            )
+
+    @classmethod
+    def restored(
+        cls, model: LoadedModel, default_sampler: SamplerConfig, snapshot: EngineSnapshot, loras: Loras
+    ) -> Session:
+        """See `InferenceEngine.restore_session`."""
+        if snapshot.kind == "generation":
+            raise SnapshotIncompatible("expected one of a session, got one of a generation")
+        check_fits(model, snapshot)
+        adapters = adaptation(model, snapshot, loras)
+        data = page_data(model, snapshot.kv, snapshot.state, snapshot.n_cached)
+        made = cls(model, default_sampler, adapters)
+        try:
+            made._call(lambda: put(made._sequence, snapshot, data))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    # --- keys and values ----------------------------------------------------------------------------
+
+    def kv_snapshot(self) -> KvSnapshot:
+        """A copy of the sequence: its tokens, keys, values and recurrent state."""
+        with self._lock.lock:
+            sequence, model = self._idle_sequence(), self._model
+            self._call(sequence.settle)
+            if sequence.pending:
+                self._run_pending(sequence, all_logits=False)
+            taken = self._call(lambda: Taken.of(sequence))
+            parts = [kv_of(model, taken)] + ([] if taken.state is None else [taken.state.view(np.uint8)])
+            return KvSnapshot(
+                taken.tokens,
+                np.concatenate(parts),
+                model.config.kv_type,
+                model.fingerprint,
+                named(sequence.adapters),
+            )
+
+    def kv_restore(self, snapshot: KvSnapshot) -> None:
+        """Puts a snapshot in place of the sequence.
+
+        Raises
+        ------
+        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``
+            or ``kv_type``; or it is not as `kv_snapshot` made it.
+        PromptError : its tokens do not fit the context, or are not of the vocabulary.
+        KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
+        """
+        checks.instance("snapshot", snapshot, KvSnapshot)
+        with self._lock.lock:
+            sequence, model = self._idle_sequence(), self._model
+            wanted, kind = model.config.kv_type, snapshot.kv_type
+            if kind != wanted:
+                raise ConfigError(f"snapshot: expected kv_type {wanted}, got {checks.shown(kind)}")
+            checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
+            data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
+            if snapshot.fingerprint != model.fingerprint:
+                raise ConfigError(
+                    f"snapshot: expected one of model {model.fingerprint.display()}, "
+                    f"got one of {snapshot.fingerprint.display()}"
+                )
+            if snapshot.adapters != named(sequence.adapters):
+                raise ConfigError("snapshot: expected the adapters of the session, got others")
+            tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
+            n, facts = len(tokens), model_facts(model)
+            n_bytes = sum(facts.kv_bytes(n))
+            expected = n_bytes + (4 * facts.state_floats if n else 0)
+            if data.dtype != np.uint8 or data.shape != (expected,):
+                found = f"{data.dtype} {data.shape}"
+                raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
+            state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
+            pages = page_data(model, data[:n_bytes], state, n)
+
+            def restore() -> None:
+                sequence.kv.restore(pages, n)
+                sequence.tokens = tokens
+                sequence.cached_len = sequence.scheduled_len = n
+
+            self._call(restore)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Frees its pages; a generation that goes on from here is cancelled."""
+        with self._lock.lock:
+            if not self._is_closed:
+                with suppress(EngineClosed):  # its pages are gone with the engine
+                    self._end_request()
+                    self._call(lambda: self._model.loop.release(self._sequence))
+            self._is_closed = True
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_sequence") and not self._is_closed:
+            self._model.thread.wake()  # the loop frees what it held
+
+
+def named(adapters: Adaptation | None) -> tuple[tuple[bytes, float], ...]:
+    """(fingerprint, scale) of each adapter."""
+    applied = () if adapters is None else adapters.applied
+    return tuple((item.lora.fingerprint, item.scale) for item in applied)
+
+
+def hand_over(to: weakref.ref[Session], loop: EngineLoop, sequence: Sequence) -> None:
+    """Gives what a request has run to its session, if that is still there; for the engine thread."""
+    session = to()
+    if session is None or session._is_closed:
+        sequence.release()
+        return
+    loop.release(session._sequence)
+    loop.hold(sequence, weakref.ref(session))
+    session._sequence = sequence

@@ -1,0 +1,223 @@
+"""Checks receipts: one pass over prompt and text, and the sampler's choices again.
+
+All rows of logits of a text are computed together, as those of a prompt are, so checking a text takes a
+fraction of the time of generating it. Nothing that the receipt says is believed: each row is hashed, each
+token is chosen again, and each end is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from oxillama._version import __version__
+from oxillama.adapters.lora import LoadedLora
+from oxillama.adapters.stack import Adaptation
+from oxillama.config import GenerationOptions, checks
+from oxillama.config.adapters import Adapters, adapter_specs
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import Piece, TextRequest
+from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError, GrammarError, ReceiptError, SamplingError
+from oxillama.sessions.chain import LogitsChain
+from oxillama.sessions.plain import Stages, sampler_of
+from oxillama.sessions.receipt import POINT_DIGITS, Receipt
+from oxillama.sessions.recorder import grammar_hash
+from oxillama.sessions.session import Session
+
+LOGIT_BYTES = 64 << 20
+"""Bytes of the logits that are computed at a time."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What became of checking a receipt; true where it was verified.
+
+    Attributes
+    ----------
+    n_tokens : of the text, as the receipt says.
+    cause : "" if it was verified. Otherwise what differs: "model", "adapters", "logits", "token", or "end",
+        where the text ends earlier or later than it should.
+    at : number of the first token of the text that differs, counted from 0; None if none does.
+    message : the finding in words.
+    text : of the tokens that were verified.
+    """
+
+    n_tokens: int
+    cause: str
+    at: int | None
+    message: str
+    text: str
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing differs."""
+        return not self.cause
+
+    def __bool__(self) -> bool:
+        return self.verified
+
+
+class Difference(Exception):
+    """Ends a check: ``cause``, ``at`` and ``message`` as in `Verification`."""
+
+    def __init__(self, cause: str, at: int, message: str) -> None:
+        super().__init__(message)
+        self.cause, self.at, self.message = cause, at, message
+
+
+def verify(
+    model: LoadedModel,
+    receipt: Receipt,
+    adapters: Adapters,
+    stages: Stages | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> Verification:
+    """Checks a receipt with a model that runs; see `InferenceEngine.verify`."""
+    request: TextRequest | None = None
+    found = Difference("", 0, f"verified: {len(receipt.tokens)} tokens")
+    try:
+        check_model(model, receipt)
+        adaptation = adaptation_of(model, receipt, adapters)
+        request = new_request(model, receipt, stages)
+        with Session(model, model.config.sampler, adaptation) as session:
+            replay(request, receipt, rows_of(model, session, receipt, check))
+    except Difference as difference:
+        found = difference
+        if receipt.library != __version__:
+            found.message += f" (oxillama {receipt.library} made the receipt, this is {__version__})"
+    at = found.at if found.cause else None
+    return Verification(len(receipt.tokens), found.cause, at, found.message, text_of(request))
+
+
+def check_model(model: LoadedModel, receipt: Receipt) -> None:
+    """Raises Difference for another model, ConfigError for an engine that cannot tell, ReceiptError."""
+    model.runner.check_logits()
+    content = model.fingerprint.content.hex()
+    if receipt.model != content:
+        raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
+    config, n_vocab = model.config, model.spec.n_vocab
+    quantize = None if config.quantize is None else config.quantize.upper()
+    facts = {"compute": config.compute, "quantize": quantize, "kv_type": config.kv_type}
+    if model.spec.depends_on_context:
+        facts["context_size"] = str(model.context_size)
+    for name, fact in facts.items():
+        wanted = getattr(receipt, name)
+        if fact != (None if wanted is None else str(wanted)):
+            raise ConfigError(f"{name}: expected {wanted} as in the receipt, got {fact}")
+    if config.tokenizer_path is not None:
+        raise ConfigError("tokenizer_path: expected none, as a receipt is of the file's own tokenizer")
+    n_rows = len(receipt.prompt) + max(0, len(receipt.tokens) - 1)
+    if n_rows > model.context_size:
+        raise ConfigError(
+            f"context_size: expected at least {n_rows} for the receipt, got {model.context_size}"
+        )
+    if max(receipt.prompt) >= n_vocab:
+        raise ReceiptError(f"receipt: prompt: expected token ids below {n_vocab}, got {max(receipt.prompt)}")
+
+
+def adapters_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> dict[str, LoadedLora]:
+    """By fingerprint, the adapters of the engine and those given; a file as one loaded ``everywhere``, if the
+    receipt names that."""
+    wanted = {use.fingerprint for use in receipt.adapters}
+    known = {lora.fingerprint.hex(): lora for lora, _ in model.adapters.stack}
+    for source, _ in adapter_specs("adapters", adapters):
+        lora = model.adapters.from_file(source) if isinstance(source, str) else source
+        everywhere = checks.instance("adapters", lora, LoadedLora).as_everywhere()
+        if everywhere.fingerprint.hex() in wanted and lora.fingerprint.hex() not in wanted:
+            lora = everywhere
+        known[lora.fingerprint.hex()] = model.adapters.load(lora)
+    return known
+
+
+def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> Adaptation | None:
+    """The receipt's adapters, which are looked for among those given and the engine's. Raises Difference."""
+    known = adapters_of(model, receipt, adapters)
+    for use in receipt.adapters:
+        if use.fingerprint not in known:
+            got = ", ".join(sorted(known)) or "none"
+            raise Difference("adapters", 0, f"another adapter: expected {use.fingerprint}, got {got}")
+    chosen = [(known[use.fingerprint], use.scale) for use in receipt.adapters]
+    found = model.adapters.adaptation(chosen, receipt.prompt)
+    applied = [] if found is None else [(use.lora.fingerprint.hex(), use.start) for use in found.applied]
+    claimed = [(use.fingerprint, use.start) for use in receipt.adapters]
+    if applied != claimed:
+        raise Difference("adapters", 0, "the adapters would not apply from where the receipt says")
+    return found
+
+
+def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> TextRequest:
+    """A request like that of the receipt, which is not submitted.
+
+    Raises
+    ------
+    ConfigError, GrammarError : the options of the sampler are none, or name a stage that is not given.
+    ReceiptError : the grammar is not the one that was hashed.
+    """
+    sampler = sampler_of(receipt.sampler, stages)
+    if sampler.seed is None:
+        raise ReceiptError("receipt: seed: expected an integer, got none")
+    if grammar_hash(sampler, receipt.sampler) != receipt.grammar:
+        raise ReceiptError("receipt: grammar: expected the hash of the grammar, got another one")
+    options = GenerationOptions(sampler=sampler, max_tokens=receipt.max_tokens, stop=receipt.stop)
+    sequence = Sequence(model.pool, receipt.prompt)
+    return TextRequest(
+        sequence, options, model.sampler(sampler), model.tokenizer, receipt.context_size, whole=True
+    )
+
+
+def rows_of(
+    model: LoadedModel, session: Session, receipt: Receipt, check: Callable[[], object]
+) -> Iterator[np.ndarray]:
+    """float32 (vocab,): the logits that each token was chosen from, up to the first that is no token.
+
+    ``check`` is called before each pass and may raise.
+    """
+    prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.spec.n_vocab
+    n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens) - 1)
+    run = [prompt[-1], *tokens[:n_known]] if tokens else []
+    if run and len(prompt) > 1:
+        session.prefill(prompt[:-1])
+    step = max(1, LOGIT_BYTES // (4 * n_vocab))
+    for start in range(0, len(run), step):
+        check()
+        yield from session.logits(run[start : start + step])
+
+
+def replay(request: TextRequest, receipt: Receipt, rows: Iterator[np.ndarray]) -> None:
+    """Chooses every token again. Raises Difference at the first that differs."""
+    chain, tokens, n = LogitsChain(), receipt.tokens, len(receipt.tokens)
+    history, reason = list(receipt.prompt), request.limit
+    for i, (token, point, row) in enumerate(zip(tokens, receipt.points, rows)):
+        if reason is not None:
+            raise Difference("end", i, f"token {i}: the text should have ended before it ({reason})")
+        row = request.row(row)
+        link = chain.add(row).hex()
+        if link[:POINT_DIGITS] != point or (i == n - 1 and link != receipt.chain):
+            raise Difference("logits", i, f"token {i}: the logits differ from here on")
+        try:
+            chosen = request.sampler.sample(row, history)
+        except (SamplingError, GrammarError) as error:
+            raise Difference(
+                "token", i, f"token {i}: expected {token}, none can be chosen: {error}"
+            ) from None
+        if chosen != token:
+            raise Difference("token", i, f"token {i}: expected {token}, the sampler chooses {chosen}")
+        history.append(token)
+        reason = request.take(token, row)
+    if not n and receipt.chain != chain.digest.hex():
+        raise Difference("logits", 0, "the chain of no logits differs")
+    if receipt.finish_reason in ("stop", "length") and reason != receipt.finish_reason:
+        told = "goes on" if reason is None else f"ends with {reason}"
+        raise Difference("end", n, f"token {n}: expected the end ({receipt.finish_reason}), the text {told}")
+
+
+def text_of(request: TextRequest | None) -> str:
+    """The text of the tokens that a request has taken."""
+    if request is None:
+        return ""
+    request.finish("done")
+    events = [request.events.get() for _ in range(request.n_events)]
+    return "".join(event.text for event in events if isinstance(event, Piece))

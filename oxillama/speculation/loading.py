@@ -1,0 +1,226 @@
+"""Finds, loads and makes what drafts for a model: its own text, other files, fewer bits of itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oxillama.config import EngineConfig, OffloadPolicy
+from oxillama.config.engine import Texts
+from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
+from oxillama.engine.packing import open_packed
+from oxillama.engine.runner import Runner
+from oxillama.errors import ConfigError, OxiLlamaError, TokenizerError
+from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import Decoder, read_spec
+from oxillama.speculation.corpus import Corpus
+from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter
+from oxillama.speculation.mapped import MappedDrafter
+from oxillama.speculation.mtp import offer_next_token
+from oxillama.speculation.token_map import TokenMap, same_tokens
+from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.weights.low_bits import LowBitWeights
+
+log = logging.getLogger(__name__)
+
+MOST_OF_TARGET = 0.5
+"""Share of the target's bytes that a chosen draft model has at most. A pass takes as long as reading them."""
+
+SELF_FORMATS = ("Q4_0", "Q2_K")
+"""What the matrices of a model are quantized to for its own draft: the first that is small enough."""
+
+AUTO_SELF_BYTES = 256 << 20
+"""Of matrices, below which "auto" makes no draft of a model: its passes do not wait for memory."""
+
+AUTO_SELF_BITS = 12
+"""Of a weight, below which "auto" makes no draft of a model. A pass with Q4_0 takes 0.36 of one with F16, but
+one with Q2_K 0.45 of one with Q8_0, which hardly pays for the memory."""
+
+OFFERED: list[Callable[[ModelFile, Runner, TokenizerBridge], Drafter | None]] = [offer_next_token]
+"""Make drafters of blocks that a file has for it; None for a file without such."""
+
+
+class Drafters:
+    """What drafts for one model, each loaded once. For the engine thread.
+
+    Parameters
+    ----------
+    file, runner, tokenizer : of the model.
+    config : its options.
+    context_size : most tokens of its sequences.
+
+    Attributes
+    ----------
+    loaded : by the value of ``speculate``.
+    """
+
+    def __init__(
+        self,
+        file: ModelFile,
+        runner: Runner,
+        tokenizer: TokenizerBridge,
+        config: EngineConfig,
+        context_size: int,
+    ) -> None:
+        self.loaded: dict[str, Drafter] = {}
+        self._file = file
+        self._target = runner
+        self._tokenizer = tokenizer
+        resident = config.with_offload(OffloadPolicy.None_)  # drafts that were read would be too slow
+        self._config = replace(resident, tokenizer_path=None, quantize=None, kv_memory_limit=None)
+        self._corpus_sources = config.draft_corpora
+        self._context_size = context_size
+
+    def load(self, name: str) -> Drafter:
+        """What drafts for requests with ``speculate`` ``name``: "lookup", "self", "auto" or a path.
+
+        Raises
+        ------
+        ModelFileError, GGUFError, LoadError, TokenizerError : a draft model cannot be loaded.
+        ConfigError : it cannot draft for this model, or the corpus cannot be read, and why.
+        """
+        if name not in self.loaded:
+            makers = {"auto": self._best, "lookup": self._lookup, "self": self._of_itself}
+            self._target.check_logits()
+            self.loaded[name] = makers[name]() if name in makers else self._of_file(name)
+        return self.loaded[name]
+
+    def _best(self) -> Drafter:
+        """The first that there is: the file's own, another file, a draft made of the model, a look-up."""
+        for offer in OFFERED:
+            offered = offer(self._file, self._target, self._tokenizer)
+            if offered is not None:
+                log.info("speculate: auto takes %s", offered.name)
+                return offered
+        found = find_draft_model(self._file.paths[0], self._tokenizer) if self._file.paths else None
+        choices = [] if found is None else [os.fspath(found)]
+        n_bytes = matrix_bytes(self._target.model)
+        n_weights = sum(matrix.rows * matrix.cols for matrix in self._target.model.linears())
+        if n_bytes >= AUTO_SELF_BYTES and 8 * n_bytes >= AUTO_SELF_BITS * n_weights:
+            choices.append("self")
+        for name in choices:
+            try:
+                drafter = self.load(name)
+            except OxiLlamaError as error:
+                log.info("%s: cannot draft: %s", name, error)
+            else:
+                log.info("speculate: auto takes %s", name)
+                return drafter
+        log.info("speculate: auto takes lookup")
+        return self._lookup()
+
+    def _lookup(self) -> LookupDrafter:
+        return LookupDrafter(read_corpus(self._corpus_sources, self._tokenizer))
+
+    def _of_file(self, name: str) -> Drafter:
+        file = ModelFile.open(name)
+        try:
+            spec, tokenizer = read_spec(file), TokenizerBridge.from_metadata(file.metadata)
+            tokens = shared_tokens(name, tokenizer, self._tokenizer)
+            context_size = min(self._context_size, spec.context_length)
+            config = self._config  # a packed file that it names is that of the target
+            named = config.packed not in ("auto", "make", "off")
+            packed, note = open_packed(file, replace(config, packed="auto") if named else config)
+            if note:
+                log.warning("%s", note)
+            kernels = self._target.model.kernels
+            weights = load_weights(file, kernels, config, None, panel_store(packed, config))
+            runner = self._runner(load_decoder(spec, weights, context_size, pack_now=True))
+            ends = self._tokenizer.eog_ids
+            if tokens is None:
+                return ModelDrafter(name, runner, self._tokenizer.n_vocab, ends, context_size)
+            log.info("%s: has %.0f%% of the model's text tokens", name, 100 * tokens.share)
+            return MappedDrafter(name, runner, tokens, sorted(ends), context_size)
+        except BaseException:
+            file.close()
+            raise
+
+    def _of_itself(self) -> ModelDrafter:
+        """The model with fewer bits."""
+        model = self._low_bits()
+        for linear in model.linears():
+            linear.pack()
+        log.info("speculate: self takes %d bytes beside the model", matrix_bytes(model))
+        runner, tokenizer = self._runner(model), self._tokenizer
+        return ModelDrafter("self", runner, tokenizer.n_vocab, tokenizer.eog_ids, self._context_size)
+
+    def _low_bits(self) -> Decoder:
+        """The model with matrices of few bits, not packed yet. Raises ConfigError if they were no fewer."""
+        target = self._target.model
+        least, shares = matrix_bytes(target), []
+        for name in SELF_FORMATS:
+            weights = LowBitWeights(self._file, target.kernels, self._target.n_threads, FORMATS[name])
+            model = Decoder(target.spec, weights, self._context_size)
+            shares.append(matrix_bytes(model) / least)
+            if shares[-1] <= MOST_OF_TARGET:
+                return model
+        raise ConfigError(
+            f"speculate: self expects matrices that {SELF_FORMATS[-1]} shrinks to {MOST_OF_TARGET:.0%}, got "
+            f"{min(shares):.0%}; a draft would not be faster"
+        )
+
+    def _runner(self, model: Decoder) -> Runner:
+        return Runner(model, new_pool(model, self._config), self._target.n_threads)
+
+
+def matrix_bytes(model: Decoder) -> int:
+    """Bytes of all matrices in memory, packed or not yet."""
+    return sum(source.packed_bytes(m.cols) for m in model.linears() for source in m.sources)
+
+
+def shared_tokens(name: str, draft: TokenizerBridge, target: TokenizerBridge) -> TokenMap | None:
+    """How the tokens of a draft model are those of its target; None if the ids are the same.
+
+    Raises ConfigError if they have too little in common.
+    """
+    return None if same_tokens(draft, target) else TokenMap(name, draft, target)
+
+
+def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
+    """The smallest model beside ``path`` that can draft for it; None if there is none.
+
+    It has at most half of the bytes. One with the same ids goes before those with another vocabulary. Only
+    headers are read; the log says why a file is refused.
+    """
+    most = path.stat().st_size * MOST_OF_TARGET
+    others = [p for p in path.parent.glob("*.gguf") if p.is_file() and not p.samefile(path)]
+    second: Path | None = None
+    for size, other in sorted((p.stat().st_size, p) for p in others):
+        try:
+            if size > most:
+                raise ConfigError(f"expected at most {most:.0f} bytes, got {size}")
+            with ModelFile.open(other) as file:
+                spec = read_spec(file)
+                tokens = shared_tokens(other.name, TokenizerBridge.from_metadata(file.metadata), target)
+            if not spec.causal or spec.family.output == "none":
+                raise ConfigError(f"{spec.family.name} is an encoder")
+            if tokens is None:
+                return other
+            second = second or other
+        except OxiLlamaError as error:
+            log.info("%s: cannot draft: %s", other, error)
+    return second
+
+
+def read_corpus(sources: tuple[Texts, ...], tokenizer: TokenizerBridge) -> Corpus | None:
+    """The index of text files, by path or as their bytes; None without any.
+
+    Raises ConfigError if one cannot be read, is not UTF-8, or has what the vocabulary cannot express.
+    """
+    texts = []
+    for source in sources:
+        name = "a text" if isinstance(source, bytes) else os.fspath(source)
+        try:
+            data = source if isinstance(source, bytes) else Path(source).read_bytes()
+            texts.append(tokenizer.encode(data.decode("utf-8-sig"), add_special=False))
+        except (OSError, UnicodeDecodeError, TokenizerError) as error:
+            raise ConfigError(f"draft_corpus: expected a text in UTF-8, got {name}: {error}") from error
+    if not texts:
+        return None
+    corpus = Corpus(texts)
+    log.info("draft_corpus: %d tokens, indexed in %d bytes", corpus.n_tokens, corpus.nbytes)
+    return corpus

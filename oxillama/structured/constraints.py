@@ -1,0 +1,107 @@
+"""Grammars for requests: compiled once for an engine, one small state for each request."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from oxillama.config.sampler import SamplerConfig
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.lark import is_lark, parse_lark
+from oxillama.grammar.mask_timer import MaskTimer
+from oxillama.grammar.python_types import schema_of_type
+from oxillama.grammar.rules import Alt, Rules, Text
+from oxillama.grammar.structural_tags import structural_tag_rules
+from oxillama.grammar.vocabulary import Vocabulary
+from oxillama.locks import ForkedOpen
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+MOST_GRAMMARS = 32
+"""Grammars that are kept; what is asked for again is not compiled again."""
+
+
+class Constraints:
+    """Makes the constraints that sampler options ask for, over one model's vocabulary.
+
+    Thread-safe. The vocabulary is prepared when the first is asked for.
+
+    Parameters
+    ----------
+    timer : told of the masks of all that are made.
+    """
+
+    def __init__(self, tokenizer: TokenizerBridge, timer: MaskTimer | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._timer = timer
+        self._vocabulary: Vocabulary | None = None
+        self._grammars: OrderedDict[tuple[str, bool, object], Grammar] = OrderedDict()
+        self._lock = ForkedOpen()
+
+    def of(self, config: SamplerConfig) -> GrammarState | None:
+        """A fresh state of the grammar that one of `CONSTRAINTS` comes to; None if ``config`` has none.
+
+        Raises
+        ------
+        GrammarError : it is malformed, matches nothing, or is over a limit.
+        """
+        if config.constraint is None:
+            return None
+        with self._lock.lock:
+            if self._vocabulary is None:
+                self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
+            return GrammarState(self._grammar(config), self._vocabulary, self._timer)
+
+    def _grammar(self, config: SamplerConfig) -> Grammar:
+        if isinstance(config.grammar, Grammar):
+            return config.grammar
+        key = key_of(config)
+        if key not in self._grammars:
+            self._grammars[key] = compiled(config, self.tokenizer)
+            if len(self._grammars) > MOST_GRAMMARS:
+                self._grammars.popitem(last=False)
+        self._grammars.move_to_end(key)
+        return self._grammars[key]
+
+
+def key_of(config: SamplerConfig) -> tuple[str, bool, object]:
+    """What a grammar is kept under: the field, the order, and the value as something that can be hashed."""
+    name = config.constraint or ""
+    value = getattr(config, name)
+    try:
+        hash(value)
+    except TypeError:  # a mapping, or annotations that hold one
+        schema = value if isinstance(value, Mapping) else schema_of_type(value)
+        try:
+            text = json.dumps(schema, default=repr)
+            return f"{name} of {type(value).__name__}", config.any_order, text
+        except RecursionError:
+            raise GrammarError("#: nested too deeply") from None
+        except Exception as error:  # a value within itself, an integer of thousands of digits, a class's repr
+            raise GrammarError(f"schema: expected JSON values, got others: {error}") from error
+    return name, config.any_order, value
+
+
+def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
+    """The grammar of a configuration that has one."""
+    if config.choices is not None:
+        return Grammar.from_rules(Rules("root", {"root": Alt(tuple(Text(text) for text in config.choices))}))
+    if config.regex is not None:
+        return Grammar.from_regex(config.regex)
+    if config.json_schema is not None:
+        compiler = JsonSchemaCompiler(any_order=config.any_order)
+        return Grammar.from_json_schema(config.json_schema, compiler=compiler)
+    spelled = spelled_ids(tokenizer)
+    if config.structural_tag is not None:
+        return Grammar.from_rules(structural_tag_rules(config.structural_tag, spelled, config.any_order))
+    text = str(config.grammar)
+    if is_lark(text):
+        return Grammar.from_rules(parse_lark(text, spelled, config.any_order))
+    return Grammar.parse(text, tokenizer=tokenizer)
+
+
+def spelled_ids(tokenizer: TokenizerBridge) -> Callable[[str], list[int]]:
+    """What finds the tokens that are spelled so."""
+    return lambda spelled: tokenizer.encode(spelled, add_special=False, parse_special=True)

@@ -1,0 +1,159 @@
+"""How the text of a request is read: taken apart into answer, reasoning and calls, of which each is valid."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama.config import GenerationOptions, checks
+from oxillama.errors import ConfigError
+from oxillama.grammar import Grammar
+from oxillama.locks import ForkedOpen
+from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.vocabulary import HIDDEN
+from oxillama.toolcalls.definitions import Definition, chosen, definitions
+from oxillama.toolcalls.formats import GRAMMARS, grammar_of_template
+from oxillama.toolcalls.message import MessageParser
+from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+from oxillama.toolcalls.value_rules import Tool
+
+MOST_GRAMMARS = 32
+"""Grammars of tools that are kept; what is asked for again is not compiled again."""
+
+TAIL = 64
+"""Tokens at the end of a prompt in which the beginning of reasoning is looked for."""
+
+WITH_TOOLS = "tool_use"
+"""Name of the chat template that some files have for conversations with tools."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the text of one request is read.
+
+    Attributes
+    ----------
+    format : how calls and reasoning are written; without calls where there can be none.
+    tools : definitions; None without tools.
+    in_reasoning : whether the text begins inside reasoning.
+    grammar : of the whole text; None without tools.
+    shown : special tokens that the format is made of, whose names belong to the text.
+    """
+
+    format: ToolCallGrammar
+    tools: list[Definition] | None
+    in_reasoning: bool
+    grammar: Grammar | None
+    shown: frozenset[int]
+
+    def parser(self) -> MessageParser:
+        """A parser at the beginning of the text."""
+        return MessageParser(self.format, self.tools, self.in_reasoning, self.grammar is not None)
+
+
+class Readings:
+    """Makes the readings that options ask for, over one model's vocabulary. Thread-safe."""
+
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        self.tokenizer = tokenizer
+        self._special: dict[ToolCallGrammar, dict[str, int]] = {}
+        self._grammars: OrderedDict[object, Grammar] = OrderedDict()
+        self._lock = ForkedOpen()
+
+    def of(self, options: GenerationOptions, prompt: list[int]) -> Reading | None:
+        """The reading of a text that follows a prompt; None for a text that is left as it is.
+
+        Raises
+        ------
+        ConfigError : there is no such format, or it has no calls and there are tools; a tool is none.
+        GrammarError : the schema of a tool cannot be enforced, or is over a limit; the message names it.
+        """
+        if options.message_format is None and options.tools is None:
+            return None
+        form = self.format(options)
+        tail = self.tokenizer.decode(prompt[-TAIL:], skip_special=False)
+        in_reasoning = form.begins_in_reasoning(tail)
+        tools, grammar = None, None
+        plain = form.without_calls()
+        if options.tools is not None:
+            tools = definitions(options.tools)
+            with self._lock.lock:
+                choice, grammar = self._grammar(options, form, tools, in_reasoning)
+            plain = plain if choice == "none" else form
+        if plain.style == "none" and not (plain.reasoning or plain.dropped or grammar):
+            return None  # there is nothing to take apart
+        return Reading(plain, tools, in_reasoning, grammar, frozenset(self.special(plain).values()))
+
+    def format(self, options: GenerationOptions) -> ToolCallGrammar:
+        """The format that options name. Raises ConfigError."""
+        wanted, name = options.message_format, "default"
+        if isinstance(wanted, ToolCallGrammar):
+            return wanted
+        if isinstance(wanted, Mapping):
+            return ToolCallGrammar.of(wanted)
+        if wanted is not None and not (isinstance(wanted, str) and wanted == "auto"):
+            if not isinstance(wanted, str) or wanted not in GRAMMARS:
+                names = ", ".join(GRAMMARS)
+                raise checks.refuse("message_format", f"auto, a ToolCallGrammar, or one of {names}", wanted)
+            return GRAMMARS[wanted]
+        known = self.tokenizer.chat_template_names
+        if options.tools is not None and WITH_TOOLS in known:
+            name = WITH_TOOLS
+        if name not in known:
+            raise ConfigError("message_format: expected one, for the file has no chat template, got auto")
+        return format_of_source(self.tokenizer.chat_template_source(name), options.tools is not None)
+
+    def special(self, form: ToolCallGrammar) -> dict[str, int]:
+        """Special tokens that delimiters of a format may be made of, by their texts."""
+        if form not in self._special:
+            vocab, found = self.tokenizer.vocab, {}
+            whole = "\0".join(form.delimiters)
+            for id, kind in enumerate(vocab.types) if whole else ():
+                text = vocab.tokens[id] if kind & HIDDEN and id not in vocab.eog_ids else ""
+                if text and text in whole:
+                    found[text] = id
+            self._special[form] = found
+        return self._special[form]
+
+    def _grammar(
+        self, options: GenerationOptions, form: ToolCallGrammar, tools: list[Definition], in_reasoning: bool
+    ) -> tuple[str, Grammar]:
+        """What is asked for, and the grammar of the text."""
+        functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+        choice, names = chosen(options.tool_choice, tuple(functions))
+        parallel = options.parallel_tool_calls
+        key = (form, json.dumps(tools), choice, names, parallel, in_reasoning)
+        if key not in self._grammars:
+            wanted = [Tool.of(functions[name]) for name in names]
+            special = self.special(form)
+            rules = message_rules(
+                form, wanted, choice, parallel=parallel, in_reasoning=in_reasoning, special=special
+            )
+            self._grammars[key] = Grammar.from_rules(rules)
+            if len(self._grammars) > MOST_GRAMMARS:
+                self._grammars.popitem(last=False)
+        self._grammars.move_to_end(key)
+        return choice, self._grammars[key]
+
+
+def format_of_source(source: str, with_tools: bool) -> ToolCallGrammar:
+    """The format that a chat template writes. Raises ConfigError if it cannot write the tools there are."""
+    found = grammar_of_template(source)
+    if with_tools and found.style == "none":
+        wanted = "a chat template that writes tool calls in a known format, or a message_format"
+        raise ConfigError(f"tools: expected {wanted}, got neither")
+    return found
+
+
+def template_values(template: Mapping[str, Any] | None, tools: list[Definition] | None) -> dict[str, Any]:
+    """The variables of a chat template, with the tools. Raises ConfigError if they are given twice."""
+    values = dict(template or {})
+    if tools is not None:
+        if values.get("tools") is not None:
+            raise ConfigError("tools: expected them once, got them in template, too")
+        values["tools"] = tools
+    return values

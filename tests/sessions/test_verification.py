@@ -1,0 +1,355 @@
+"""Verification finds whatever was changed in a receipt, and at which token.
+
+What the changed receipt claims is generated too, with its logits kept: verification must find the first row
+or token that is another one there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import (
+    Completion,
+    ConfigError,
+    GrammarError,
+    InferenceEngine,
+    LoadedLora,
+    Receipt,
+    ReceiptError,
+    SamplerConfig,
+    Verification,
+    demo,
+    quantize_model,
+)
+from oxillama.sessions.receipt import AdapterUse
+from tests.support.adapters import adapter_file
+
+PROMPT = demo.PROMPTS[0]
+GRAMMAR = "root ::= [A-Za-z ,.'\\n]+"
+OPTIONS: dict[str, Any] = {
+    "temperature": 1.1, "seed": 7, "grammar": GRAMMAR, "max_tokens": 30, "repetition_penalty": 1.2,
+    "adapters": [(demo.PIRATE, 0.5)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def truth(engine: InferenceEngine) -> Completion:
+    return engine.stream(PROMPT, receipt=True, **OPTIONS).result()
+
+
+@pytest.fixture(scope="module")
+def receipt(truth: Completion) -> Receipt:
+    assert truth.receipt is not None
+    assert truth.finish_reason == "length"
+    assert len(truth.tokens) == 30
+    return truth.receipt
+
+
+def checked(engine: InferenceEngine, receipt: Receipt, **fields: Any) -> Verification:
+    return engine.verify(dataclasses.replace(receipt, **fields).to_json(), adapters=demo.PIRATE)
+
+
+def expected(engine: InferenceEngine, receipt: Receipt, **changes: Any) -> tuple[str, int]:
+    """Cause and place of the first difference, by generating with the changed options."""
+    options = {"receipt": True, **OPTIONS, **changes}
+    other = engine.stream(options.pop("prompt", receipt.prompt), **options).result().receipt
+    assert other is not None
+    for i, (points, tokens) in enumerate(
+        zip(zip(receipt.points, other.points), zip(receipt.tokens, other.tokens))
+    ):
+        if len(set(points)) > 1:
+            return "logits", i
+        if len(set(tokens)) > 1:
+            return "token", i
+    raise AssertionError("nothing differs")
+
+
+def sampler_with(receipt: Receipt, **fields: Any) -> dict[str, Any]:
+    return {**receipt.sampler, **fields}
+
+
+def test_the_truth_is_verified(engine: InferenceEngine, truth: Completion, receipt: Receipt) -> None:
+    found = checked(engine, receipt)
+    assert found == Verification(30, "", None, "verified: 30 tokens", truth.text)
+    assert found.verified
+    assert found
+
+
+@pytest.mark.parametrize("at", [0, 1, 13, 29])
+def test_a_token(engine: InferenceEngine, receipt: Receipt, at: int) -> None:
+    tokens = receipt.tokens.copy()
+    tokens[at] ^= 1
+    found = checked(engine, receipt, tokens=tokens)
+    assert (found.cause, found.at, found.verified) == ("token", at, False)
+    assert found.message == f"token {at}: expected {tokens[at]}, the sampler chooses {receipt.tokens[at]}"
+    assert found.text == engine.detokenize([*receipt.prompt, *receipt.tokens[:at]])[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("token", [1024, 2**31 - 1])
+def test_a_token_that_is_none(engine: InferenceEngine, receipt: Receipt, token: int) -> None:
+    for at in (0, 13, 29):
+        tokens = [*receipt.tokens[:at], token, *receipt.tokens[at + 1 :]]
+        found = checked(engine, receipt, tokens=tokens)
+        assert (found.cause, found.at) == ("token", at)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 8},
+    "temperature": {"temperature": 2.0},
+    "top_k": {"top_k": 2},
+    "repetition_penalty": {"repetition_penalty": 1.0},
+    "order": {"order": [*SamplerConfig().order[::-1]]},
+    "biases": {"logit_bias": [[15, 9.0]]},
+    "xtc": {"xtc_probability": 0.9, "xtc_threshold": 0.01},
+}
+
+
+@pytest.mark.parametrize("fields", CHANGES.values(), ids=CHANGES)
+def test_an_option_of_the_sampler(engine: InferenceEngine, receipt: Receipt, fields: dict[str, Any]) -> None:
+    found = checked(engine, receipt, sampler=sampler_with(receipt, **fields))
+    wanted = {name: dict(value) if name == "logit_bias" else value for name, value in fields.items()}
+    assert (found.cause, found.at) == expected(engine, receipt, **wanted)
+    assert found.cause == "token"
+
+
+def test_a_grammar_left_out(engine: InferenceEngine) -> None:
+    options = {**OPTIONS, "grammar": "root ::= [a-f ]+"}
+    receipt = engine.stream(PROMPT, receipt=True, **options).result().receipt
+    assert receipt is not None
+    without = sampler_with(receipt, grammar=None)
+    found = checked(engine, receipt, sampler=without, grammar=None)
+    assert (found.cause, found.at) == expected(engine, receipt, grammar=None)
+    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
+        checked(engine, receipt, sampler=without)
+    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
+        checked(engine, receipt, grammar="00" * 32)
+    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
+        checked(engine, receipt, grammar=None)
+    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
+        checked(engine, receipt, sampler=sampler_with(receipt, grammar=GRAMMAR))
+
+
+def test_a_grammar_that_allows_no_token_of_the_text(engine: InferenceEngine) -> None:
+    receipt = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=9).result().receipt
+    assert receipt is not None
+    claimed = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=9, grammar='root ::= "Q"')
+    other = claimed.result().receipt
+    assert other is not None
+    found = checked(engine, receipt, sampler=other.sampler, grammar=other.grammar)
+    assert (found.cause, found.at) == ("token", 0)
+
+
+@pytest.mark.parametrize("at", [0, 3, -1])
+def test_a_token_of_the_prompt(engine: InferenceEngine, receipt: Receipt, at: int) -> None:
+    prompt = receipt.prompt.copy()
+    prompt[at] ^= 3
+    found = checked(engine, receipt, prompt=prompt)
+    assert (found.cause, found.at) == expected(engine, receipt, prompt=prompt) == ("logits", 0)
+    assert found.message == "token 0: the logits differ from here on"
+    with pytest.raises(ReceiptError, match="prompt: expected token ids below 1024, got 1024"):
+        checked(engine, receipt, prompt=[*prompt, 1024])
+
+
+def test_adapters(engine: InferenceEngine, receipt: Receipt, tmp_path: Path) -> None:
+    (use,) = receipt.adapters
+    found = checked(engine, receipt, adapters=())
+    assert (found.cause, found.at) == expected(engine, receipt, adapters=()) == ("logits", 0)
+    found = checked(engine, receipt, adapters=(dataclasses.replace(use, scale=0.5000001),))
+    assert (found.cause, found.at) == ("logits", 0)
+    found = checked(engine, receipt, adapters=(use, use))
+    assert (found.cause, found.at) == ("logits", 0)
+    for wrong in (dataclasses.replace(use, scale=0.0), dataclasses.replace(use, start=1)):
+        found = checked(engine, receipt, adapters=(wrong,))
+        assert (found.cause, found.at) == ("adapters", 0)
+        assert "would not apply from where" in found.message
+    found = engine.verify(receipt)
+    assert (found.cause, found.at) == ("adapters", 0)
+    assert found.message == f"another adapter: expected {use.fingerprint}, got none"
+    found = checked(engine, receipt, adapters=(AdapterUse("00" * 32, 1.0, 0),))
+    assert found.message == f"another adapter: expected {'00' * 32}, got {use.fingerprint}"
+
+
+def test_where_an_activated_adapter_begins(engine: InferenceEngine, tmp_path: Path) -> None:
+    lora, invocation = LoadedLora.load(demo.PIRATE), engine.tokenize(" a little", add_special=False)
+    pairs = {name: (lora.values(pair.a), lora.values(pair.b)) for name, pair in lora.pairs.items()}
+    path = tmp_path / "activated.gguf"
+    path.write_bytes(adapter_file("llama", pairs, alpha=lora.alpha, invocation_tokens=invocation))
+    receipt = engine.stream(PROMPT, receipt=True, **{**OPTIONS, "adapters": path}).result().receipt
+    assert receipt is not None
+    (use,) = receipt.adapters
+    assert 0 < use.start < len(receipt.prompt)
+    assert engine.verify(receipt, adapters=path)
+    for wrong in ((dataclasses.replace(use, start=0),), ()):
+        found = engine.verify(dataclasses.replace(receipt, adapters=wrong), adapters=path)
+        assert (found.cause, found.at) == ("adapters" if wrong else "logits", 0)
+
+
+def test_another_kv_type(receipt: Receipt) -> None:
+    """Than stated: the engine that the receipt asks for gives other logits."""
+    told = dataclasses.replace(receipt, kv_type="q8_0")
+    with InferenceEngine.from_gguf(demo.STORY, **told.engine_options) as other:
+        found = other.verify(told, adapters=demo.PIRATE)
+        assert (found.cause, found.at) == expected(other, receipt)
+        with pytest.raises(ConfigError, match="kv_type: expected f16 as in the receipt, got q8_0"):
+            other.verify(receipt)
+
+
+def test_another_model(engine: InferenceEngine, receipt: Receipt, tmp_path: Path) -> None:
+    quantize_model(demo.STORY, tmp_path / "smaller.gguf", "Q4_K_M", allow_requantize=True)
+    with InferenceEngine.from_gguf(tmp_path / "smaller.gguf") as other:
+        found = other.verify(receipt, adapters=demo.PIRATE)
+        assert (found.cause, found.at) == ("model", 0)
+        mine = other.model.fingerprint.content.hex()
+        assert found.message == f"another model: expected {receipt.model}, got {mine}"
+        claimed = dataclasses.replace(receipt, model=mine)  # it claims to be of this one
+        found = other.verify(claimed, adapters=demo.PIRATE)
+        assert (found.cause, found.at) == expected(other, receipt) == ("logits", 0)
+    with InferenceEngine.from_gguf(demo.STORY, quantize="Q4_K") as other:
+        with pytest.raises(ConfigError, match="quantize: expected None as in the receipt, got Q4_K"):
+            other.verify(receipt)
+        claimed = dataclasses.replace(receipt, quantize="Q4_K")
+        assert other.verify(claimed, adapters=demo.PIRATE), "its matrices are quantized already"
+
+
+@pytest.mark.parametrize("n", [0, 1, 29])
+def test_a_text_that_was_cut(engine: InferenceEngine, receipt: Receipt, n: int) -> None:
+    cut = {"tokens": receipt.tokens[:n], "points": receipt.points[:n]}
+    found = checked(engine, receipt, **cut)
+    if n:  # its last link is not known
+        assert (found.cause, found.at) == ("logits", n - 1)
+        link = last_link(engine, receipt, n)
+        found = checked(engine, receipt, **cut, chain=link)
+        assert (found.cause, found.at) == ("end", n)
+        assert found.message == f"token {n}: expected the end (length), the text goes on"
+        assert checked(engine, receipt, **cut, chain=link, finish_reason="stop").at == n
+        assert checked(engine, receipt, **cut, chain=link, finish_reason="cancelled")
+    else:
+        assert (found.cause, found.at) == ("logits", 0)
+
+
+def last_link(engine: InferenceEngine, receipt: Receipt, n: int) -> str:
+    """The last link of the first ``n`` tokens."""
+    other = engine.stream(receipt.prompt, receipt=True, **{**OPTIONS, "max_tokens": n}).result().receipt
+    assert other is not None
+    return other.chain
+
+
+def test_a_text_that_was_lengthened(engine: InferenceEngine, receipt: Receipt) -> None:
+    longer = engine.stream(receipt.prompt, receipt=True, **{**OPTIONS, "max_tokens": 33}).result().receipt
+    assert longer is not None
+    with pytest.raises(ReceiptError, match="tokens: expected 0 to 30 token ids, got 33"):
+        dataclasses.replace(longer, max_tokens=30)
+    for stop in (["QZX"], [engine.detokenize(longer.tokens)[-12:-8]]):
+        found = checked(engine, longer, stop=stop)
+        assert found.verified == (stop == ["QZX"])
+    assert found.cause == "end"
+    assert found.at is not None
+    stopped = engine.stream(receipt.prompt, stop=stop, **{**OPTIONS, "max_tokens": 33}).result()
+    assert (found.at, found.text) == (len(stopped.tokens), stopped.text)
+    assert found.message == f"token {found.at}: the text should have ended before it (stop)"
+
+
+def test_a_text_behind_the_token_that_ends_it(engine: InferenceEngine) -> None:
+    receipt = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=None).result().receipt
+    assert receipt is not None
+    assert receipt.finish_reason == "stop"
+    longer = {"tokens": [*receipt.tokens, 5], "points": [*receipt.points, "00000000"]}
+    found = checked(engine, receipt, **longer)
+    assert (found.cause, found.at) == ("end", len(receipt.tokens))
+    assert found.message == f"token {found.at}: the text should have ended before it (stop)"
+    found = checked(engine, receipt, finish_reason="length")
+    assert (found.cause, found.at) == ("end", len(receipt.tokens))
+    assert found.message.endswith("expected the end (length), the text ends with stop")
+
+
+@pytest.mark.parametrize("at", [0, 13, 29])
+def test_a_link_of_the_chain(engine: InferenceEngine, receipt: Receipt, at: int) -> None:
+    points = [*receipt.points[:at], f"{int(receipt.points[at], 16) ^ 1:08x}", *receipt.points[at + 1 :]]
+    found = checked(engine, receipt, points=points)
+    assert (found.cause, found.at) == ("logits", at)
+    if at == 29:
+        last = receipt.chain[:-1] + ("1" if receipt.chain[-1] == "0" else "0")
+        found = checked(engine, receipt, chain=last)
+        assert (found.cause, found.at) == ("logits", at)
+
+
+def test_the_chain_of_no_tokens(engine: InferenceEngine) -> None:
+    receipt = engine.stream(PROMPT, receipt=True, max_tokens=0).result().receipt
+    assert receipt is not None
+    assert engine.verify(receipt)
+    found = checked(engine, receipt, chain="00" * 32)
+    assert (found.cause, found.at) == ("logits", 0)
+    found = checked(engine, receipt, max_tokens=5)
+    assert (found.cause, found.at) == ("end", 0)
+
+
+def test_another_version_is_told(engine: InferenceEngine, receipt: Receipt) -> None:
+    assert checked(engine, receipt, library="0.0.1").message == "verified: 30 tokens"
+    found = checked(engine, receipt, library="0.0.1", points=["00000000"] * 30)
+    assert "(oxillama 0.0.1 made the receipt, this is " in found.message
+
+
+def test_nothing_is_run_behind_the_first_difference(
+    engine: InferenceEngine, receipt: Receipt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxillama.sessions.verification.LOGIT_BYTES", 4 * 4 * engine.spec.n_vocab)
+    rows: list[int] = []
+    forward = type(engine.model.runner).forward
+
+    def counted(self: Any, *args: Any) -> np.ndarray:
+        found = forward(self, *args)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(type(engine.model.runner), "forward", counted)
+    points = [*receipt.points[:5], "00000000", *receipt.points[6:]]
+    assert checked(engine, receipt, points=points).at == 5
+    assert rows == [1, 4, 4]
+    engine.check_integrity()
+
+
+def test_what_is_no_receipt(engine: InferenceEngine, receipt: Receipt) -> None:
+    with pytest.raises(ReceiptError, match="expected JSON text, got NoneType"):
+        engine.verify(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="top_k: expected an integer"):
+        checked(engine, receipt, sampler=sampler_with(receipt, top_k="x"))
+    with pytest.raises(ConfigError, match="sampler: expected options of SamplerConfig, got 'topk'"):
+        checked(engine, receipt, sampler=sampler_with(receipt, topk=1))
+    with pytest.raises(ReceiptError, match="seed: expected an integer"):
+        checked(engine, receipt, sampler=sampler_with(receipt, seed=None))
+    malformed = sampler_with(receipt, grammar="root ::= (")
+    with pytest.raises((GrammarError, ReceiptError)):
+        checked(engine, receipt, sampler=malformed)
+
+
+def test_a_context_that_is_too_small(receipt: Receipt) -> None:
+    n = len(receipt.prompt) + len(receipt.tokens) - 1
+    with InferenceEngine.from_gguf(demo.STORY, context_size=n) as exact:
+        assert exact.verify(receipt, adapters=demo.PIRATE)
+    with (
+        InferenceEngine.from_gguf(demo.STORY, context_size=n - 1) as small,
+        pytest.raises(ConfigError, match=f"context_size: expected at least {n} for the receipt"),
+    ):
+        small.verify(receipt, adapters=demo.PIRATE)
+
+
+def test_receipts_are_small(receipt: Receipt) -> None:
+    more = json.dumps({"tokens": receipt.tokens, "points": receipt.points, "prompt": receipt.prompt})
+    assert len(receipt.to_json()) < 2500 + len(more)
+
+
+def test_an_option_under_which_the_same_text_follows(engine: InferenceEngine, receipt: Receipt) -> None:
+    """The changed receipt is as true as the other."""
+    assert checked(engine, receipt, sampler=sampler_with(receipt, temperature=1.1000001))
+    assert checked(engine, receipt, stop=["QZX"], max_tokens=30, context_size=511)

@@ -1,0 +1,273 @@
+"""Drafts of blocks for next-token prediction: their logits, and the texts that they draft for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence as Listed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import InferenceEngine, SamplerConfig
+from oxillama.engine.building import cache_pool
+from oxillama.engine.runner import Runner
+from oxillama.engine.sequence import Sequence
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models.next_token import load_next_token_head
+from oxillama.speculation.mtp import EAGER, RECENT, NextTokenDrafter, offer_next_token
+from oxillama.speculation.sampling import DraftSampler
+from oxillama.speculation.state import Speculation
+from oxillama.weights.loader import Weights
+from tests.models.test_decoder import divergence
+from tests.models.test_options import with_tensors
+from tests.references.transformer import Reference
+from tests.support.kernels import same_bits
+from tests.support.paths import SHARED
+from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of, sampler_of
+from tests.support.tiny_models import Running, tokens_of
+from tests.support.zoo import MODELS, VOCAB
+
+RECORDED = sorted((SHARED / "parity-2026").glob("*-mtp.npz"))
+NAMES = ("qwen35", "qwen35moe", "qwen3next", "glm4moe")
+GREEDY = SamplerConfig.greedy()
+
+
+def drafting(name: str) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A file of the zoo's model with a block behind its layers, and its tensors: the last layer once more."""
+    model, rng = MODELS[name], np.random.default_rng(7)
+    tensors, end, d = model.tensors(), model.n_layers, model.n_embd
+    last = {n: values for n, values in tensors.items() if n.startswith(f"blk.{end - 1}.")}
+    tensors |= {f"blk.{end}.{n.split('.', 2)[2]}": values for n, values in last.items()}
+    for part in ("enorm", "hnorm", "shared_head_norm"):
+        tensors[f"blk.{end}.nextn.{part}.weight"] = rng.uniform(0.5, 1.5, d).astype(np.float32)
+    projection = rng.standard_normal((d, 2 * d)) * (2 * d) ** -0.5
+    tensors[f"blk.{end}.nextn.eh_proj.weight"] = projection.astype(np.float32)
+    keys: dict[str, Any] = {"block_count": ("u32", end + 1), "nextn_predict_layers": ("u32", 1)}
+    return with_tensors(replace(model, keys=model.keys | keys), tensors), tensors
+
+
+class Head:
+    """The block of a file, run on its own; ``states`` are the model's, float32 (n, n_embd)."""
+
+    def __init__(self, data: bytes, tokens: list[int]) -> None:
+        running = Running(data)
+        self.states = running.hidden_states([tokens])[0]
+        weights = Weights(running.weights.file, running.model.kernels, 1)
+        found = load_next_token_head(running.model.spec, weights, running.model)
+        assert found is not None
+        self.model = found
+        pool = cache_pool(found, "f32", 16)
+        self.runner, self.sequence = Runner(found, pool, 1), Sequence(pool)
+
+    def run(self, tokens: list[int], given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Normed states and logits after each of the next tokens."""
+        self.sequence.tokens += tokens
+        self.model.inputs.given = given
+        states = self.runner.forward([(self.sequence, len(tokens))], all_logits=True, states=True)
+        return states, self.runner.logits(states)
+
+    def run_all(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The same for a text, each token with the model's state of the one before."""
+        first = np.zeros((1, self.states.shape[1]), np.float32)
+        return self.run(tokens, np.concatenate([first, self.states[:-1]]))
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RECORDED])
+def test_logits_are_those_of_llama_cpp(path: Path) -> None:
+    with np.load(path) as recorded:
+        tokens, wanted = recorded["tokens"].tolist(), recorded["draft_logits"]
+        following, second = int(recorded["draft_next"]), recorded["draft2_logits"]
+    head = Head(path.with_suffix(".gguf").read_bytes(), tokens)
+    states, logits = head.run_all(tokens)
+    assert divergence(wanted, logits) < 1e-4
+    assert logits[-1].argmax() == following
+    _, further = head.run([following], states[-1:].copy())
+    assert np.abs(further[0] - second).max() < 1e-4 * np.abs(second).max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_the_formula(name: str) -> None:
+    data, tensors = drafting(name)
+    tokens, end = tokens_of(20, VOCAB, seed=3), MODELS[name].n_layers
+    reference = Reference(MODELS[name])
+    states = reference.hidden_states(tokens)
+    block = {n: values.astype(np.float64) for n, values in tensors.items() if n.startswith(f"blk.{end}.")}
+    reference.w |= block
+    given = np.concatenate([np.zeros((1, states.shape[1])), states[:-1]])
+    embedded = reference.norm(f"blk.{end}.nextn.enorm", reference.w["token_embd.weight"][tokens])
+    both = np.concatenate([embedded, reference.norm(f"blk.{end}.nextn.hnorm", given)], axis=1)
+    y = reference.layer(end - 1, both @ block[f"blk.{end}.nextn.eh_proj.weight"].T)
+    exact = reference.linear("output", reference.norm(f"blk.{end}.nextn.shared_head_norm", y))
+    _, logits = Head(data, tokens).run_all(tokens)
+    assert np.abs(logits - exact).max() < 2e-4 * np.abs(exact).max()
+    assert same_bits(Running(data).logits(tokens), Running(MODELS[name].file()).logits(tokens))
+
+
+class Noted(NextTokenDrafter):
+    """Notes the texts that it drafted for and what it drafted."""
+
+    notes: list[tuple[list[int], list[int]]]
+
+    def propose(
+        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
+    ) -> list[list[int]]:
+        texts = [list(sequence.tokens) for sequence in sequences]
+        found = super().propose(sequences, samplers, counts)
+        self.notes += zip(texts, found)
+        return found
+
+
+def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
+    """An engine core over a model of the zoo, and what drafts for it."""
+    serving = Serving(name, **options)
+    made = offer_next_token(ModelFile.open(drafting(name)[0]), serving.runner, Letters())  # type: ignore[arg-type]
+    assert made is not None
+    drafter = Noted(made._head, made._runner, n_vocab_of(name), Letters.eog_ids)
+    drafter.notes = []
+    return serving, drafter
+
+
+def submit(serving: Serving, drafter: Noted, prompt: list[int], **options: Any) -> Recorded:
+    request = serving.request(prompt, max_tokens=24, **options)
+    request.speculation = Speculation(drafter, 4)
+    serving.loop.add(request)
+    return request
+
+
+def drafted(serving: Serving, drafter: Noted, text: list[int], n: int) -> list[int]:
+    """What a drafter that sees the states of a text for the first time, and all at once, drafts after it."""
+    whole = Sequence(serving.pool, text)
+    states = serving.runner.forward([(whole, len(text) - 1)], all_logits=True, states=True)
+    fresh = NextTokenDrafter(drafter._head, drafter._runner, drafter._n_vocab, drafter._ends)
+    fresh.observe(whole, 0, states)
+    (found,) = fresh.propose([whole], [DraftSampler(sampler_of(serving.name, GREEDY))], [n])
+    fresh.forget(whole)
+    whole.release()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_follow_from_the_text_alone(name: str) -> None:
+    """However its states came: in chunks, with other texts, behind drafts that were right or wrong."""
+    serving, drafter = serve(name, chunk=16)
+    prompts = [tokens_of(40, n_vocab_of(name)), tokens_of(2 * EAGER, n_vocab_of(name), seed=2), [5]]
+    requests = [submit(serving, drafter, prompt, key=bytes([i])) for i, prompt in enumerate(prompts)]
+    serving.run(*requests)
+    for request in requests:
+        check_as_alone(serving, request, 24)
+    assert len(drafter.notes) > 20
+    assert any(len(found) > 1 for _, found in drafter.notes)
+    for text, found in drafter.notes:
+        assert found == drafted(serving, drafter, text, 4)[: len(found)]
+    assert not drafter._known
+    serving.check_empty()
+
+
+def test_a_text_behind_known_pages_drafts_too() -> None:
+    serving, drafter = serve("qwen35")
+    prompt = tokens_of(40, n_vocab_of("qwen35"))
+    first = submit(serving, drafter, prompt)
+    serving.run(first)
+    drafter.notes.clear()
+    second = submit(serving, drafter, prompt)
+    serving.run(second)
+    check_as_alone(serving, second, 24)
+    assert any(found for _, found in drafter.notes)
+
+
+def test_a_text_that_runs_again_from_the_start_is_followed() -> None:
+    serving, drafter = serve("qwen35")
+    text = Sequence(serving.pool, tokens_of(30, n_vocab_of("qwen35")))
+    states = serving.runner.forward([(text, 29)], all_logits=True, states=True)
+    expected = drafted(serving, drafter, text.tokens, 3)
+    for pieces in ([29], [10, 19], [10, 19, -5, 5], [29, -29, 29], [29, -29, 7, 22]):
+        at, drafter._known = 0, {}
+        for n in pieces:
+            if n > 0:
+                drafter.observe(text, at, states[at : at + n])
+            at += n
+        assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [expected]
+        assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [expected]
+        drafter.forget(text)
+    assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [[]]
+    text.release()
+
+
+def test_rows_of_drafts_that_were_right_run_again_with_states_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving, drafter = serve("qwen35")
+    seen: list[np.ndarray] = []
+    logits = drafter._runner.logits
+
+    def noted(states: np.ndarray) -> np.ndarray:
+        seen.append(states)
+        return logits(states)
+
+    monkeypatch.setattr(drafter._runner, "logits", noted)
+    text = Sequence(serving.pool, tokens_of(30, n_vocab_of("qwen35")))
+
+    def propose() -> list[int]:
+        return drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3])[0]
+
+    drafter.observe(text, 0, serving.runner.forward([(text, 29)], all_logits=True, states=True))
+    right = propose()
+    text.tokens += [*right[:2], 7]
+    start = text.cached_len
+    drafter.observe(text, start, serving.runner.forward([(text, 3)], all_logits=True, states=True))
+    seen.clear()
+    assert propose() == drafted(serving, drafter, text.tokens, 3)
+    assert all(map(same_bits, seen[:3], seen[3:]))
+    drafter.forget(text)
+    text.release()
+
+
+def test_the_block_rests_while_no_draft_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs nothing, keeps a bounded number of states, and drafts again when it is asked."""
+    serving, drafter = serve("qwen35")
+    text = Sequence(serving.pool, tokens_of(30 + 4 * EAGER, n_vocab_of("qwen35")))
+    states = serving.runner.forward([(text, text.total_len - 1)], all_logits=True, states=True)
+    runs: list[int] = []
+    forward = drafter._runner.forward
+
+    def noted(parts: Listed[tuple[Sequence, int]], **options: Any) -> np.ndarray:
+        runs.append(sum(n for _, n in parts))
+        return forward(parts, **options)
+
+    monkeypatch.setattr(drafter._runner, "forward", noted)
+    drafter.observe(text, 0, states[:30])
+    for i in range(30, len(states)):
+        drafter.observe(text, i, states[i : i + 1])
+    assert sum(runs) <= 30 + EAGER
+    assert len(drafter._known[text].states) <= EAGER
+    samplers = [DraftSampler(sampler_of("qwen35", GREEDY))]
+    assert drafter.propose([text], samplers, [3])[0]
+    ran = drafter._known[text].rows
+    assert RECENT <= ran.total_len <= EAGER + 3
+    assert drafter._known[text].idle == 0
+    drafter.forget(text)
+    text.release()
+    drafter._runner.pool.check_integrity([])
+
+
+def test_other_files_offer_none() -> None:
+    serving = Serving("qwen35")
+    for data in (MODELS["qwen35"].file(), MODELS["llama"].file()):
+        assert offer_next_token(ModelFile.open(data), serving.runner, Letters()) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RECORDED])
+def test_auto_takes_the_block_of_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = path.with_suffix(".gguf")
+    with caplog.at_level(logging.INFO, "oxillama"):
+        plain, drafting = InferenceEngine.from_gguf(file), InferenceEngine.from_gguf(file, speculate="auto")
+    assert "speculate: auto takes next-token" in caplog.text
+    with plain, drafting:
+        for options in ({"temperature": 0.0}, {"temperature": 1.0, "seed": 3}):
+            wanted = plain.stream("hello there", max_tokens=40, **options).result()
+            found = drafting.stream("hello there", max_tokens=40, **options).result()
+            assert found.tokens == wanted.tokens
+            assert found.speculation is not None

@@ -1,0 +1,130 @@
+"""The grammars of an engine: which are compiled, which are kept, and that threads may ask together."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import SamplerConfig, demo
+from oxillama.structured import constraints as module
+from oxillama.structured.constraints import MOST_GRAMMARS, Constraints
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TokenizerBridge:
+    return TokenizerBridge.from_gguf(demo.STORY)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[SamplerConfig]:
+    """What is compiled, in order."""
+    seen: list[SamplerConfig] = []
+    real = module.compiled
+
+    def compile_and_note(config: SamplerConfig, tokenizer: TokenizerBridge) -> object:
+        seen.append(config)
+        for _ in range(50):
+            time.sleep(0)  # lets other threads run
+        return real(config, tokenizer)
+
+    monkeypatch.setattr(module, "compiled", compile_and_note)
+    return seen
+
+
+def test_a_structural_tag_finds_its_tokens_in_the_vocabulary(tokenizer: TokenizerBridge) -> None:
+    end = tokenizer.token_text(tokenizer.eos_id or 0)
+    tag = {"format": {"type": "sequence", "elements": [
+        {"type": "const_string", "value": "a"}, {"type": "token", "token": end},
+    ]}}  # fmt: skip
+    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag))
+    assert state is not None and not state.allows_token(tokenizer.eos_id or 0)
+    state.advance(tokenizer.encode("a", add_special=False)[-1])
+    assert state.allows_token(tokenizer.eos_id or 0) and not state.is_complete
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {"a": {"const": 1}, "z": {"const": 2}},
+    "required": ["a", "z"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"json_schema": ORDERED},
+        {"structural_tag": {"format": {"type": "json_schema", "json_schema": ORDERED}}},
+        {"grammar": "%llguidance {}\nstart: %json " + json.dumps(ORDERED)},
+    ],
+)
+def test_properties_come_in_any_order_on_request(
+    tokenizer: TokenizerBridge, constraint: dict[str, Any]
+) -> None:
+    constraints = Constraints(tokenizer)
+    for any_order in (False, True, False):
+        grammar = constraints.of(SamplerConfig(**constraint, any_order=any_order)).grammar  # type: ignore
+        assert grammar.matches('{"a": 1, "z": 2}')
+        assert grammar.matches('{"z": 2, "a": 1}') == any_order
+
+
+def test_a_structural_tag_may_say_which_order(tokenizer: TokenizerBridge) -> None:
+    tag = {"format": {"type": "json_schema", "json_schema": ORDERED, "any_order": False}}
+    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag, any_order=True))
+    assert state is not None and not state.grammar.matches('{"z": 2, "a": 1}')
+
+
+def choice(i: int) -> SamplerConfig:
+    return SamplerConfig(choices=(f"answer {i}",))
+
+
+def test_the_least_recently_used_grammar_is_forgotten(
+    tokenizer: TokenizerBridge, compiled: list[SamplerConfig]
+) -> None:
+    constraints = Constraints(tokenizer)
+    for i in range(MOST_GRAMMARS):
+        constraints.of(choice(i))
+    constraints.of(choice(0))
+    assert len(compiled) == MOST_GRAMMARS
+    constraints.of(choice(MOST_GRAMMARS))  # in the place of 1
+    del compiled[:]
+    for i in (MOST_GRAMMARS, 0, *range(2, MOST_GRAMMARS)):
+        constraints.of(choice(i))
+    assert compiled == []
+    constraints.of(choice(1))
+    assert compiled == [choice(1)]
+
+
+@pytest.mark.parametrize("names", [("regex", "json_schema"), ("json_schema", "regex")])
+def test_the_same_text_in_another_field_is_another_grammar(
+    tokenizer: TokenizerBridge, names: tuple[str, str]
+) -> None:
+    """As an expression "true" is a word, as a schema it is all of JSON."""
+    constraints = Constraints(tokenizer)
+    masks = {name: constraints.of(SamplerConfig(**{name: "true"})).mask() for name in names}  # type: ignore
+    n_allowed = {name: np.unpackbits(mask.view(np.uint8)).sum() for name, mask in masks.items()}
+    assert 0 < n_allowed["regex"] < n_allowed["json_schema"]
+
+
+def test_threads_that_ask_together_compile_once(
+    tokenizer: TokenizerBridge, compiled: list[SamplerConfig]
+) -> None:
+    constraints, n_threads = Constraints(tokenizer), 6
+    barrier = threading.Barrier(n_threads)
+
+    def ask() -> None:
+        barrier.wait(20)
+        constraints.of(choice(0))
+
+    threads = [threading.Thread(target=ask) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(compiled) == 1
