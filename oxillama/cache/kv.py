@@ -16,6 +16,7 @@ from oxillama.cache.block_table import GIVEN_BACK, BlockTable
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.pool import CachePool
 from oxillama.errors import ConfigError
+from oxillama.on_use import on_use
 
 REWIND_BYTES = 32 << 20
 """Most bytes of pages behind its windows that a sequence keeps to be rewound."""
@@ -211,6 +212,24 @@ class PagedKvCache:
                 return table, table.pool.layers.index(layer)
             known = max((known, *table.pool.layers))
         raise ConfigError(f"layer: expected 0 to {known}, got {layer}")
+
+
+new_recurrent_cache = on_use("oxillama.cache.recurrent:RecurrentCache")
+
+CHECKPOINTS = 6
+"""Earlier states of a recurrent model that a sequence keeps at most."""
+
+
+def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
+    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent.
+
+    Without checkpoints, it keeps no pages either that windows have passed.
+    """
+    states = pool.recurrent_states
+    if states is None:
+        return PagedKvCache(pool, checkpoints > 0)
+    cache: PagedKvCache = new_recurrent_cache(pool, states, checkpoints)
+    return cache
 
 
 class KvCache(PagedKvCache):

@@ -18,14 +18,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv import CHECKPOINTS, PagedKvCache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
 from oxillama.models.batch import StateSlots
 
-CHECKPOINTS = 6
-"""Most checkpoints of a sequence."""
 CHECKPOINT_BYTES = 32 << 20
 """Most bytes of a sequence's checkpoints."""
 NOTHING = np.empty(0, np.uint8)
@@ -257,14 +255,3 @@ class RecurrentCache(PagedKvCache):
         if slot is not None:
             self.states.write(slot, state.view(np.float32))
             self.checkpoints = [(n_tokens, slot)]
-
-
-def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
-    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent.
-
-    Without checkpoints, it keeps no pages either that windows have passed.
-    """
-    states = pool.recurrent_states
-    return (
-        PagedKvCache(pool, checkpoints > 0) if states is None else RecurrentCache(pool, states, checkpoints)
-    )

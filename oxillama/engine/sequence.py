@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
 
+from oxillama.cache.kv import CHECKPOINTS, new_cache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import Match
-from oxillama.cache.recurrent import CHECKPOINTS, new_cache
 
 if TYPE_CHECKING:
     from oxillama.adapters.stack import Adaptation

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from oxillama.weights.low_rank import AdaptedRows
+if TYPE_CHECKING:
+    from oxillama.weights.low_rank import AdaptedRows
 
 
 class StateSlots(NamedTuple):

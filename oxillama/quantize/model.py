@@ -18,12 +18,12 @@ from oxillama import _kernels
 from oxillama.atomic_file import replaced_file
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, GGUFError, LoadError
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.quantize.imatrix import ImportanceMatrix
 from oxillama.weights import file_types
-from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
+from oxillama.weights.file_types import FILE_TYPES, UNWEIGHTED, ModelFacts
 from oxillama.weights.requantize import converted
 
 QUANTIZATION_VERSION = 2

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.on_use import on_use
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
 from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
-from oxillama.tokenizer.tokenizer_json import read_tokenizer_json
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
+
+read_json = on_use("oxillama.tokenizer.tokenizer_json:read_tokenizer_json")
 
 if TYPE_CHECKING:
     from oxillama.chat.template import ChatTemplate
@@ -79,7 +81,7 @@ class TokenizerBridge:
         TokenizerError
             The file is no tokenizer, is broken, or has other tokens than the metadata.
         """
-        vocab, encoder = read_tokenizer_json(path, metadata)
+        vocab, encoder = read_json(path, metadata)
         return cls(vocab, encoder, _templates(metadata or {}))
 
     # ------------------------------------------------------------------ facts

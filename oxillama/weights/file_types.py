@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, WRITABLE, Format
-
-FLOATS = ("F32", "F16", "BF16")
+from oxillama.formats import FLOATS, FORMATS, WRITABLE, Format
 
 UNWEIGHTED = (*FLOATS, "Q8_0")
 """Formats that are written the same way whatever the importance of a column."""

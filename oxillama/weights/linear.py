@@ -15,12 +15,12 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.weights.low_rank import AdaptedRows
 from oxillama.weights.packer import Source
 from oxillama.weights.panels import Panels
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear import LowRankPlan
+    from oxillama.weights.low_rank import AdaptedRows
 
 Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Called with a matrix (its tensor, its expert) and the float32 (n, cols) that the matrix multiplies."""

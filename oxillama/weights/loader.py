@@ -9,11 +9,10 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.errors import LoadError
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.weights.embedding import Embedding
-from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 from oxillama.weights.panels import PanelStore, ResidentStore
@@ -112,8 +111,12 @@ class Weights:
 
     def _quantized_format(self, info: TensorInfo) -> Format:
         """Format of a tensor after `quantize`."""
+        if self.quantize is None:
+            return info.format
+        from oxillama.weights.file_types import fitting, is_quantized  # on use
+
         floats = info.format.name in FLOATS and is_quantized(info.name, len(info.shape))
-        return info.format if self.quantize is None or not floats else fitting(self.quantize, info.shape[0])
+        return fitting(self.quantize, info.shape[0]) if floats else info.format
 
     def _dequantized(self, info: TensorInfo) -> np.ndarray:
         """A tensor as float32, in the order of NumPy (columns last)."""

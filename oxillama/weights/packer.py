@@ -12,7 +12,6 @@ from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
 from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.weights.requantize import converted, row_chunks
 
 ARENA_BYTES = 64 << 20
 """Memory that small matrices share."""
@@ -117,6 +116,8 @@ class Packer:
         ):
             blocks.holder.check()
             return
+        from oxillama.weights.requantize import row_chunks  # on use
+
         for chunk, rows in row_chunks(blocks, fmt.nbytes(cols), READ_BYTES):  # raises the error of the file
             panels = data[start : start + pack.packed_bytes(fmt.id, rows, cols)]
             pack.pack(fmt.id, chunk, rows, cols, panels, n)
@@ -125,6 +126,8 @@ class Packer:
     def _pack_converted(self, source: Source, cols: int, data: np.ndarray) -> None:
         """Converts a matrix to ``source.format`` and packs it, some panels at a time."""
         info, fmt, n, start = source.info, source.format, self.n_threads, 0
+        from oxillama.weights.requantize import converted  # on use
+
         chunks = converted(self.kernels, info.name, info.format, source.blocks, cols, fmt, n_threads=n)
         for rows in chunks:
             panels = data[start : start + pack.packed_bytes(fmt.id, len(rows), cols)]

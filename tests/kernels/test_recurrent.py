@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
+from oxillama.cache.kv import CHECKPOINTS
+from oxillama.cache.recurrent import RecurrentCache
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
