@@ -6,7 +6,7 @@ layer takes much longer than usual, it runs a few layers with another number of 
 one. Results do not depend on the number of threads.
 
 Threads that stand on one processor wait for each other as well, though another one is idle. The tuner moves
-them apart (decision 44).
+them apart (decision 42).
 """
 
 from __future__ import annotations
