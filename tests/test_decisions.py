@@ -115,7 +115,7 @@ def alike(asked: str, offered: str) -> bool:
 
 
 def score(query: str, note: Path) -> tuple[float, float]:
-    """The share of the query's words in title and file name; then the share of theirs that is in the query."""
+    """The share of the query's words in title and file name; then the share of those words in the query."""
     asked, offered = words(query), words(f"{title(note)} {note.stem[5:]}")
     found = sum(any(alike(word, other) for other in offered) for word in asked)
     used = sum(any(alike(other, word) for other in asked) for word in offered)
