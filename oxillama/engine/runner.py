@@ -130,7 +130,7 @@ class Runner:
             raise
         for sequence, _ in parts:
             sequence.commit()
-            sequence.give_back()
+            sequence.free_out_of_window()
         found = [row for row in rows if row is not None]
         return found[0] if len(found) == 1 else np.concatenate(found)
 

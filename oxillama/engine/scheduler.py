@@ -178,7 +178,7 @@ class Scheduler:
                 self.disk.offer(request)
             if not sequence.pending:
                 sequence.state = SeqState.DECODING
-        sequence.give_back(math.inf if self.disk is None else self.disk.needed_from(request))
+        sequence.free_out_of_window(math.inf if self.disk is None else self.disk.needed_from(request))
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         """Ends a request and frees its pages; what it has run is kept for others that begin alike.
@@ -412,7 +412,8 @@ class Scheduler:
         n = sequence.kv.settled_of(sequence.cached_len)
         n -= n % self.pool.page_size if whole_pages else 0
         if self.prefix is not None and request.key is not None and n:
-            slot = sequence.kv.state_after(n) if not whole_pages or n in (sequence.marks or ()) else None
+            keeps_state = not whole_pages or n in (sequence.cache_points or ())
+            slot = sequence.kv.state_after(n) if keeps_state else None
             tokens, kv = sequence.path(n), sequence.kv
             kv.version += 1  # some of its pages may be known ones afterwards
             try:
