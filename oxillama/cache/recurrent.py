@@ -240,7 +240,9 @@ class RecurrentCache(PagedKvCache):
         Raises ConfigError if the state is that of another number of tokens.
         """
         if n_tokens != self.settled:
-            raise ConfigError(f"snapshot: expected {self.settled} tokens, as the state has, got {n_tokens}")
+            raise ConfigError(
+                f"snapshot: expected {self.settled} tokens (those of the state), got {n_tokens}"
+            )
         state = self.states.read(self.checkpoints[-1][1]).view(np.uint8) if self.checkpoints else NOTHING
         return [*super().snapshot(n_tokens), state]
 

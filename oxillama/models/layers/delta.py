@@ -5,7 +5,7 @@ beta and decay g first decays it, then corrects what it holds for k, then reads 
 
     S = g S;  S = S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(d).
 
-q, k and v have gone through a short causal convolution and SiLU; q and k have length 1.
+q, k and v are outputs of a short causal convolution and SiLU; q and k have length 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oxillama.weights.loader import Weights
 
 
 class DeltaRule:
-    """Everything between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
+    """The part between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
 
     Parameters
     ----------
