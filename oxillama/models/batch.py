@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StateSlots(NamedTuple):
-    """As `StatePart`, by numbers: of slots of states, and of records."""
+    """As `StatePart`, with the numbers of slots and records in place of their memory."""
 
     before: int | None
     after: int
@@ -23,15 +23,15 @@ class StateSlots(NamedTuple):
 
 
 class StatePart(NamedTuple):
-    """What a pass does to the recurrent state of one sequence; arguments of the kernels' `StateBatch`.
+    """The recurrent state that a pass reads and writes for a sequence; arguments of `StateBatch`.
 
     Attributes
     ----------
     before, after : the state that the pass reads (None for zeros), and the one that it writes, float32
         (floats,) each; one array for both is an update in place.
     earlier : records of the rows between that state and the first row of the pass.
-    recorded : records that the pass writes of its last rows.
-    settled : how many of its rows, earlier ones first, go into the state that it writes.
+    recorded : records that the pass writes for its last rows.
+    settled : how many of its rows, earlier ones first, are applied to the state that it writes.
     """
 
     before: np.ndarray | None

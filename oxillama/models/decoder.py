@@ -55,8 +55,8 @@ class ForwardCancelled(Exception):
 class Decoder:
     """A loaded model of any architecture: a decoder, or an encoder (no output matrix, attention both ways).
 
-    With `Spec.part` it is one stage of a pipeline: it has the embeddings if the first layer is its own, and
-    what is behind the layers if the last one is.
+    With `Spec.part` it is one stage of a pipeline: it has the embeddings if it has the first layer, and the
+    output norm and matrix if it has the last one.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Decoder:
         work : buffers, overwritten.
         tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
-        given : what the stage before passed on; None in the first one.
+        given : the buffers that the previous stage passed on; None in the first one.
 
         Returns
         -------
@@ -193,7 +193,7 @@ class Decoder:
         tuner: ThreadTuner,
         given: Carried | None = None,
     ) -> Carried:
-        """Runs a batch as `hidden_states`, in a stage that is not the last: what the next one is given."""
+        """Runs a batch in a stage that is not the last; returns the ``given`` of the next stage's pass."""
         self._run_layers(batch, kv, work, tuner, None, given)
         return {name: work.rows[name, len(batch), width].copy() for name, width in self.carried.items()}
 
@@ -344,7 +344,7 @@ class InputEmbedding:
             self.positions = weights.embedding(name, spec.context_length, d)
             if context > spec.context_length:
                 raise LoadError(
-                    f"{name}: expected {context} positions, as the context has, got {spec.context_length}"
+                    f"{name}: expected {context} positions (the context size), got {spec.context_length}"
                 )
         name = "token_types.weight"
         if family.token_types and weights.has(name):

@@ -1,7 +1,7 @@
 """Text to token ids and back, from a model file's own vocabulary or from a tokenizer.json.
 
 An encoder (`VocabularyEncoder`, `JsonEncoder`) turns text into ids. Decoding joins the bytes of the tokens; a
-character whose bytes are spread over several tokens comes out whole, streamed or not.
+character whose bytes are spread over several tokens is returned as a whole, streamed or not.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class TokenizerBridge:
         return id in self.vocab.eog_ids
 
     def is_control(self, id: int) -> bool:
-        """Whether the token steers the model and is no text."""
+        """Whether the token is a control token, which is not text."""
         return bool(self.token_type(id) & CONTROL)
 
     def token_type(self, id: int) -> TokenType:
@@ -189,10 +189,10 @@ class TokenizerBridge:
         text : str
             Any text without lone surrogates; empty text gives the added tokens alone.
         add_special : bool
-            Add the tokens that the vocabulary wants around a text (BOS, EOS, SEP).
+            Add the tokens that the vocabulary puts around a text (BOS, EOS, SEP).
         parse_special : bool
-            Let the names of control tokens in the text (`<|im_end|>`) stand for these tokens. Leave it
-            off for text that is not yours.
+            Encode the names of control tokens in the text (`<|im_end|>`) as these tokens. Leave it off for
+            untrusted text.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Loads the weights of a model: takes tensors out of its file by name, and checks the shape of each."""
+"""Loads the weights of a model: reads tensors from its file by name, and checks the shape of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Weights:
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
         to that format and multiply in float32. Float matrices are always multiplied in float32.
-    store : where linear layers get their packed matrices from; called with what packs.
+    store : makes the `PanelStore` from which linear layers get their packed matrices, given a `Packer`.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
     without kernels.
@@ -61,7 +61,7 @@ class Weights:
         self.store = store(self.packer)
 
     def ignore(self, names: Iterable[str]) -> None:
-        """From now on these tensors are not there: `has` denies them, and `unused` does not list them."""
+        """Hides tensors: `has` is False for them from now on, and `unused` does not list them."""
         self.ignored.update(names)
 
     def name_layers(self, prefix: str, renamed: Mapping[str, str]) -> None:

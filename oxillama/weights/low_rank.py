@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddingDelta:
-    """What an adapter adds to embeddings: ``scale * B a[token]``.
+    """The term that an adapter adds to embeddings: ``scale * B a[token]``.
 
     Attributes
     ----------
     table : float32 (n_vocab, rank), the rows a.
     b : the kernels' `Linear` B (n_embd, rank).
-    factor : of the adapter, but for the user's scale.
+    factor : of the adapter, without the user's scale.
     """
 
     table: np.ndarray

@@ -1,4 +1,4 @@
-"""Packs matrices of a file into panels in memory, quantizing or dequantizing them on the way if asked to."""
+"""Packs matrices of a file into panels in memory, and quantizes or dequantizes them first if requested."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Source:
     nbytes : bytes of ``blocks`` to report to the progress callback.
     rows : rows of the matrix.
     expert : index of the matrix in a tensor of several.
-    part : where the matrix stands in its tensor; None for one that is computed from it in another way.
+    part : place of the matrix in its tensor; None for one that is computed from it in another way.
     """
 
     info: TensorInfo

@@ -374,7 +374,7 @@ def test_options_that_are_refused(tmp_path: Path, changes: dict[str, Any], findi
 def test_unknown_options_are_told(tmp_path: Path) -> None:
     case = Case(tmp_path, "llama")
     tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
-    with pytest.warns(UserWarning, match=r"adapter_config\.json: novel: not known here"):
+    with pytest.warns(UserWarning, match=r"adapter_config\.json: novel: unknown, left out"):
         case.convert(adapter_config(novel=3, other=False, empty={}), tensors)
 
 

@@ -124,7 +124,7 @@ def test_a_snapshot_holds_the_state() -> None:
     other.kv.restore(data, 20)
     other.cached_len = other.scheduled_len = 20
     assert same_bits(running.runner.forward([(other, 20)]), wanted)
-    with pytest.raises(ConfigError, match="expected 40 tokens, as the state has, got 20"):
+    with pytest.raises(ConfigError, match=r"expected 40 tokens \(those of the state\), got 20"):
         sequence.kv.snapshot(20)
 
 

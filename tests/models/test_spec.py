@@ -336,7 +336,7 @@ def test_architectures_that_never_share_their_table_need_an_output(name: str) ->
 def test_a_context_beyond_the_learned_positions(name: str) -> None:
     file = ModelFile.open(zoo.MODELS[name].file())
     with pytest.raises(
-        LoadError, match=r"position_embd\.weight: expected 257 positions, as the context has, got 256"
+        LoadError, match=r"position_embd\.weight: expected 257 positions \(the context size\), got 256"
     ):
         Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1), 257)
 
