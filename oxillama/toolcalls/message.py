@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.toolcalls.call_format import parse_calls
 from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.events import ArgumentsPart, Event, ReasoningPart, TextPart
-from oxillama.toolcalls.json_calls import objects
+from oxillama.toolcalls.objects import parse_objects
 from oxillama.toolcalls.parts import Part
+from oxillama.toolcalls.patterns import pattern
 from oxillama.toolcalls.schemas import parameter_schemas, tool_names
-from oxillama.toolcalls.source import MalformedCall, Reading, Source
-from oxillama.toolcalls.syntax import syntax_of
-from oxillama.toolcalls.tag_calls import close_of
-from oxillama.toolcalls.tool_grammar import TURNS, ToolCallGrammar
+from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.turns import Turns
 
 MOST_FAILED = 32
@@ -64,26 +64,24 @@ class MessageParser:
         schemas = parameter_schemas(tools or ())
         self._calls = Calls(self._source, self._add, names, schemas, constrained)
         self._text = Part(self._add, TextPart)
-        if grammar.style in TURNS:
-            turns = Turns(self._source, self._calls, self._text, grammar, in_reasoning)
-            self._reading = turns.harmony() if grammar.style == "harmony" else turns.recipients()
-        else:
-            self._reading = self._message()
+        self._parsing = self._message()
+        if grammar.headers:
+            self._parsing = Turns(self._source, self._calls, self._text, grammar, in_reasoning).messages()
 
     def feed(self, text: str) -> list[Event]:
         """The events that the next piece of text brings. Raises ConfigError behind the end."""
         if self._source.ended:
             raise checks.refuse("text", "none behind the end of the message", text)
         self._source.push(text)
-        return self._read()
+        return self._advance()
 
     def finish(self) -> list[Event]:
         """The events that the end of the message brings: what was held back, and calls that are cut off."""
         self._source.ended = True
-        return self._read()
+        return self._advance()
 
-    def _read(self) -> list[Event]:
-        next(self._reading, None)
+    def _advance(self) -> list[Event]:
+        next(self._parsing, None)
         events, self._events[:] = list(self._events), []
         return events
 
@@ -102,7 +100,7 @@ class MessageParser:
 
     # --- with delimiters ----------------------------------------------------------------------------
 
-    def _message(self) -> Reading[None]:
+    def _message(self) -> Parsing[None]:
         grammar, source = self.grammar, self._source
         think = grammar.reasoning[:1] if grammar.reasoning else ()
         marks = grammar.framing + grammar.dropped + (think if grammar.reasoning_anywhere else ())
@@ -123,13 +121,13 @@ class MessageParser:
             else:  # nothing but whitespace, reasoning and calls so far
                 self._text.add((yield from source.spaces()))
                 opened = yield from source.one_of((*always, *think))
-                if not opened and grammar.style == "bare" and (yield from source.next()) == "{":
+                if not opened and grammar.bare and (yield from source.next()) == "{":
                     yield from self._bare()
                 elif not opened:
                     opened = yield from source.until(always, self._text.add)
         self._text.end()
 
-    def _reason(self) -> Reading[str]:
+    def _reason(self) -> Parsing[str]:
         """Reasoning up to its end, or to a call that ends it; returns what that call begins with."""
         assert self.grammar.reasoning is not None
         open, close = self.grammar.reasoning
@@ -144,17 +142,17 @@ class MessageParser:
             text.end()
         return stop if stop in opens else ""
 
-    def _call(self, opened: str) -> Reading[None]:
+    def _call(self, opened: str) -> Parsing[None]:
         """A call, or several, and their events."""
         self._text.part()
         self._source.keep(opened)
         try:
-            yield from syntax_of(self.grammar, self._source, self._calls, opened)
+            yield from parse_calls(self._source, self._calls, self.grammar, opened)
             self._source.kept()
         except MalformedCall as error:
             yield from self._failed(opened, str(error))
 
-    def _failed(self, opened: str, reason: str) -> Reading[None]:
+    def _failed(self, opened: str, reason: str) -> Parsing[None]:
         """What was read of a call that is none, up to what would have closed it, or to the next call."""
         text = self._source.kept()
         if self.constrained:
@@ -164,7 +162,7 @@ class MessageParser:
         start = 0
         while found := next((o for o in self.grammar.opens if text[start:].lstrip().startswith(o)), ""):
             start = text.index(found, start) + len(found)
-        close = close_of(self.grammar, opened)
+        close = self.grammar.closing(opened) or pattern(self.grammar.calls[0]).ends[-1]
         if close:
             self._source.unread(text[start:])  # an open string may have swallowed both
             rest, stop = yield from self._source.text_until((close, *self.grammar.opens))
@@ -173,11 +171,11 @@ class MessageParser:
             text = text[:start] + rest + (stop if stop == close else "")
         self._calls.fail(text, reason)
 
-    def _bare(self) -> Reading[None]:
+    def _bare(self) -> Parsing[None]:
         """An object that is a call if it has a name and arguments, else text; then perhaps others."""
         self._source.keep("")
         try:
-            yield from objects(self._source, self._calls, surely=False)
+            yield from parse_objects(self._source, self._calls, self.grammar, surely=False)
             self._source.kept()
         except MalformedCall as error:
             text = self._source.kept()

@@ -12,11 +12,11 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import SPACE, RuleBook
 from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq
-from oxillama.toolcalls.call_rules import BREAK, MANY, CallRules
-from oxillama.toolcalls.json_calls import ARGUMENTS, IDS, NAMES
-from oxillama.toolcalls.tool_grammar import TURNS, ToolCallGrammar
-from oxillama.toolcalls.turn_rules import NOTHING, escaped, free_text, harmony, recipients
-from oxillama.toolcalls.value_rules import Tool
+from oxillama.toolcalls.call_format import MANY, CallRules
+from oxillama.toolcalls.objects import ARGUMENTS, IDS, NAMES
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+from oxillama.toolcalls.turns import NOTHING, escaped, free_text, turn_rules
+from oxillama.toolcalls.value_rules import BREAK, Tool
 
 _KEYS = "|".join((*ARGUMENTS, *IDS, *NAMES, "function", "type"))
 _BARE = rf'{SPACE}*\{{{SPACE}*"({_KEYS})"'
@@ -52,15 +52,14 @@ def message_rules(
     GrammarError : the format has no calls; a schema cannot be enforced, or is over a limit; the message names
         the tool.
     """
-    if grammar.style == "none":
+    if not grammar.has_calls:
         raise GrammarError(f"tools: expected a format with calls, got {grammar.name}")
     book = RuleBook()
     calls = CallRules(grammar, tools, book, special or {})
     many = parallel and choice != "one" and not grammar.single
-    if grammar.style in TURNS:
-        names = tuple(tool.name for tool in tools)
-        turns = harmony(book, calls) if grammar.style == "harmony" else recipients(book, calls, names)
-        return book.rules(turns.root(choice, in_reasoning, many))
+    if grammar.headers:
+        names = [tool.name for tool in tools]
+        return book.rules(turn_rules(book, calls, names, choice, in_reasoning, many))
     _check_delimiters(grammar)
     return book.rules(_Message(book, calls, many).root(choice, in_reasoning))
 
@@ -79,7 +78,7 @@ class _Message:
     def __init__(self, book: RuleBook, calls: CallRules, many: bool) -> None:
         self._book, self._calls, self._many = book, calls, many
         self._grammar = grammar = calls.grammar
-        self._is_bare = grammar.style == "bare"
+        self._is_bare = grammar.bare
         think = grammar.reasoning[:1] if grammar.reasoning else ()
         self._opens = (*grammar.opens, *grammar.framing, *(think if grammar.reasoning_anywhere else ()))
         self._framing: list[Node] = [calls.mark(text) for text in grammar.framing]

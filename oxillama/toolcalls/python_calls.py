@@ -6,10 +6,15 @@ import ast
 import json
 import math
 import re
+from keyword import iskeyword
 from typing import Any
+from unicodedata import normalize
 
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Node, Repeat, Seq, Text
 from oxillama.toolcalls.calls import Calls, closed
-from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.value_rules import Tool, ValueRules, named
 
 MOST = 1 << 20
 """Characters of a list of calls."""
@@ -20,7 +25,24 @@ WORDS = {"true": True, "false": False, "null": None}
 """JSON's, which models mix in."""
 
 
-def python_list(source: Source, calls: Calls, close: str) -> Reading[None]:
+def keyword_rules(values: ValueRules, tool: Tool) -> Node:
+    """The grammar of a tool's arguments, whose values are JSON. Raises GrammarError, which names the tool."""
+    with named(tool):
+        if not all(map(is_name, tool.name.split("."))):
+            raise GrammarError("expected a name that Python has for this format")
+
+    def write(key: str) -> Node:
+        return values.book.rule(Seq((Text(f"{key}="), values.json(tool, key))))
+
+    return values.each(tool, is_name, write, Seq((Text(","), Repeat(Text(" "), 0, 1))))
+
+
+def is_name(text: str) -> bool:
+    """Whether Python takes a text for a name and leaves it as it is."""
+    return text.isidentifier() and not iskeyword(text) and normalize("NFKC", text) == text
+
+
+def python_list(source: Source, calls: Calls, close: str) -> Parsing[None]:
     """A list of calls in Python or, where it begins with an object, in JSON, up to the closing text."""
     text, _ = yield from python_text(source, close)
     code = ESCAPE.sub(escape, text.strip())
@@ -45,7 +67,7 @@ def escape(found: re.Match[str]) -> str:
     return char if char == "/" else found[0] if char in ESCAPED else f"\\{found[0]}"
 
 
-def python_text(source: Source, close: str) -> Reading[tuple[str, str]]:
+def python_text(source: Source, close: str) -> Parsing[tuple[str, str]]:
     """The text up to the closing one, which is left; not where it stands in a string."""
     pieces, quote = [], ""
     while True:

@@ -80,6 +80,19 @@ def part_at(root: Any, reference: str) -> Any:
     return found
 
 
+def alternative(schema: Any, kind: str, root: Any, depth: int = 0) -> Mapping[str, Any]:
+    """What a schema says of values of one type: itself, what it refers to, or its first part for these."""
+    if not isinstance(schema, Mapping) or depth > 8:
+        return {}
+    if isinstance(schema.get("$ref"), str):
+        return alternative(part_at(root, schema["$ref"]), kind, root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        for part in schema[key] if isinstance(schema.get(key), list) else ():
+            if kind in types_of(part, root) and types_of(part, root) != ANY:
+                return alternative(part, kind, root, depth + 1)
+    return schema
+
+
 def type_of(value: Any) -> str:
     """The JSON type of a value."""
     kinds: tuple[tuple[str, type | tuple[type, ...]], ...] = (
