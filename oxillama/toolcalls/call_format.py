@@ -172,5 +172,6 @@ def _parse_call(
             yield from source.json(calls.arguments)
         for end in filter(None, found.ends):
             yield from closed(source, end)
-    calls.end()
+    if found.heads:  # else the message's end, which the caller parses, ends the call
+        calls.end()
     return found.ends[-1]

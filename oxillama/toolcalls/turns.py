@@ -219,6 +219,8 @@ class Turns:
             yield from source.spaces()
             if (yield from source.next()):
                 stop = yield from source.expect(stops)
+            if calls.has_open:
+                calls.end()
             source.kept()
             self._unread_start(stop)
         except MalformedCall as error:
