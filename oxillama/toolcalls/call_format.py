@@ -122,8 +122,10 @@ def parse_calls(
     if opened not in begins:
         yield from source.spaces()
         begun = yield from source.one_of(begins)
-        if not begun and any(one.is_object for one in patterns) and (
-            begins or not others or (yield from source.next()) in ("{", "[")
+        if (
+            not begun
+            and any(one.is_object for one in patterns)
+            and (begins or not others or (yield from source.next()) in ("{", "["))
         ):
             yield from parse_objects(source, calls, grammar)
             if close:
@@ -132,7 +134,11 @@ def parse_calls(
         if others[0].body == "keywords":
             yield from python_list(source, calls, close)
             return
-        if begins and not begun and (yield from source.expect((*begins, close) if close else begins)) == close:
+        if (
+            begins
+            and not begun
+            and (yield from source.expect((*begins, close) if close else begins)) == close
+        ):
             return
     while True:
         end = yield from _parse_call(source, calls, grammar, others, name)

@@ -40,7 +40,9 @@ def element_rules(values: ValueRules, tool: Tool) -> Node:
 
     def element(schema: Any, tag: str) -> Node:
         close = f"{mark}</{tag}>"
-        return values.book.rule(Seq((values.mark(f"{mark}<{tag}>"), value(schema, close), values.mark(close))))
+        return values.book.rule(
+            Seq((values.mark(f"{mark}<{tag}>"), value(schema, close), values.mark(close)))
+        )
 
     def value(schema: Any, close: str) -> Node:
         if is_plain(schema, "object", OBJECT_KEYWORDS) and schema.get("properties"):
@@ -58,7 +60,9 @@ def element_rules(values: ValueRules, tool: Tool) -> Node:
             ways.append(values.json(one, tool.name, types))
         return values.book.rule(Alt(tuple(ways)))
 
-    return values.each(tool, lambda key: not set("<>\n") & set(key), lambda key: element(properties[key], key))
+    return values.each(
+        tool, lambda key: not set("<>\n") & set(key), lambda key: element(properties[key], key)
+    )
 
 
 class ElementParser:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oxillama.config import checks
 from oxillama.toolcalls.call_format import parse_calls
-from oxillama.toolcalls.calls import Calls
-from oxillama.toolcalls.events import ArgumentsPart, Event, ReasoningPart, TextPart
+from oxillama.toolcalls.calls import Calls, Part
+from oxillama.toolcalls.events import ArgumentsPart, CallEnd, Event, ReasoningPart, TextPart, ToolCall
 from oxillama.toolcalls.objects import parse_objects
-from oxillama.toolcalls.parts import Part
 from oxillama.toolcalls.patterns import pattern
-from oxillama.toolcalls.schemas import parameter_schemas, tool_names
+from oxillama.toolcalls.schemas import parameter_schemas
 from oxillama.toolcalls.source import MalformedCall, Parsing, Source
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.turns import Turns
@@ -60,8 +61,8 @@ class MessageParser:
         self.constrained = constrained
         self._events: list[Event] = []
         self._source = Source()
-        names = None if tools is None else tool_names(tools)
         schemas = parameter_schemas(tools or ())
+        names = None if tools is None else frozenset(schemas)
         self._calls = Calls(self._source, self._add, names, schemas, constrained)
         self._text = Part(self._add, TextPart)
         self._parsing = self._message()
@@ -87,14 +88,8 @@ class MessageParser:
 
     def _add(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
-        if isinstance(event, TextPart) and isinstance(last, TextPart):
-            self._events[-1] = TextPart(last.text + event.text)
-        elif isinstance(event, ReasoningPart) and isinstance(last, ReasoningPart):
-            self._events[-1] = ReasoningPart(last.text + event.text)
-        elif (
-            isinstance(event, ArgumentsPart) and isinstance(last, ArgumentsPart) and last.index == event.index
-        ):
-            self._events[-1] = ArgumentsPart(last.index, last.text + event.text)
+        if isinstance(event, (TextPart, ReasoningPart, ArgumentsPart)) and type(last) is type(event):
+            self._events[-1] = replace(event, text=last.text + event.text)  # of calls, they are of one
         else:
             self._events.append(event)
 
@@ -154,18 +149,16 @@ class MessageParser:
 
     def _failed(self, opened: str, reason: str) -> Parsing[None]:
         """What was read of a call that is none, up to what would have closed it, or to the next call."""
-        text = self._source.kept()
-        if self.constrained:
-            rest, _ = yield from self._source.text_until(())
-            self._calls.fail(text + rest, reason)
-            return
-        start = 0
-        while found := next((o for o in self.grammar.opens if text[start:].lstrip().startswith(o)), ""):
-            start = text.index(found, start) + len(found)
+        text, opens = self._source.kept(), self.grammar.opens
+        start, stops = len(text), tuple[str, ...]()
         close = self.grammar.closing(opened) or pattern(self.grammar.calls[0]).ends[-1]
-        if close:
-            self._source.unread(text[start:])  # an open string may have swallowed both
-            rest, stop = yield from self._source.text_until((close, *self.grammar.opens))
+        if close and not self.constrained:  # an open string may have swallowed both
+            start, stops = 0, (close, *opens)
+            while found := next((o for o in opens if text[start:].lstrip().startswith(o)), ""):
+                start = text.index(found, start) + len(found)
+            self._source.unread(text[start:])
+        if close or self.constrained:
+            rest, stop = yield from self._source.text_until(stops)
             if stop != close:
                 self._source.unread(stop)
             text = text[:start] + rest + (stop if stop == close else "")
@@ -185,3 +178,40 @@ class MessageParser:
                 self._text.add(text)
         if self._calls.n_begun:
             self._text.part()
+
+
+class ToolCallDetector:
+    """Finds the calls in what a model writes. `MessageParser` also gives text, reasoning, and what failed.
+
+    Parameters
+    ----------
+    grammar, tools, in_reasoning : as for `MessageParser`.
+    """
+
+    def __init__(
+        self,
+        grammar: ToolCallGrammar,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        in_reasoning: bool = False,
+    ) -> None:
+        self.grammar = grammar
+        self.tools = tools
+        self.in_reasoning = in_reasoning
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was fed: a new message begins."""
+        self._parser = MessageParser(self.grammar, self.tools, self.in_reasoning)
+        self._found: deque[ToolCall] = deque()
+
+    def feed(self, text: str) -> ToolCall | None:
+        """The first complete call that was not returned yet. Of several, ``feed("")`` gives the others."""
+        return self._next(self._parser.feed(text))
+
+    def finish(self) -> ToolCall | None:
+        """The next call at the end of the message: one whose end was not written, too. Then the others."""
+        return self._next(self._parser.finish())
+
+    def _next(self, events: list[Event]) -> ToolCall | None:
+        self._found += [event.call for event in events if isinstance(event, CallEnd)]
+        return self._found.popleft() if self._found else None

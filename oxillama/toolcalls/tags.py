@@ -121,9 +121,7 @@ def string(source: Source, emit: Callable[[str], None], stops: tuple[str, ...]) 
     emit('"')
 
 
-def value_text(
-    source: Source, calls: Calls, stops: tuple[str, ...], types: frozenset[str]
-) -> Parsing[str]:
+def value_text(source: Source, calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[str]:
     """The text up to one of ``stops``; strings of an array or object in JSON may hold one.
 
     Raises MalformedCall where there is none, or where a text that follows its grammar (`Calls.constrained`)

@@ -135,7 +135,7 @@ class ToolCallGrammar:
         return made
 
     def _check(self) -> None:
-        """Raises ConfigError for what is no pattern, and where something that the patterns need is missing."""
+        """Raises ConfigError for what is no pattern, and where a text that patterns need is missing."""
         for text in (*self.calls, *self.also, *filter(None, (self.argument,))):
             made, wanted = pattern(text), ("value",) if text == self.argument else BODIES
             if made.body not in wanted and not (text in self.also and made.body == "value"):

@@ -9,9 +9,8 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.rulebook import SPACE, RuleBook, texts_without
 from oxillama.grammar.rules import Alt, Dfa, Node, Repeat, Seq
 from oxillama.toolcalls.call_format import MANY, CallRules, parse_calls
-from oxillama.toolcalls.calls import Calls
+from oxillama.toolcalls.calls import Calls, Part
 from oxillama.toolcalls.events import ReasoningPart
-from oxillama.toolcalls.parts import Part
 from oxillama.toolcalls.source import MalformedCall, Parsing, Source
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
@@ -51,7 +50,7 @@ class Headers:
     def is_thought(self, header: str) -> bool:
         """Whether a message without a tool as its recipient is reasoning."""
         if self._has_channels:
-            return (_CHANNEL.findall(header) or ["final"])[-1] == _CHANNEL.findall(self.thought)[0]
+            return bool((_CHANNEL.findall(header) or [""])[-1] == _CHANNEL.findall(self.thought)[0])
         return bool(self.thought) and self.recipient(header) == self.recipient(self.thought)
 
     def tool(self, recipient: str) -> str:
@@ -163,7 +162,9 @@ class Turns:
         """Whether a header that is a name follows; where none is known, whether a line of one word does."""
         if self._headers.leads:
             return False
-        found = yield from self._source.one_of(tuple(s.removeprefix(self._headers.start) for s in self._starts))
+        found = yield from self._source.one_of(
+            tuple(s.removeprefix(self._headers.start) for s in self._starts)
+        )
         if not found and self._calls.tools is None:
             line, stop = yield from self._source.text_until(("\n", " "))
             found = line + stop

@@ -68,9 +68,7 @@ def test_events_of_calls(name: str, text: str, calls: list[tuple[str, dict[str, 
         assert json.loads(arguments.text) == args
 
 
-@pytest.mark.parametrize(
-    "name, text, calls", [case for case in CASES if not GRAMMARS[case[0]].headers]
-)
+@pytest.mark.parametrize("name, text, calls", [case for case in CASES if not GRAMMARS[case[0]].headers])
 def test_text_before_between_and_behind(
     name: str, text: str, calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -284,6 +282,14 @@ def test_recipients() -> None:
     assert (found.failed, found.calls) == (["to=ping<|eom|>"], [("ping", {})])
 
 
+def test_reasoning_that_the_prompt_begins_where_a_message_is_made_of_several() -> None:
+    text = "So.<|eom|><|start|>assistant to=user<|message|>No."
+    found = parsed("muse", text, in_reasoning=True)
+    assert (found.reasoning, found.text) == ("So.", "No.")
+    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
+    assert Grammar.from_rules(message_rules(GRAMMARS["muse"], tools, "auto", in_reasoning=True)).matches(text)
+
+
 def test_recipients_of_functionary() -> None:
     """The prompt ends with the mark before the first; behind it comes text to all, or a tool's name."""
     name = "functionary-v3.2"
@@ -434,7 +440,7 @@ def test_formats_as_plain_data() -> None:
         assert ToolCallGrammar.of(json.loads(json.dumps(asdict(form)))) == form
     for fields, message in (
         ({"calls": ["<call>$name</call>"]}, r"calls: expected one of \$json, \$members, .* in each pattern"),
-        ({"calls": ["$name$value"]}, r"calls: expected one of \$json, .* in each pattern, got '\$name\$value'"),
+        ({"calls": ["$name$value"]}, r"calls: expected one of \$json, .* pattern, got '\$name\$value'"),
         ({"argument": "<key>$key"}, r"calls: expected one of \$value in each pattern, got '<key>\$key'"),
         ({"calls": ["$name$arguments"]}, r"argument: expected a text, for the calls have \$arguments"),
         ({"calls": ["$name$members"]}, r"quote: expected a text, for the calls have \$members"),
