@@ -2,10 +2,10 @@
 
 `formats` is the table of ways to write them, each a `ToolCallGrammar` with patterns of its calls. Both
 `MessageParser`, which turns text into `events` piece by piece, and `message_rules`, the grammar of the same
-messages, are made of it: `call_format` has the calls of both, `turns` messages that are made of several, `tags`,
-`elements`, `members`, `objects` and `python_calls` the kinds of arguments. `definitions` makes JSON definitions of
-tools, `conversation` the messages of calls and results. A `ToolDispatcher` runs calls; `run_tools` and
-`arun_tools` are the loop with any engine.
+messages, are made of it: `call_format` has the calls of both, `turns` messages that are made of several,
+`tags`, `elements`, `members`, `objects` and `python_calls` the kinds of arguments. `definitions` makes JSON
+definitions of tools, `conversation` the messages of calls and results. A `ToolDispatcher` runs calls;
+`run_tools` and `arun_tools` are the loop with any engine.
 """
 
 from oxillama.toolcalls.definitions import definitions

@@ -13,8 +13,8 @@ from oxillama.toolcalls.elements import ElementParser, element_rules
 from oxillama.toolcalls.members import parse_members
 from oxillama.toolcalls.objects import parse_objects
 from oxillama.toolcalls.patterns import Pattern, parse_heads, pattern
-from oxillama.toolcalls.python_calls import keyword_rules, python_list
-from oxillama.toolcalls.source import Parsing, Source
+from oxillama.toolcalls.python_calls import keyword_rules, parse_python
+from oxillama.toolcalls.source import Parsing
 from oxillama.toolcalls.tags import argument_rules, parse_arguments
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.value_rules import BREAK, WIDE, Tool, ValueRules
@@ -109,75 +109,81 @@ class CallRules:
         return self._values.written(one.parts, words)
 
 
-def parse_calls(
-    source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str, name: str = ""
-) -> Parsing[None]:
-    """Calls from behind ``opened``, up to what closes them. ``name`` : of the tool, if a header has it."""
-    patterns = [pattern(text) for text in (*grammar.calls, *grammar.also)]
-    others = [one for one in patterns if not one.is_object and one.body != "value"]
-    begins = tuple({one.begin for one in others} - {""})
-    close = "" if grammar.bare else grammar.closing(opened)
-    if opened.endswith("["):  # of the list
-        source.unread("[")
-    if opened not in begins:
-        yield from source.spaces()
-        begun = yield from source.one_of(begins)
-        if (
-            not begun
-            and any(one.is_object for one in patterns)
-            and (begins or not others or (yield from source.next()) in ("{", "["))
-        ):
-            yield from parse_objects(source, calls, grammar)
+class CallParser:
+    """Parses calls from behind a delimiter.
+
+    Parameters
+    ----------
+    calls : who hands them out.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls, self._source, self._grammar = calls, calls.source, calls.grammar
+        patterns = [pattern(text) for text in (*self._grammar.calls, *self._grammar.also)]
+        self._patterns = [one for one in patterns if not one.is_object and one.body != "value"]
+        self._has_objects = any(one.is_object for one in patterns)
+        self._begins = tuple({one.begin for one in self._patterns} - {""})
+
+    def block(self, opened: str, name: str = "") -> Parsing[None]:
+        """Calls from behind ``opened``, up to what closes them. ``name`` : of the tool that a header has."""
+        source, close = self._source, "" if self._grammar.bare else self._grammar.closing(opened)
+        if opened.endswith("["):  # of the list
+            source.unread("[")
+        if opened not in self._begins and (yield from self._list(close)):
             if close:
                 yield from closed(source, close)
             return
-        if others[0].body == "keywords":
-            yield from python_list(source, calls, close)
-            return
-        if (
-            begins
-            and not begun
-            and (yield from source.expect((*begins, close) if close else begins)) == close
-        ):
-            return
-    while True:
-        end = yield from _parse_call(source, calls, grammar, others, name)
-        if end == close and close:
-            return
-        between = yield from source.spaces()
-        more = begins if grammar.separator else ()
-        if not close:  # what follows may be text
-            if not (yield from source.one_of(more)):
-                source.unread(between)
+        more = self._begins if self._grammar.separator else ()
+        while True:
+            end = yield from self._call(name)
+            if end == close and close:
                 return
-        elif not (yield from source.next()) or (yield from source.expect((*more, close))) == close:
-            return
+            between = yield from source.spaces()
+            if not close:  # what follows may be text
+                if not (yield from source.one_of(more)):
+                    source.unread(between)
+                    return
+            elif not (yield from source.next()) or (yield from source.expect((*more, close))) == close:
+                return
 
-
-def _parse_call(
-    source: Source, calls: Calls, grammar: ToolCallGrammar, patterns: Sequence[Pattern], name: str
-) -> Parsing[str]:
-    """A call from behind its first delimiter; returns what it ends with."""
-    ends = {one.ends[-1] for one in patterns} | {grammar.close, *grammar.opens}
-    if grammar.argument:
-        ends.add(pattern(grammar.argument).begin)
-    found, words = yield from parse_heads(source, patterns, tuple(ends - {""}))
-    name = words.get("name", name)
-    name = unescape(name) if grammar.escaped else name
-    calls.begin(name, words.get("id"))
-    if found.body == "arguments":
-        yield from parse_arguments(source, calls, grammar, name, found.ends)
-    elif found.body == "elements":
-        schema = calls.schemas.get(name)
-        yield from ElementParser(source, calls, grammar.mark, schema).members(schema, found.ends[-1])
-    else:
+    def _list(self, close: str) -> Parsing[bool]:
+        """Parses objects, calls in Python or no call; else only what a call by a pattern begins with."""
+        source = self._source
         yield from source.spaces()
-        if found.body == "members":
-            yield from parse_members(source, calls, grammar.quote)
+        begun = yield from source.one_of(self._begins)
+        is_object = self._has_objects and not begun
+        if is_object and self._patterns and not self._begins:
+            is_object = (yield from source.next()) in ("{", "[")
+        if is_object:
+            yield from parse_objects(self._calls)
+        elif self._patterns[0].body == "keywords":
+            yield from parse_python(self._calls, close)
+        elif begun or not self._begins:
+            return False
+        elif (yield from source.expect((*self._begins, *filter(None, (close,))))) == close:
+            source.unread(close)
         else:
-            yield from source.json(calls.arguments)
-        for end in filter(None, found.ends):
-            yield from closed(source, end)
-    if found.heads:  # else the message's end, which the caller parses, ends the call
-        calls.end()
-    return found.ends[-1]
+            return False
+        return True
+
+    def _call(self, name: str) -> Parsing[str]:
+        """A call from behind its first delimiter; returns what it ends with."""
+        source, calls, grammar = self._source, self._calls, self._grammar
+        stops = {one.ends[-1] for one in self._patterns} | {grammar.close, *grammar.opens}
+        stops.add(pattern(grammar.argument).begin)
+        found, words = yield from parse_heads(source, self._patterns, tuple(stops - {""}))
+        name = words.get("name", name)
+        calls.begin(unescape(name) if grammar.escaped else name, words.get("id"))
+        end = found.ends[-1]
+        if found.body == "arguments":
+            yield from parse_arguments(calls, found.ends[0])
+        elif found.body == "elements":
+            yield from ElementParser(calls).arguments(end)
+        else:
+            yield from source.spaces()
+            yield from parse_members(calls) if found.body == "members" else source.json(calls.arguments)
+            for text in filter(None, found.ends):
+                yield from closed(source, text)
+        if found.heads:  # else the end of the message, which is parsed elsewhere, ends the call
+            calls.end()
+        return end

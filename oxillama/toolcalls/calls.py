@@ -18,6 +18,7 @@ from oxillama.toolcalls.events import (
 )
 from oxillama.toolcalls.schemas import loads, parameter_types
 from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 
 class Part:
@@ -54,29 +55,34 @@ class Calls:
 
     Attributes
     ----------
-    source : what they are read from. It keeps the text behind the last complete call.
+    source : what they are parsed from. It keeps the text behind the last complete call.
+    grammar : the format.
     tools : names of the tools that there are; None if they are not known.
     schemas : JSON schemas of the tools' arguments by name.
     types : JSON types by names of tool and parameter.
     constrained : whether calls follow their grammar, so that one without arguments is cut off.
     n_begun, n_failed : calls of the message that have begun, and that failed.
+    name : of the tool that the last call is of.
     """
 
     def __init__(
         self,
         source: Source,
         emit: Callable[[Event], None],
+        grammar: ToolCallGrammar,
         tools: frozenset[str] | None,
         schemas: Mapping[str, Any],
         constrained: bool = False,
     ) -> None:
         self.source = source
+        self.grammar = grammar
         self.constrained = constrained
         self.emit = emit
         self.tools = tools
         self.schemas = schemas
         self.types = parameter_types(schemas)
         self.n_begun = self.n_failed = 0
+        self.name = ""
         self._open: CallStart | None = None
         self._pieces: list[str] = []
 
@@ -84,7 +90,7 @@ class Calls:
         """Raises MalformedCall for a name that is none."""
         if not name or any(c.isspace() or c in "<>{}\"'" for c in name):
             raise MalformedCall(f"expected the name of a tool, got {name[:80]!r}")
-        self._open, self._pieces = CallStart(self.n_begun, name, id), []
+        self.name, self._open, self._pieces = name, CallStart(self.n_begun, name, id), []
         self.n_begun += 1
         self.emit(self._open)
 

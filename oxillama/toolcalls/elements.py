@@ -15,7 +15,7 @@ from oxillama.grammar.rulebook import SPACE
 from oxillama.grammar.rules import Alt, Node, Repeat, Seq
 from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.schemas import alternative, json_of, types_of
-from oxillama.toolcalls.source import MAX_DEPTH, MalformedCall, Parsing, Source
+from oxillama.toolcalls.source import MAX_DEPTH, MalformedCall, Parsing
 from oxillama.toolcalls.tags import STRING, string, value_text
 from oxillama.toolcalls.value_rules import (
     ARRAY_KEYWORDS,
@@ -66,21 +66,19 @@ def element_rules(values: ValueRules, tool: Tool) -> Node:
 
 
 class ElementParser:
-    """Parses the arguments of one call and hands them out as JSON.
+    """Parses the arguments of one call, which has begun, and hands them out as JSON."""
 
-    Parameters
-    ----------
-    mark : text before every tag.
-    root : schema of the arguments.
-    """
-
-    def __init__(self, source: Source, calls: Calls, mark: str, root: Any) -> None:
-        self._source = source
+    def __init__(self, calls: Calls) -> None:
+        self._source = calls.source
         self._calls = calls
-        self._mark = mark
-        self._root = root
+        self._mark = calls.grammar.mark
+        self._root = calls.schemas.get(calls.name)
 
-    def members(self, schema: Any, close: str, depth: int = 1) -> Parsing[None]:
+    def arguments(self, close: str) -> Parsing[None]:
+        """All arguments, up to ``close``."""
+        yield from self._members(self._root, close, 1)
+
+    def _members(self, schema: Any, close: str, depth: int) -> Parsing[None]:
         """The members of an object, up to ``close``."""
         found = alternative(schema, "object", self._root)
         properties = found.get("properties")
@@ -121,7 +119,7 @@ class ElementParser:
         source, emit = self._source, self._calls.arguments
         types = types_of(schema, self._root)
         if types == STRING:
-            yield from string(source, emit, (close,))
+            yield from string(self._calls, (close,))
             return
         if types & {"array", "object"}:
             space = yield from source.spaces()
@@ -132,10 +130,10 @@ class ElementParser:
                     yield from self._items(schema, close, depth + 1)
                     return
                 source.unread(f"{self._mark}<{key}>")
-                yield from self.members(schema, close, depth + 1)
+                yield from self._members(schema, close, depth + 1)
                 return
             source.unread(space + tag)
-        text = yield from value_text(source, self._calls, (close,), types)
+        text = yield from value_text(self._calls, (close,), types)
         empty = [written for kind, written in _EMPTY if kind in types]
         is_empty = not text if "string" in types else not text.strip()
         emit(empty[0] if empty and is_empty else json_of(text, types))

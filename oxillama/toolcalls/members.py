@@ -6,12 +6,13 @@ import json
 
 from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.schemas import loads
-from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.source import MalformedCall, Parsing
 from oxillama.toolcalls.tags import string
 
 
-def parse_members(source: Source, calls: Calls, quote: str, depth: int = 1) -> Parsing[None]:
+def parse_members(calls: Calls, depth: int = 1) -> Parsing[None]:
     """An object, handed out as JSON. Of a name that comes twice the last value counts."""
+    source, quote = calls.source, calls.grammar.quote
     yield from source.expect(("{",))
     calls.arguments("{")
     yield from source.spaces()
@@ -28,23 +29,24 @@ def parse_members(source: Source, calls: Calls, quote: str, depth: int = 1) -> P
             key = key.strip().strip('"')
         calls.arguments(f"{', ' if seen else ''}{json.dumps(key, ensure_ascii=False)}: ")
         seen = True
-        yield from _value(source, calls, quote, depth)
+        yield from _value(calls, depth)
         stop = yield from source.expect((",", "}"))
     calls.arguments("}")
 
 
-def _value(source: Source, calls: Calls, quote: str, depth: int) -> Parsing[None]:
+def _value(calls: Calls, depth: int) -> Parsing[None]:
+    source, quote = calls.source, calls.grammar.quote
     if depth > 50:
         raise MalformedCall("expected at most 50 levels, got more")
     yield from source.spaces()
     if (yield from source.one_of((quote,))):
-        yield from string(source, calls.arguments, (quote,))
+        yield from string(calls, (quote,))
         return
     first = yield from source.next()
     if first == "{":
-        yield from parse_members(source, calls, quote, depth + 1)
+        yield from parse_members(calls, depth + 1)
     elif first == "[":
-        yield from _items(source, calls, quote, depth + 1)
+        yield from _items(calls, depth + 1)
     else:  # a number or a word, or a string as JSON has it
         pieces: list[str] = []
         yield from source.json(pieces.append)
@@ -56,13 +58,14 @@ def _value(source: Source, calls: Calls, quote: str, depth: int) -> Parsing[None
         calls.arguments(text)
 
 
-def _items(source: Source, calls: Calls, quote: str, depth: int) -> Parsing[None]:
+def _items(calls: Calls, depth: int) -> Parsing[None]:
+    source = calls.source
     yield from source.expect(("[",))
     calls.arguments("[")
     yield from source.spaces()
     stop = yield from source.one_of(("]",))
     while stop != "]":
-        yield from _value(source, calls, quote, depth)
+        yield from _value(calls, depth)
         stop = yield from source.expect((",", "]"))
         calls.arguments(", " if stop == "," else "")
     calls.arguments("]")

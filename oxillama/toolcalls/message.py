@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from oxillama.config import checks
-from oxillama.toolcalls.call_format import parse_calls
+from oxillama.toolcalls.call_format import CallParser
 from oxillama.toolcalls.calls import Calls, Part
 from oxillama.toolcalls.events import ArgumentsPart, CallEnd, Event, ReasoningPart, TextPart, ToolCall
 from oxillama.toolcalls.objects import parse_objects
@@ -63,11 +63,12 @@ class MessageParser:
         self._source = Source()
         schemas = parameter_schemas(tools or ())
         names = None if tools is None else frozenset(schemas)
-        self._calls = Calls(self._source, self._add, names, schemas, constrained)
+        self._calls = Calls(self._source, self._add, grammar, names, schemas, constrained)
         self._text = Part(self._add, TextPart)
+        self._parser = CallParser(self._calls)
         self._parsing = self._message()
         if grammar.headers:
-            self._parsing = Turns(self._source, self._calls, self._text, grammar, in_reasoning).messages()
+            self._parsing = Turns(self._calls, self._text, in_reasoning).messages()
 
     def feed(self, text: str) -> list[Event]:
         """The events that the next piece of text brings. Raises ConfigError behind the end."""
@@ -142,7 +143,7 @@ class MessageParser:
         self._text.part()
         self._source.keep(opened)
         try:
-            yield from parse_calls(self._source, self._calls, self.grammar, opened)
+            yield from self._parser.block(opened)
             self._source.kept()
         except MalformedCall as error:
             yield from self._failed(opened, str(error))
@@ -168,7 +169,7 @@ class MessageParser:
         """An object that is a call if it has a name and arguments, else text; then perhaps others."""
         self._source.keep("")
         try:
-            yield from parse_objects(self._source, self._calls, self.grammar, surely=False)
+            yield from parse_objects(self._calls, surely=False)
             self._source.kept()
         except MalformedCall as error:
             text = self._source.kept()

@@ -5,20 +5,18 @@ from __future__ import annotations
 from oxillama.toolcalls.calls import Calls, parsed_object
 from oxillama.toolcalls.schemas import loads
 from oxillama.toolcalls.source import MalformedCall, Parsing, Source
-from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 ARGUMENTS = ("arguments", "args", "parameters")
 NAMES = ("name", "tool_name")
 IDS = ("id", "call_id", "tool_call_id")
 
 
-def parse_objects(
-    source: Source, calls: Calls, grammar: ToolCallGrammar, surely: bool = True
-) -> Parsing[None]:
+def parse_objects(calls: Calls, surely: bool = True) -> Parsing[None]:
     """A list of objects, or one, or several if the format has a separator.
 
     If not ``surely``, an object without arguments, or with the name of no tool, is none.
     """
+    source, grammar = calls.source, calls.grammar
     yield from source.spaces()
     keyed = grammar.calls[0].startswith('{"$name"')
     listed = surely and bool((yield from source.one_of(("[",))))

@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Node, Repeat, Seq, Text
-from oxillama.toolcalls.calls import Calls, closed
+from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.source import MalformedCall, Parsing, Source
 from oxillama.toolcalls.value_rules import Tool, ValueRules, named
 
@@ -38,9 +38,9 @@ def is_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text) and normalize("NFKC", text) == text
 
 
-def python_list(source: Source, calls: Calls, close: str) -> Parsing[None]:
+def parse_python(calls: Calls, close: str) -> Parsing[None]:
     """A list of calls in Python or, where it begins with an object, in JSON, up to the closing text."""
-    text, _ = yield from python_text(source, close)
+    text, _ = yield from python_text(calls.source, close)
     code = ESCAPE.sub(escape, text.strip())
     try:
         tree = ast.parse(code, mode="eval").body
@@ -57,7 +57,6 @@ def python_list(source: Source, calls: Calls, close: str) -> Parsing[None]:
         calls.begin(name)
         calls.arguments(args)
         calls.end()
-    yield from closed(source, close)
 
 
 def escape(found: re.Match[str]) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from html import unescape
 
 from oxillama.grammar.rules import Alt, Node, Seq, Text
 from oxillama.toolcalls.calls import Calls, inner
 from oxillama.toolcalls.patterns import parse_heads, pattern
 from oxillama.toolcalls.schemas import ANY, json_of
-from oxillama.toolcalls.source import MalformedCall, Parsing, Source
-from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+from oxillama.toolcalls.source import MalformedCall, Parsing
 from oxillama.toolcalls.value_rules import Tool, ValueRules
 
 STRING = frozenset({"string"})
@@ -62,35 +60,35 @@ def _value(values: ValueRules, tool: Tool, key: str, stop: str, types: frozenset
     return values.book.rule(Alt(tuple(ways)))
 
 
-def parse_arguments(
-    source: Source, calls: Calls, grammar: ToolCallGrammar, tool: str, ends: tuple[str, ...]
-) -> Parsing[None]:
-    """The arguments of a call, up to its end."""
+def parse_arguments(calls: Calls, end: str) -> Parsing[None]:
+    """The arguments of a call, which has begun, up to its end."""
+    source, grammar = calls.source, calls.grammar
     patterns = [pattern(text) for text in (grammar.argument, *grammar.also)]
     patterns = [one for one in patterns if one.body == "value"]
-    begin, end = patterns[0].begin, ends[0]
+    begin = patterns[0].begin
     keys: set[str] = set()
-    while (yield from _more(source, calls, begin, end, bool(keys) and end == grammar.close)):
+    while (yield from _more(calls, begin, end, bool(keys) and end == grammar.close)):
         found, words = yield from parse_heads(source, patterns)
         key = unescape(words["key"]) if grammar.escaped else words["key"]
         if key in keys or not key:
             raise MalformedCall(f"expected every argument once, with a name, got {key[:80]!r}")
         calls.arguments(f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
         keys.add(key)
-        types = _told(words, calls.types.get((tool, key), ANY) if len(words) == 1 else ANY)
+        types = _told(words, calls.types.get((calls.name, key), ANY) if len(words) == 1 else ANY)
         yield from source.one_of(("\n",) if found.padded else ())
         stops = (*((f"\n{found.ends[0]}",) if found.padded else ()), found.ends[0])
         if grammar.wrapping and (yield from source.one_of(grammar.wrapping[:1])):
             inside = STRING if "string" in types else types
-            yield from _text(source, calls, grammar.wrapping[1:], inside)
+            yield from _text(calls, grammar.wrapping[1:], inside)
             yield from source.expect(stops)
         else:
-            yield from _text(source, calls, stops, types)
+            yield from _text(calls, stops, types)
     calls.arguments("}" if keys else "{}")
 
 
-def _more(source: Source, calls: Calls, begin: str, end: str, may_lack: bool) -> Parsing[bool]:
+def _more(calls: Calls, begin: str, end: str, may_lack: bool) -> Parsing[bool]:
     """Whether another argument begins; else the end of the call is parsed, which the last one may lack."""
+    source = calls.source
     yield from source.spaces()
     if may_lack and not calls.constrained and not (yield from source.next()):
         return False
@@ -105,28 +103,29 @@ def _told(words: dict[str, str], types: frozenset[str]) -> frozenset[str]:
     return frozenset({"number" if named == "integer" else named}) & ANY or types
 
 
-def _text(source: Source, calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[None]:
+def _text(calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[None]:
     """A value up to one of ``stops``. What can only be a string is handed out as it comes."""
     if types == STRING:
-        yield from string(source, calls.arguments, stops)
+        yield from string(calls, stops)
         return
-    calls.arguments(json_of((yield from value_text(source, calls, stops, types)), types))
+    calls.arguments(json_of((yield from value_text(calls, stops, types)), types))
 
 
-def string(source: Source, emit: Callable[[str], None], stops: tuple[str, ...]) -> Parsing[None]:
+def string(calls: Calls, stops: tuple[str, ...]) -> Parsing[None]:
     """The text up to one of ``stops``, as a string in JSON. Raises MalformedCall if there is none."""
-    emit('"')
-    if not (yield from source.until(stops, lambda text: emit(inner(text)))):
+    calls.arguments('"')
+    if not (yield from calls.source.until(stops, lambda text: calls.arguments(inner(text)))):
         raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
-    emit('"')
+    calls.arguments('"')
 
 
-def value_text(source: Source, calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[str]:
+def value_text(calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[str]:
     """The text up to one of ``stops``; strings of an array or object in JSON may hold one.
 
     Raises MalformedCall where there is none, or where a text that follows its grammar (`Calls.constrained`)
     begins as an array or object that has no end.
     """
+    source = calls.source
     if types & {"array", "object"}:
         pieces = [(yield from source.spaces())]
         stop = ""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from oxillama.errors import GrammarError
 from oxillama.grammar.rulebook import SPACE, RuleBook, texts_without
 from oxillama.grammar.rules import Alt, Dfa, Node, Repeat, Seq
-from oxillama.toolcalls.call_format import MANY, CallRules, parse_calls
+from oxillama.toolcalls.call_format import MANY, CallParser, CallRules
 from oxillama.toolcalls.calls import Calls, Part
 from oxillama.toolcalls.events import ReasoningPart
-from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.source import MalformedCall, Parsing
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 NOTHING = Seq(())
@@ -119,21 +119,17 @@ class Turns:
 
     Parameters
     ----------
-    source, calls : what is parsed, and who hands out calls.
+    calls : who hands out calls.
     text : the answer.
-    grammar : the format.
     in_reasoning : whether the first message has begun as reasoning.
     """
 
-    def __init__(
-        self, source: Source, calls: Calls, text: Part, grammar: ToolCallGrammar, in_reasoning: bool
-    ) -> None:
-        self._source = source
+    def __init__(self, calls: Calls, text: Part, in_reasoning: bool) -> None:
+        self._source, self._grammar = calls.source, calls.grammar
         self._calls = calls
         self._text = text
-        self._grammar = grammar
         self._in_reasoning = in_reasoning
-        self._headers = headers = Headers(grammar)
+        self._headers = headers = Headers(calls.grammar)
         self._starts = headers.starts(tuple(sorted(calls.tools or ())))
 
     def messages(self) -> Parsing[None]:
@@ -216,7 +212,7 @@ class Turns:
         try:
             name = self._headers.tool(recipient)
             opened = (yield from source.expect(grammar.opens)) if grammar.opens else ""
-            yield from parse_calls(source, calls, grammar, opened, name)
+            yield from CallParser(calls).block(opened, name)
             yield from source.spaces()
             if (yield from source.next()):
                 stop = yield from source.expect(stops)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BREAK = Repeat(Chars(((10, 10), (32, 32))), 0, 2)
 """White space between the parts of a call."""
+SPACE = Repeat(Text(" "), 0, 1)
+"""White space in JSON."""
 WIDE = Repeat(Chars(((10, 10), (32, 32))), 0, 10)
 """White space between the lines of a list of calls."""
 DIGITS = Repeat(Chars(((48, 57),)), 1, 3)
@@ -132,7 +134,7 @@ class ValueRules:
     def written(self, parts: Sequence[str], words: Mapping[str, Node | str]) -> Node:
         """Parts of a pattern, with what stands in the place of each word."""
         known: dict[str, Node | str] = {
-            "~": WIDE if self.grammar.spread else BREAK,
+            "~": WIDE if self.grammar.spread else SPACE if parts[0][0] in "{,;" else BREAK,
             "$number": DIGITS,
             "$kind": "function",
             "$id": Repeat(Chars(LETTERS), 9, 9),
