@@ -114,7 +114,7 @@ class CallParser:
 
     Parameters
     ----------
-    calls : who hands them out.
+    calls : emits their events.
     """
 
     def __init__(self, calls: Calls) -> None:

@@ -1,4 +1,4 @@
-"""Hands out the events of a message: `Part` those of text and reasoning, `Calls` those of calls."""
+"""Emits the events of a message: `Part` those of text and reasoning, `Calls` those of calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Part:
 
 
 class Calls:
-    """Hands out the events of calls.
+    """Emits the events of calls.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Calls:
         return self._open is not None
 
     def fail(self, text: str, reason: str) -> None:
-        """What was read is no call."""
+        """What was parsed is no call."""
         self.n_failed += 1
         self.emit(CallFailed(self._open.index if self._open else None, text, reason))
         self._open = None

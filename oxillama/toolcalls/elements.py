@@ -66,7 +66,7 @@ def element_rules(values: ValueRules, tool: Tool) -> Node:
 
 
 class ElementParser:
-    """Parses the arguments of one call, which has begun, and hands them out as JSON."""
+    """Parses the arguments of one call, which has begun, and emits them as JSON."""
 
     def __init__(self, calls: Calls) -> None:
         self._source = calls.source

@@ -11,7 +11,7 @@ from oxillama.toolcalls.tags import string
 
 
 def parse_members(calls: Calls, depth: int = 1) -> Parsing[None]:
-    """An object, handed out as JSON. Of a name that comes twice the last value counts."""
+    """An object, emitted as JSON. Of a name that comes twice the last value counts."""
     source, quote = calls.source, calls.grammar.quote
     yield from source.expect(("{",))
     calls.arguments("{")

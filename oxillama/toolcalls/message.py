@@ -19,7 +19,7 @@ from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.turns import Turns
 
 MOST_FAILED = 32
-"""Calls of a message that may fail; behind them, all is text. Each may have the rest of it read again."""
+"""Calls of a message that may fail; behind them, all is text. Each may have the rest of it parsed again."""
 
 
 class MessageParser:
@@ -149,7 +149,7 @@ class MessageParser:
             yield from self._failed(opened, str(error))
 
     def _failed(self, opened: str, reason: str) -> Parsing[None]:
-        """What was read of a call that is none, up to what would have closed it, or to the next call."""
+        """What was parsed of a call that is none, up to what would have closed it, or to the next call."""
         text, opens = self._source.kept(), self.grammar.opens
         start, stops = len(text), tuple[str, ...]()
         close = self.grammar.closing(opened) or pattern(self.grammar.calls[0]).ends[-1]

@@ -24,7 +24,7 @@ _BARE = rf'{SPACE}*\{{{SPACE}*"({_KEYS})"'
 MOST_FRAMING = 4
 """Texts that mean nothing, before and behind calls that must come."""
 _MORE = rf"{SPACE}*[;,]?{SPACE}*\{{"
-"""What would be read as a further call, behind one without a closing delimiter."""
+"""What would be parsed as a further call, behind one without a closing delimiter."""
 
 
 def message_rules(

@@ -37,7 +37,7 @@ def parse_objects(calls: Calls, surely: bool = True) -> Parsing[None]:
 
 
 class Envelope:
-    """The members of an object that is a call. Arguments behind the name are handed out as they come."""
+    """The members of an object that is a call. Arguments behind the name are emitted as they come."""
 
     def __init__(self, calls: Calls, surely: bool) -> None:
         self.calls = calls

@@ -11,10 +11,9 @@ from oxillama.toolcalls.source import MalformedCall, Parsing, Source
 
 BODIES = ("json", "members", "keywords", "elements", "arguments")
 """Words that stand for the arguments of a call."""
-_WORDS = {
-    **{"name": "(?P<name>.+)", "key": "(?P<key>.*)", "type": "(?P<type>.*)", "string": "(?P<string>.*)"},
-    **{"id": "(?P<id>.*)", "code": "(?P<id>.*)", "number": r"\d+", "kind": "function"},
-}
+WORDS = {word: f"(?P<{word}>.*)" for word in ("key", "type", "string", "id")}
+WORDS |= {"name": "(?P<name>.+)", "code": "(?P<id>.*)", "number": r"\d+", "kind": "function"}
+"""What other words stand for, as regular expressions."""
 _PARTS = re.compile(r"\$[a-z]+|~|[^$~]*>(?=[\w.:]+\$)|[^$~]+")
 _TEXTS = re.compile(r"<[^<>]*>?|[^<>]+")
 _PLAIN = re.compile(r"[\w.:]+")
@@ -78,7 +77,7 @@ def pattern(text: str) -> Pattern:
     begin, words, shown, heads = "", "", "", []
     for part in parts[:at]:
         if part[0] == "$":
-            words, shown = words + _WORDS.get(part[1:], "(?!)"), shown + part[1:].upper()
+            words, shown = words + WORDS.get(part[1:], "(?!)"), shown + part[1:].upper()
         elif _PLAIN.fullmatch(part):
             words, shown = words + re.escape(part), shown + part
         elif part != "~" and not (words or begin):

@@ -40,7 +40,7 @@ def is_name(text: str) -> bool:
 
 def parse_python(calls: Calls, close: str) -> Parsing[None]:
     """A list of calls in Python or, where it begins with an object, in JSON, up to the closing text."""
-    text, _ = yield from python_text(calls.source, close)
+    text = yield from python_text(calls.source, close)
     code = ESCAPE.sub(escape, text.strip())
     try:
         tree = ast.parse(code, mode="eval").body
@@ -65,7 +65,7 @@ def escape(found: re.Match[str]) -> str:
     return char if char == "/" else found[0] if char in ESCAPED else f"\\{found[0]}"
 
 
-def python_text(source: Source, close: str) -> Parsing[tuple[str, str]]:
+def python_text(source: Source, close: str) -> Parsing[str]:
     """The text up to the closing one, which is left; not where it stands in a string."""
     pieces, quote = [], ""
     while True:
@@ -76,7 +76,7 @@ def python_text(source: Source, close: str) -> Parsing[tuple[str, str]]:
             raise MalformedCall(f"expected calls of at most {MOST} characters, got more")
         if stop == close or not stop:
             source.unread(stop)
-            return "".join(pieces), stop
+            return "".join(pieces)
         pieces.append(stop)
         if stop == "\\":
             pieces.append((yield from source.next()))

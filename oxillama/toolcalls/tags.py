@@ -104,7 +104,7 @@ def _told(words: dict[str, str], types: frozenset[str]) -> frozenset[str]:
 
 
 def _text(calls: Calls, stops: tuple[str, ...], types: frozenset[str]) -> Parsing[None]:
-    """A value up to one of ``stops``. What can only be a string is handed out as it comes."""
+    """A value up to one of ``stops``. What can only be a string is emitted as it comes."""
     if types == STRING:
         yield from string(calls, stops)
         return

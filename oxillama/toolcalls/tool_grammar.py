@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from oxillama.config import checks
-from oxillama.toolcalls.patterns import BODIES, pattern
+from oxillama.toolcalls.patterns import BODIES, WORDS, pattern
 
 OBJECT = '{"name":~"$name",~"arguments":~$json}'
 FUNCTION, PARAMETER = "<function=$name>\n$arguments</function>", "<parameter=$key>\n$value\n</parameter>\n"
@@ -136,8 +136,11 @@ class ToolCallGrammar:
 
     def _check(self) -> None:
         """Raises ConfigError for what is no pattern, and where a text that patterns need is missing."""
+        words = (*WORDS, *BODIES, "value")
         for text in (*self.calls, *self.also, *filter(None, (self.argument,))):
             made, wanted = pattern(text), ("value",) if text == self.argument else BODIES
+            if "".join(made.parts) != text or any(p[0] == "$" and p[1:] not in words for p in made.parts):
+                raise checks.refuse("calls", f"no words but ${', $'.join(words)} in each pattern", text)
             if made.body not in wanted and not (text in self.also and made.body == "value"):
                 raise checks.refuse("calls", f"one of ${', $'.join(wanted)} in each pattern", text)
             for body, key in _NEEDS.items():
@@ -145,8 +148,9 @@ class ToolCallGrammar:
                     raise checks.refuse(key, f"a text, for the calls have ${body}", "")
         if self.calls and not (self.opens or self.headers):
             raise checks.refuse("opens", "a text that a call begins with", self.opens)
-        if self.headers and not (self.turns and self.answers and self.next):
-            raise checks.refuse("headers", "none without turns, answers and next", self.headers)
+        if self.headers and not (self.turns and self.answers and self.turns[0] in self.next):
+            wanted = "none without turns, answers, and what begins a turn in next"
+            raise checks.refuse("headers", wanted, self.headers)
 
     @property
     def has_calls(self) -> bool:

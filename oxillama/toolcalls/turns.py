@@ -119,7 +119,7 @@ class Turns:
 
     Parameters
     ----------
-    calls : who hands out calls.
+    calls : emits the events of calls.
     text : the answer.
     in_reasoning : whether the first message has begun as reasoning.
     """

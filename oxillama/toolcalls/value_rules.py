@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,17 +119,12 @@ class ValueRules:
 
     def mark(self, text: str) -> Node:
         """A delimiter: its text, or the special tokens that are spelled so."""
-        items: list[Node] = []
-        plain = ""
-        while text:
-            found = max((t for t in self._special if text.startswith(t)), key=len, default="")
-            if not found:
-                plain, text = plain + text[0], text[1:]
-                continue
-            items += [Text(plain)] if plain else []
-            items.append(Alt((Text(found), Tokens((self._special[found],)))))
-            plain, text = "", text[len(found) :]
-        items += [Text(plain)] if plain else []
+        texts = sorted(map(re.escape, self._special), key=len, reverse=True)
+        pieces = re.split(f"({'|'.join(texts)})", text) if texts else [text]
+        items = [
+            Alt((Text(one), Tokens((self._special[one],)))) if one in self._special else Text(one)
+            for one in filter(None, pieces)
+        ]
         return items[0] if len(items) == 1 else Seq(tuple(items))
 
     def written(self, parts: Sequence[str], words: Mapping[str, Node | str]) -> Node:
