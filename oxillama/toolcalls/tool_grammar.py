@@ -149,8 +149,8 @@ class ToolCallGrammar:
         if self.calls and not (self.opens or self.headers):
             raise checks.refuse("opens", "a text that a call begins with", self.opens)
         if self.headers and not (self.turns and self.answers and self.turns[0] in self.next):
-            wanted = "none without turns, answers, and what begins a turn in next"
-            raise checks.refuse("headers", wanted, self.headers)
+            lacking = "none without turns, answers, and what begins a turn in next"
+            raise checks.refuse("headers", lacking, self.headers)
 
     @property
     def has_calls(self) -> bool:
