@@ -194,6 +194,12 @@ def test_harmony() -> None:
     assert (found.reasoning, found.text) == ("So", "Yes.")
 
 
+def test_text_behind_the_end_of_a_message_is_an_answer() -> None:
+    found = parsed("harmony", "<|channel|>analysis<|message|>So.<|end|>Yes.<|end|><|call|> More.")
+    assert (found.reasoning, found.text, found.failed) == ("So.", "Yes.More.", [])
+    assert parsed("muse", " to=self<|message|>So.<|eom|>Yes.<|eot|>").text == "Yes."
+
+
 def test_harmony_goes_on_behind_a_call_that_failed() -> None:
     call = "<|channel|>commentary to=functions.ping<|message|>{1}"
     found = parsed("harmony", f"{call}<|start|>assistant<|channel|>final<|message|>Done.")

@@ -140,6 +140,21 @@ def test_an_open_string_does_not_swallow_the_next_call(broken: str) -> None:
     assert (found.failed, found.calls) == ([broken], [("ping", {})])
 
 
+@pytest.mark.parametrize(
+    "name, broken, good",
+    [
+        ("mistral", "[TOOL_CALLS]pi<x>", "[TOOL_CALLS]ping[ARGS]{}"),
+        ("functionary-v3.1", "<function=ping>{]</function>", "<function=ping>{}</function>"),
+        ("functionary-v3.1", "<function=ping>{}", "<function=ping>{}</function>"),
+    ],
+)
+def test_a_call_without_an_outer_delimiter_does_not_swallow_the_next_one(
+    name: str, broken: str, good: str
+) -> None:
+    found = parsed(name, f"{broken}{good}")
+    assert (found.failed, found.calls, found.text) == ([broken], [("ping", {})], "")
+
+
 def test_behind_many_calls_that_fail_all_is_text() -> None:
     """Each may have the rest of the message read again, so their number is limited."""
     broken = '<tool_call>{"'
