@@ -193,7 +193,8 @@ def without_fast_tests(root: Path, mutants: Sequence[Mutant]) -> list[str]:
         [*arguments, "-o", "addopts=", "-q", *files],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     if done.returncode not in (0, NO_TESTS):
@@ -244,7 +245,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutants = read_list(root / "tools" / "mutants", options.names)
         for mutant in mutants:
             mutant.check(root)
-            if options.list:
+            if options.list and not options.fast:
                 note = f"equivalent: {mutant.equivalent}" if mutant.equivalent else " ".join(mutant.tests)
                 print(f"{mutant.name}  ({mutant.file})  {note}")
         chosen = [mutant for mutant in mutants if not mutant.equivalent]
