@@ -24,6 +24,7 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from tests.cache.test_prefix import KEY, Shape, pool_of
 from tests.support.paths import SHARED
 from tests.support.serving import Serving, check_as_alone, n_vocab_of
+from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import RECURRENT
 
@@ -236,8 +237,7 @@ def test_what_two_have_run_is_held_once() -> None:
 # --- with an engine -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page_size", [8, 32])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(("name", "page_size"), pairs(RECURRENT, [8, 32]))
 def test_a_common_beginning_is_run_once(name: str, page_size: int) -> None:
     serving = Serving(name, page_size=page_size, chunk=40, spacing=32)
     n_vocab = n_vocab_of(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ from oxillama.formats import KV_TYPES
 from oxillama.models.page_groups import PageGroup, Reach
 from tests.cache.test_prefix import KEY, Shape
 from tests.support.serving import Serving, check_as_alone, decoder, n_vocab_of
+from tests.support.spread import few
 from tests.support.tiny_models import tokens_of
 
 WINDOWED = ["gemma3", "gpt-oss", "cohere2", "llama-windows", "lfm2-windows"]
@@ -110,8 +113,9 @@ def test_a_group_with_a_window_needs_no_more_than_it_sees() -> None:
 # --- sequences ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize(
+    ("name", "page_size"), few(product(WINDOWED, [1, 4, 16]), [(name, 4) for name in WINDOWED])
+)
 def test_a_text_takes_what_its_windows_see(name: str, page_size: int) -> None:
     """And has the bits of a sequence that gives nothing back, while others overwrite what it gave."""
     serving = Serving(name, page_size=page_size, chunk=8, cached_pages=0, cached_states=0)
