@@ -1,16 +1,16 @@
-"""What of a model stays in memory: `OffloadPolicy`, a name for three fields of `EngineConfig`."""
+"""What of a model stays in memory: `OffloadPolicy`, a name for two fields of `EngineConfig`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from oxillama.config import checks
 
 
 @dataclass(frozen=True)
 class OffloadPolicy:
-    """How much of a model is in memory at a time; for `EngineConfig.with_offload`.
+    """How much of a model is in memory at a time; for `EngineConfig`, as ``offload_policy``.
 
     Attributes
     ----------
@@ -32,6 +32,11 @@ class OffloadPolicy:
         if self.budget is not None:
             object.__setattr__(self, "budget", checks.integer("budget", self.budget, 1))
         object.__setattr__(self, "pinned", checks.texts("pinned", self.pinned, empty=False))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of `EngineConfig` that say the same."""
+        return {"offload_budget": self.budget, "offload_pinned": self.pinned}
 
     @classmethod
     def Budget(cls, n_bytes: int) -> OffloadPolicy:
