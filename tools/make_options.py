@@ -37,7 +37,7 @@ SECTIONS = (
 REQUESTS = (GenerationOptions, SamplerConfig)
 """The classes whose options the body of a request can set."""
 
-FIELDS = '''"""The options as keyword arguments, for editors and type checkers. Made by tools/make_options.py."""
+FIELDS = '''"""The options as keyword arguments, for type checkers; made by tools/make_options.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options as keyword arguments, for editors and type checkers. Made by tools/make_options.py."""
+"""The options as keyword arguments, for type checkers; made by tools/make_options.py."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ class GenerationOptions(Options):
         help="the same, and so many of the likeliest tokens of either distribution")
     keep_logits: bool = option(False, cli=False, server=False,
         help="keeps the logits that each token was chosen from")
-    adapters: Adapters = option(None, check=adapter_specs, server=False, names="lora",
+    adapters: Adapters = option(None, check=adapter_specs, argument="FILE[=SCALE]", is_list=True,
+        server=False, names="lora",
         help="LoRA adapters: a path or a `LoadedLora`, alone or in a pair with its scale, a list of these, "
              "or a mapping of them to scales; () for none. None takes those of the engine")
     speculate: AnyPath | None = option(None, choices=("lookup", "self", "auto", "off"),

@@ -200,7 +200,7 @@ class Documentation:
         text, _, raises = inspect.cleandoc(self.written).partition("Raises\n------\n")
         lines = [text.strip(), "", "Attributes", "----------"]
         for name, each in declared(owner).items():
-            lines += [f"{name} : {each.type}", *textwrap.wrap(f"{each.text}.", 106, **INDENT)]
+            lines += [f"{name} : {each.type}", *textwrap.wrap(each.text, 106, **INDENT)]
         return "\n".join([*lines, "", "Raises", "------", raises.strip()] if raises else lines)
 
 
