@@ -20,9 +20,10 @@ from typing import Any, TypeAlias, TypeVar
 from oxillama.config import checks
 
 AnyPath: TypeAlias = str | os.PathLike[str]
+"""A path, as users give it."""
 
 T = TypeVar("T")
-O = TypeVar("O", bound="Options")  # noqa: E741
+Self = TypeVar("Self", bound="Options")
 
 NUMBERS = {"int": checks.integer, "float": checks.number}
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
@@ -36,7 +37,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 ARGUMENTS = {"int": "N", "float": "X", "str": "TEXT", "AnyPath": "FILE"}
 ARGUMENTS |= {"tuple[str, ...]": "TEXT", "tuple[int, ...]": "N"}
-
+"""What stands for a value on the command line, by the type of the field."""
 
 STARTS = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
 ENDS = {math.inf: "inf)", checks.INT_MAX: "inf)", checks.BELOW_ONE: "1)", checks.MAX_SEED: "2^64)"}
@@ -174,14 +175,14 @@ class Options:
     def _check_together(self) -> None:
         """Raises ConfigError for values that cannot be combined. Runs once for an object."""
 
-    def _with(self: O, given: Mapping[str, Any]) -> O:
+    def _with(self: Self, given: Mapping[str, Any]) -> Self:
         """A copy with other values, of which only these are checked, and all together. Raises ConfigError."""
         known = declared(type(self))
         made = self._changed(**{name: known[name].checked(value) for name, value in given.items()})
         made._check_together()
         return made
 
-    def _changed(self: O, **values: Any) -> O:
+    def _changed(self: Self, **values: Any) -> Self:
         """A copy with other values that have been checked."""
         made = object.__new__(type(self))
         vars(made).update(vars(self), **values)

@@ -16,6 +16,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that only this machine reaches."""
 
 DAY = 86400.0
+"""Seconds."""
 
 
 def _text(expected: str) -> Callable[[str, Any], str]:

@@ -83,11 +83,6 @@ def speculation(name: str, value: Any) -> str:
     return str(value)
 
 
-def response_format(name: str, value: Any) -> dict[str, Any]:
-    """OpenAI's object: the field of a constraint, or none for text."""
-    return constraint_of(value)
-
-
 STRUCTURED = {
     "json": "json_schema",
     "regex": "regex",
@@ -141,7 +136,7 @@ CONVERTED: dict[str, Callable[[str, Any], Any]] = {
 """What makes the values of options that are not JSON's own."""
 
 SEVERAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
-    "response_format": response_format,
+    "response_format": lambda name, value: constraint_of(value),
     "structured_outputs": structured_outputs,
     "guided_json_object": json_object,
     "cache_prompt": own_salt,
@@ -249,15 +244,12 @@ def made_of(name: str, value: Any) -> dict[str, Any]:
 
 def rules_text(rest: Mapping[str, Any]) -> bool:
     """Whether the fields of a body have a grammar rule the text from its first token."""
-    for name, value in rest.items():
-        if value is None:
-            continue
-        if name in SEVERAL:
-            if any(field in RULES for field in SEVERAL[name](name, value)):
-                return True
-        elif OPTIONS.get(name) in RULES:
-            return True
-    return False
+    return any(
+        field in RULES
+        for name, value in rest.items()
+        if value is not None
+        for field in (SEVERAL[name](name, value) if name in SEVERAL else (OPTIONS.get(name),))
+    )
 
 
 RULES = frozenset(CONSTRAINTS) - {"structural_tag"}
