@@ -8,7 +8,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -335,7 +334,7 @@ def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any)
         return options.sampler
     if options.sampler.constraint is not None:
         raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
-    return replace(options.sampler, grammar=grammar)
+    return options.sampler._changed(grammar=grammar)
 
 
 class Gauges:
