@@ -28,7 +28,7 @@ from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Step, Workspace, merge_widths
+from oxillama.models.workspace import Step, Workspace
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear, Pass
@@ -115,11 +115,7 @@ class Decoder:
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""
-        d = self.spec.n_embd
-        own = {"x": d, "h": d, "h2": d, "y": d, **self.carried}
-        own |= self.inputs.widths() if self.inputs else {}
-        own |= self.streams.widths() if self.streams else {}
-        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
+        return Workspace(self.linears())
 
     @functools.cached_property
     def carried(self) -> dict[str, int]:
@@ -341,10 +337,6 @@ class InputEmbedding:
 
     def linears(self) -> list[Linear]:
         return [self.of_layers.projection] if self.of_layers else []
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return self.of_layers.widths() if self.of_layers else {}
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input embeddings of the batch's tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,18 @@ MAX_GROUPS = 512  # most matrices of one call
 
 
 class Workspace:
-    """Buffers of a forward pass, kept between passes; they grow with the largest batch.
+    """Buffers of a forward pass, kept between passes.
+
+    A buffer is made when it is first used, for the largest batch so far, and again when it has to be wider:
+    what is passed on in a buffer has the same width wherever it is written and read.
 
     Parameters
     ----------
-    widths : floats per row of each buffer, by name.
     linears : all linear layers of the model, for the size of their scratch memory.
     """
 
-    def __init__(self, widths: Mapping[str, int], linears: list[Linear]) -> None:
+    def __init__(self, linears: list[Linear]) -> None:
         self.linears = linears
-        self.widths = widths
         self.n_rows = 0
         self.linear_bytes = 0
         self.scratch = aligned_empty(0)
@@ -41,8 +42,7 @@ class Workspace:
         if n_rows > self.n_rows:
             self.n_rows = n_rows
             self._views.clear()
-            for name, width in self.widths.items():
-                self._buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
+            self._buffers.clear()
             self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
         adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.n_rows)
         needed = max(self.linear_bytes + adapter_bytes, attention_bytes)
@@ -69,7 +69,11 @@ class Workspace:
         if found is None:
             if len(self._views) > 256:
                 self._views.clear()
-            found = self._views[key] = self._buffers[name][: n * width].reshape(n, width)
+            buffer = self._buffers.get(name)
+            if buffer is None or len(buffer) < self.n_rows * width:
+                self._views.clear()
+                buffer = self._buffers[name] = aligned_empty(4 * self.n_rows * width).view(np.float32)
+            found = self._views[key] = buffer[: n * width].reshape(n, width)
         return found
 
 
@@ -94,12 +98,3 @@ class Step(Pass):
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None
-
-
-def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:
-    """The largest width of each buffer."""
-    merged: dict[str, int] = {}
-    for part in parts:
-        for name, width in part.items():
-            merged[name] = max(width, merged.get(name, 0))
-    return merged

@@ -13,7 +13,7 @@ from oxillama.models.layers.activations import Activation, load_activation
 from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Experts, Spec
-from oxillama.models.workspace import Step, merge_widths
+from oxillama.models.workspace import Step
 from oxillama.weights.groups import Experts as ExpertMatrices
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.loader import Weights
@@ -70,16 +70,6 @@ class MixtureOfExperts:
         gate = [self.shared_gate] if self.shared_gate else []
         experts = [linear for members in self.experts.members for linear in members]
         return [self.router, *(self.latent or ()), *experts, *shared, *gate]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
-        own["router"] = self.sizes.n_experts
-        if self.latent is not None:
-            own |= dict.fromkeys(("expert_input", "expert_sum"), self.down.rows)
-        if self.router_has_input:
-            own["router_input"] = self.n_embd
-        return merge_widths(own, self.shared.widths() if self.shared else {})
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -241,11 +231,6 @@ class DenseAndExperts:
 
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        d = self.experts.n_embd
-        return merge_widths({"normed": d, "beside": d}, self.dense.widths(), self.experts.widths())
 
     def run(self, x: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for x (n, d), or out + that."""

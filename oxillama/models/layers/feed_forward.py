@@ -40,10 +40,6 @@ class FeedForward:
     def linears(self) -> list[Linear]:
         return [self.first, self.down]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"gate_up": self.first.rows, "fed": self.width}
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads

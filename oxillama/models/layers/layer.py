@@ -20,7 +20,7 @@ from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, Time
 from oxillama.models.layers.ssm import AttentionBesideMamba2, Mamba, Mamba2, PlamoMamba, ShortConv
 from oxillama.models.layers.streams import StreamedLayer
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Step, merge_widths
+from oxillama.models.workspace import Step
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
@@ -34,9 +34,6 @@ class Block(Protocol):
 
     def linears(self) -> list[Linear]:
         """Its linear layers, in the order of their use."""
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer that it uses."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +77,6 @@ class Layer:
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
-
-    def widths(self) -> dict[str, int]:
-        """The buffers of its blocks."""
-        return merge_widths(*(block.widths() for block in self.blocks()))
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""
