@@ -28,8 +28,8 @@ MAX_NESTING = 100  # nested statements and expressions while parsing; a pair of 
 MAX_DEPTH = 100  # of the syntax tree
 
 _NODE_NAMES = """
-Template TemplateData Output For Break Continue If With Macro CallBlock FilterBlock Assign AssignBlock NSRef Name
-Const Tuple List Dict Pair Keyword Call Filter Test CondExpr Compare Operand Getattr Getitem Slice Concat
+Template TemplateData Output For Break Continue If With Macro CallBlock FilterBlock Assign AssignBlock NSRef
+Name Const Tuple List Dict Pair Keyword Call Filter Test CondExpr Compare Operand Getattr Getitem Slice Concat
 Add Sub Mul Div FloorDiv Mod Pow Neg Pos Not And Or
 """
 _NODES = frozenset(getattr(nodes, name) for name in _NODE_NAMES.split())

@@ -107,15 +107,15 @@ class EngineThread:
         """
         self.check_outside()
         self._check_open()
-        call = _Call(lambda: self._landed(job))
+        call = _Call(lambda: self._alone(job))
         self._inbox.put(call)
         self._start()
         return call.result(self)
 
-    def _landed(self, job: Callable[[], T]) -> T:
-        """Runs a job when no pass is under way."""
+    def _alone(self, job: Callable[[], T]) -> T:
+        """Runs a job when no pass is in flight."""
         if self.loop is not None:
-            self.loop.land()
+            self.loop.complete_all()
         return job()
 
     def check_outside(self) -> None:
@@ -203,7 +203,8 @@ class EngineThread:
         while self._is_forking:
             time.sleep(FORK_POLL)
         with self._stepping:
-            self._run_commands()
+            if not self._inbox.empty():
+                self._run_commands()
             is_idle = self.loop is None or not self.loop.step()
         if is_idle and (not self._is_ending or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()
@@ -237,7 +238,7 @@ class EngineThread:
     def _cancel_all(self) -> None:
         self._is_ending = True
         if self.loop is not None:
-            self.loop.land()
+            self.loop.complete_all()
             self.loop.end_all("cancelled", self._refusal)
 
     def _give_up_pass(self) -> None:
@@ -279,7 +280,7 @@ class EngineThread:
         if self.loop is not None:
             for request in coming:
                 request.finish("error", in_parent())
-                request.tell()
+                request.publish_end()
             self.loop.end_all("error", in_parent)
 
 

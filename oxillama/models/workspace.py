@@ -14,37 +14,76 @@ from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.low_rank import AdaptedRows
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
-MAX_GROUPS = 512  # most matrices of one call
+MAX_GROUPS = 512  # matrices of one call
+MAX_VIEWS = 256
+
+
+class Views(dict[tuple[str, int, int], np.ndarray]):
+    """By name, rows and width: float32 (rows, width), the beginning of a buffer. There are several at every
+    layer, so they are kept.
+
+    A buffer is made when it is first used, for all reserved rows, and again when it has to be wider: what is
+    passed on in a buffer has the same width wherever it is written and read.
+
+    Attributes
+    ----------
+    buffers : float32 (floats,), by name.
+    n_rows : reserved rows; no view may have more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: dict[str, np.ndarray] = {}
+        self.n_rows = 0
+
+    def __missing__(self, key: tuple[str, int, int]) -> np.ndarray:
+        name, n, width = key
+        if len(self) > MAX_VIEWS:
+            self.clear()
+        buffer = self.buffers.get(name)
+        if buffer is None or len(buffer) < self.n_rows * width:
+            self.clear()
+            buffer = self.buffers[name] = aligned_empty(4 * self.n_rows * width).view(np.float32)
+        found = self[key] = buffer[: n * width].reshape(n, width)
+        return found
+
+    def reserve(self, n_rows: int) -> None:
+        """Gives the buffers up, and makes those that are used from now on for ``n_rows`` rows."""
+        self.clear()
+        self.buffers.clear()
+        self.n_rows = n_rows
+
+    def like(self, name: str, x: np.ndarray) -> np.ndarray:
+        """float32, of the shape of x (rows, width)."""
+        n, width = x.shape
+        return self[name, n, width]
 
 
 class Workspace:
-    """Buffers of a forward pass, kept between passes.
-
-    A buffer is made when it is first used, for the largest batch so far, and again when it has to be wider:
-    what is passed on in a buffer has the same width wherever it is written and read.
+    """Buffers of a forward pass, kept between passes; they grow with the largest batch.
 
     Parameters
     ----------
     linears : all linear layers of the model, for the size of their scratch memory.
+
+    Attributes
+    ----------
+    rows : views of the buffers; a view must not have more than the reserved rows.
     """
 
     def __init__(self, linears: list[Linear]) -> None:
         self.linears = linears
-        self.n_rows = 0
         self.linear_bytes = 0
         self.scratch = aligned_empty(0)
-        self._buffers: dict[str, np.ndarray] = {}
-        self._views: dict[tuple[str, int, int], np.ndarray] = {}
+        self.rows = Views()
 
     def reserve(self, n_rows: int, attention_bytes: int, adapted: AdaptedRows | None = None) -> None:
         """Makes room for ``n_rows`` rows, for the attention's scratch, and for the adapters'."""
         n_rows = max(n_rows, MIN_ROWS)
-        if n_rows > self.n_rows:
-            self.n_rows = n_rows
-            self._views.clear()
-            self._buffers.clear()
+        if n_rows > self.rows.n_rows:
+            self.rows.reserve(n_rows)
             self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
-        adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.n_rows)
+        adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.rows.n_rows)
         needed = max(self.linear_bytes + adapter_bytes, attention_bytes)
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
@@ -56,25 +95,11 @@ class Workspace:
         """
         first = start = end = 0
         for i, count in enumerate(counts):
-            if end + count - start > self.n_rows or i - first == min(most, MAX_GROUPS):
+            if end + count - start > self.rows.n_rows or i - first == min(most, MAX_GROUPS):
                 yield slice(first, i), slice(start, end)
                 first, start = i, end
             end += count
         yield slice(first, len(counts)), slice(start, end)
-
-    def rows(self, name: str, n: int, width: int) -> np.ndarray:
-        """float32 (n, width): a view of a buffer; ``n`` must not exceed the reserved rows."""
-        key = (name, n, width)
-        found = self._views.get(key)  # a few at every layer
-        if found is None:
-            if len(self._views) > 256:
-                self._views.clear()
-            buffer = self._buffers.get(name)
-            if buffer is None or len(buffer) < self.n_rows * width:
-                self._views.clear()
-                buffer = self._buffers[name] = aligned_empty(4 * self.n_rows * width).view(np.float32)
-            found = self._views[key] = buffer[: n * width].reshape(n, width)
-        return found
 
 
 @dataclass(kw_only=True)
@@ -94,7 +119,7 @@ class Step(Pass):
     batch: Batch
     kv: Sequence[Any]
     work: Workspace
-    tables: tuple[np.ndarray, ...]
+    tables: Sequence[np.ndarray]
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None
