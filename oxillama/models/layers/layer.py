@@ -12,8 +12,8 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.delta import GatedDelta, KimiDelta
-from oxillama.models.layers.experts import DenseAndExperts, MixtureOfExperts, load_experts
-from oxillama.models.layers.feed_forward import load_feed_forward
+from oxillama.models.layers.experts import DenseAndExperts, MixtureOfExperts
+from oxillama.models.layers.feed_forward import FeedForward
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.layer_input import LayerInput
 from oxillama.models.layers.norm import Norm, load_norm
@@ -180,8 +180,8 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
     if normed_beside(spec, i):
         return DenseAndExperts(spec, i, weights)
     if spec.layers[i].experts:
-        return load_experts(spec, i, weights)
-    return load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
+        return MixtureOfExperts(spec, i, weights)
+    return FeedForward(spec, i, weights, spec.layers[i].n_ff)
 
 
 def normed_beside(spec: Spec, i: int) -> bool:
