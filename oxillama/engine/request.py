@@ -12,22 +12,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from oxillama.cache.radix import Node
+from oxillama.config import checks
+from oxillama.config.engine import MAX_CONTEXT
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.shared_prompt import SharedPrompt
 from oxillama.engine.stop_strings import StopStrings
+from oxillama.errors import SnapshotIncompatible
 from oxillama.faults import fault
+from oxillama.grammar import GrammarState
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
-from oxillama.sessions.recorder import Recorder
+from oxillama.sampling.state import LogprobArrays, SamplerState
+from oxillama.sessions.recorder import ReceiptState, Recorder
 from oxillama.speculation.jump_forward import JumpForward
-from oxillama.speculation.state import Speculation
+from oxillama.speculation.state import Speculation, SpeculationState
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.toolcalls.parsing import Reading
 
@@ -69,9 +74,9 @@ class End:
 Event = Piece | np.ndarray | End
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a request has come with its text, for a snapshot.
+@dataclass(frozen=True, eq=False)
+class RequestState:
+    """A request for text in the middle of it, for a snapshot: all but its options and its sequence.
 
     Attributes
     ----------
@@ -81,25 +86,28 @@ class Progress:
     unread : text that the reader has not had.
     held : text that may begin a stop string.
     undecoded : bytes of a character that is not whole.
-    logprobs, logits : of each token of the text, if they were asked for.
-    links : of each token of the text, if a receipt was asked for.
+    seconds_left : until its timeout; None without one.
+    grammar : digest of the grammar, "" without one.
+    logprobs : of each token of the text; None if they were not asked for.
+    logits : float32 (tokens, vocab) that the tokens were chosen from; None if they were not asked for.
+    sampler, speculation, receipt : states of what the request has; None for what it has not.
     """
 
-    n_prompt: int
-    n_known: int
-    limit: int
-    n_read: int
+    n_prompt: Annotated[int, (1, MAX_CONTEXT)]
+    n_known: Annotated[int, (0, MAX_CONTEXT)]
+    limit: Annotated[int, (0, MAX_CONTEXT)]
+    n_read: Annotated[int, (0, MAX_CONTEXT)]
     read: str
     unread: str
     held: str
     undecoded: bytes
-    logprobs: list[SampledToken]
-    logits: list[np.ndarray]
-    links: list[bytes]
-
-
-PER_TOKEN = ("logprobs", "logits", "links")
-"""Fields of `Progress` that have a part for each token."""
+    seconds_left: float | None
+    grammar: str
+    logprobs: LogprobArrays | None
+    logits: Annotated[np.ndarray, "<f4", 2] | None
+    sampler: SamplerState
+    speculation: SpeculationState | None
+    receipt: ReceiptState | None
 
 
 class Request:
@@ -244,7 +252,7 @@ class TextRequest(Request):
     jump : finds the tokens that must follow a sampled one; None if each token is sampled.
     recorder : makes its receipt; None without one.
     reading : how its reader takes the text apart; None for a text that is left as it is.
-    had : what its reader had before it went on from a snapshot.
+    restored : what its reader had before the snapshot from which it goes on.
     """
 
     output = Output.LAST_LOGITS
@@ -289,7 +297,7 @@ class TextRequest(Request):
         )
         self._piece = Piece()  # not handed over yet
         self._handed: list[Piece] = []  # all that was handed over, read or not
-        self.had = Piece()
+        self.restored = Piece()
 
     @property
     def name(self) -> str:
@@ -356,11 +364,18 @@ class TextRequest(Request):
         self.put(self._piece)
         self._piece = Piece()
 
-    def progress(self) -> Progress:
-        """How far it has come; for the engine thread."""
+    @property
+    def grammar_digest(self) -> str:
+        """Of its grammar, in hexadecimal digits; "" without one."""
+        constraint = self.sampler.constraint
+        return constraint.grammar.digest.hex() if isinstance(constraint, GrammarState) else ""
+
+    def state(self, now: float) -> RequestState:
+        """What `restore` takes, in another process too; for the engine thread."""
         n = min(self.n_read, len(self._handed))
-        read, unread = joined([self.had, *self._handed[:n]]), joined([*self._handed[n:], self._piece])
-        return Progress(
+        read, unread = joined([self.restored, *self._handed[:n]]), joined([*self._handed[n:], self._piece])
+        logits = read.logits + unread.logits
+        return RequestState(
             n_prompt=len(self.prompt),
             n_known=self.n_cached,
             limit=self._limit,
@@ -369,30 +384,60 @@ class TextRequest(Request):
             unread=unread.text,
             held=self._stop.held,
             undecoded=self._decoder.undecoded,
-            logprobs=read.logprobs + unread.logprobs,
-            logits=read.logits + unread.logits,
-            links=read.links + unread.links,
+            seconds_left=None if self.timeout is None else self.deadline - now,
+            grammar=self.grammar_digest,
+            logprobs=(
+                None if self.n_top_logprobs is None else LogprobArrays.of(read.logprobs + unread.logprobs)
+            ),
+            logits=(
+                np.array(logits, np.float32).reshape(len(logits), -1 if logits else 0)
+                if self.options.keep_logits
+                else None
+            ),
+            sampler=SamplerState.of(self.sampler),
+            speculation=None if self.speculation is None else self.speculation.state(),
+            receipt=None if self.recorder is None else self.recorder.state(read.links + unread.links),
         )
 
-    def go_on(self, progress: Progress, generated: list[int]) -> None:
+    def restore(self, state: RequestState, generated: list[int]) -> None:
         """Takes a request that has just been made to where another one was.
 
         Parameters
         ----------
-        generated : tokens of the text. The caller gives the sequence its tokens, and the sampler its state.
+        generated : tokens of the text. The caller gives the sequence its tokens.
 
         Raises
         ------
-        TokenizerError : ``undecoded`` is not the beginning of a character.
+        SnapshotIncompatible : the state is of other options, or of another grammar.
+        ConfigError, SamplingError, ReceiptError, TokenizerError : its parts do not agree with each other.
         """
-        n = progress.n_read
-        logprobs, logits, links = progress.logprobs, progress.logits, progress.links
-        self._decoder.go_on(progress.undecoded)
-        self._stop.held = progress.held
-        self._limit = min(self._limit, progress.limit)
-        self.n_generated, self.n_cached = len(generated), progress.n_known
-        self.had = Piece(progress.read, generated[:n], logprobs[:n], logits[:n], links[:n])
-        self._piece = Piece(progress.unread, generated[n:], logprobs[n:], logits[n:], links[n:])
+        n, k = len(generated), checks.integer("n_read", state.n_read, 0, len(generated))
+        checks.integer("n_known", state.n_known, 0, state.n_prompt)
+        asked = (self.n_top_logprobs is not None, self.options.keep_logits, self.recorder is not None)
+        if asked != tuple(part is not None for part in (state.logprobs, state.logits, state.receipt)):
+            raise SnapshotIncompatible(
+                "request: expected the log-probabilities, logits and receipt that its options ask for"
+            )
+        if self.grammar_digest != state.grammar:
+            raise SnapshotIncompatible("grammar: this version of the library compiles it to another one")
+        if state.logits is not None and len(state.logits) != n:
+            raise checks.refuse("logits", f"those of {n} tokens", state.logits.shape)
+        logits = [] if state.logits is None else list(state.logits)
+        logprobs = [] if state.logprobs is None else state.logprobs.sampled(generated, self._n_vocab)
+        state.sampler.restore(self.sampler, generated)
+        links = (
+            self.recorder.restore(state.receipt, state.sampler.seed, n)
+            if self.recorder is not None and state.receipt is not None
+            else []
+        )
+        if self.speculation is not None and state.speculation is not None:
+            self.speculation.restore(state.speculation)
+        self._decoder.restore(state.undecoded)
+        self._stop.held = state.held
+        self._limit = min(self._limit, state.limit)
+        self.n_generated, self.n_cached = n, state.n_known
+        self.restored = Piece(state.read, generated[:k], logprobs[:k], logits[:k], links[:k])
+        self._piece = Piece(state.unread, generated[k:], logprobs[k:], logits[k:], links[k:])
         self._add("")
 
     def flush(self, error: BaseException | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from blake3 import blake3
@@ -11,11 +12,27 @@ from blake3 import blake3
 from oxillama._version import __version__
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig
-from oxillama.errors import ConfigError
+from oxillama.config.engine import MAX_CONTEXT
+from oxillama.errors import ConfigError, ReceiptError
 from oxillama.gguf.fingerprint import ModelFingerprint
-from oxillama.sessions.chain import START, LogitsChain
-from oxillama.sessions.plain import Plain, canonical_json, plain_sampler
+from oxillama.sessions.chain import LINK_BYTES, START, LogitsChain
+from oxillama.sessions.codec import Plain
+from oxillama.sessions.options import canonical_json, plain_options
 from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, Receipt
+
+
+@dataclass(frozen=True, eq=False)
+class ReceiptState:
+    """The receipt of a text that goes on, for a snapshot.
+
+    Attributes
+    ----------
+    context_size : that the receipt names.
+    links : uint8 (tokens, 32), the link of each token (`LogitsChain`).
+    """
+
+    context_size: Annotated[int, (1, MAX_CONTEXT)]
+    links: Annotated[np.ndarray, "|u1", 2]
 
 
 class Recorder:
@@ -30,18 +47,25 @@ class Recorder:
         self._head = head
         self._chain = LogitsChain()
 
-    @property
-    def context_size(self) -> int:
-        """Of the engine."""
-        return self._head.context_size
+    def state(self, links: Sequence[bytes]) -> ReceiptState:
+        """What `restore` takes, after tokens with these links."""
+        rows = np.frombuffer(b"".join(links), np.uint8).reshape(len(links), LINK_BYTES)
+        return ReceiptState(self._head.context_size, rows)
 
-    def go_on(self, seed: int, context_size: int, links: Sequence[bytes]) -> None:
-        """Goes on with the receipt of a text that began elsewhere, with the links of its tokens so far."""
+    def restore(self, state: ReceiptState, seed: int, n_tokens: int) -> list[bytes]:
+        """Goes on with the receipt of a text that began elsewhere; the links of its tokens so far.
+
+        Raises ReceiptError if there is not one for each token.
+        """
+        if state.links.shape != (n_tokens, LINK_BYTES):
+            raise ReceiptError(f"receipt: links: expected {n_tokens}, got {state.links.shape}")
+        links = [row.tobytes() for row in state.links]
         sampler = {**self._head.sampler, "seed": seed}
         # the text has ended where the smaller of the two contexts is full
-        context_size = min(context_size, self._head.context_size)
+        context_size = min(state.context_size, self._head.context_size)
         self._head = replace(self._head, sampler=sampler, context_size=context_size)
         self._chain.digest = links[-1] if links else START
+        return links
 
     def add(self, row: np.ndarray) -> bytes:
         """Takes the logits of the next token; the link of the chain for it."""
@@ -84,7 +108,7 @@ def receipt_head(
     if config.tokenizer_path is not None:
         raise ConfigError("receipt: cannot be combined with tokenizer_path, whose file it does not name")
     assert options.sampler is not None
-    sampler = plain_sampler(replace(options.sampler, seed=seed))
+    sampler = plain_options(replace(options.sampler, seed=seed))
     applied = () if adapters is None else adapters.applied
     return Receipt(
         library=__version__,
