@@ -43,7 +43,7 @@ class KeptSession:
     """
 
     def __init__(self, engine: InferenceEngine, path: str, kind: str) -> None:
-        from oxillama.sessions.restoring import read
+        from oxillama.sessions.restore import read
 
         if engine.config.prefix_cache_dir is not None:
             raise ConfigError(

@@ -28,11 +28,12 @@ from oxillama.engine.prompts import Prompt
 from oxillama.engine.samples import best_samples, numbers_of_samples
 from oxillama.errors import ConfigError, EngineClosed
 from oxillama.locks import NotCopied
-from oxillama.sessions.plain import Stages
+from oxillama.sessions.capture import Notes
+from oxillama.sessions.options import Stages
 from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.restoring import Loras, Source
-from oxillama.sessions.taking import Snapshotted
-from oxillama.sessions.verification import Verification
+from oxillama.sessions.restore import Loras, Source
+from oxillama.sessions.session import Session
+from oxillama.sessions.verification import Verification, verify
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -176,19 +177,21 @@ class AsyncEngine(NotCopied):
         self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
     ) -> Verification:
         """Checks a receipt, as `InferenceEngine.verify`; in a thread, as `beam_search`."""
-        engine = self._open()
-        return await self._apart(lambda check: engine._verify(receipt, adapters, stages, check))
+        model = self._open().model
+        return await self._apart(lambda check: verify(model, receipt, adapters, stages, check))
 
     async def snapshot(
         self,
-        of: Snapshotted | None = None,
+        of: Generation | Session | None = None,
         *,
         compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
+        notes: Notes = None,
     ) -> bytes:
         """The `snapshot` of a generation, a session, or the engine (None), taken in a thread."""
-        taken = self._open() if of is None else checks.instance("of", of, Snapshotted)
-        return await self._apart(lambda check: taken.snapshot(compress=compress, notes=notes))
+        if not isinstance(of, (Generation, Session, type(None))):
+            raise checks.refuse("of", "a Generation, a Session or None", of)
+        source = self._open() if of is None else of
+        return await self._apart(lambda check: source.snapshot(compress=compress, notes=notes))
 
     async def resume_generation(
         self, snapshot: Source, *, loras: Loras = None, stages: Stages | None = None, **fields: Any

@@ -32,10 +32,19 @@ from oxillama.hub.pretrained import Pretrained
 from oxillama.locks import NotCopied
 from oxillama.models import Spec
 from oxillama.observability.metrics import EngineMetrics
-from oxillama.sessions.plain import Stages
+from oxillama.sessions.capture import Notes
+from oxillama.sessions.options import Stages
 from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.resuming import Resuming
+from oxillama.sessions.restore import (
+    Loras,
+    Source,
+    restore_generation,
+    restore_session,
+    resume,
+    snapshot_of_engine,
+)
 from oxillama.sessions.session import Session
+from oxillama.sessions.snapshot import EngineSnapshot
 from oxillama.sessions.verification import Verification, verify
 from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -47,7 +56,7 @@ if TYPE_CHECKING:
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
 
-class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotCopied):
+class InferenceEngine(ReferenceNames, Chats, Samples, Pretrained, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -369,19 +378,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
 
         And whatever a stage written in Python raises.
         """
-        return self._verify(receipt, adapters, stages)
-
-    def _verify(
-        self,
-        receipt: Receipt | str | bytes,
-        adapters: Adapters,
-        stages: Stages | None,
-        check: Callable[[], object] = lambda: None,
-    ) -> Verification:
-        """`verify`; ``check`` is called before each pass and may raise."""
-        if not isinstance(receipt, Receipt):
-            receipt = Receipt.from_json(receipt)
-        return verify(self.model, receipt, adapters, stages, check)
+        return verify(self.model, receipt, adapters, stages)
 
     def beam_search(
         self,
@@ -506,6 +503,103 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         activated by a prompt.
         """
         return Session(self.model, self.config.sampler, self.model.adapters.adaptation(adapters, None))
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def capture(self, notes: Notes = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
+        return snapshot_of_engine(self.model, self._default_session, notes)
+
+    def snapshot(self, *, compress: bool = False, notes: Notes = None) -> bytes:
+        """The options of the engine, and its own session (`prefill`, `forward_one`), for `resume`.
+
+        Requests and other sessions are not part of it: they have a `snapshot` of their own. Parameters and
+        errors are those of `Session.snapshot`.
+        """
+        return self.capture(notes).serialize(compress=compress)
+
+    def snapshot_to_file(
+        self, path: str | os.PathLike[str], *, compress: bool = False, notes: Notes = None
+    ) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        self.capture(notes).save(path, compress=compress)
+
+    @classmethod
+    def resume(
+        cls,
+        snapshot: Source,
+        model_path: str | os.PathLike[str] | None = None,
+        *,
+        loras: Loras = None,
+        stages: Stages | None = None,
+        progress: Progress | None = None,
+        **config: Unpack[EngineFields],
+    ) -> InferenceEngine:
+        """An engine like the one that a snapshot was taken of, with its session as the engine's own.
+
+        Of a generation's snapshot, an engine like the one it ran in: `resume_generation` goes on with it.
+
+        Parameters
+        ----------
+        model_path : where the model is now; None for where it was.
+        loras : its adapters, or where they are now, if they are not where they were.
+        stages : stages of its samplers that are written in Python, by name (``module.qualname``).
+        config : fields of `EngineConfig`, in place of those of the snapshot.
+
+        Raises
+        ------
+        SnapshotIncompatible : it is damaged, or does not fit; ``stages`` lacks a stage, which is named.
+        ModelFingerprintMismatch : it is of another model. ConfigError : a field would change the bits.
+        ModelFileError, GGUFError, LoadError, TokenizerError : as `InferenceEngine`; or the snapshot's file
+            cannot be read.
+        """
+        engine, session = resume(
+            lambda chosen: cls(chosen, progress=progress), snapshot, model_path, config, loras, stages
+        )
+        engine._default_session = session
+        return engine
+
+    def restore_session(self, snapshot: Source, *, loras: Loras = None) -> Session:
+        """A session that goes on where another one was (`Session.snapshot`).
+
+        Parameters
+        ----------
+        loras : its adapters, or where they are now, if they are not where they were.
+
+        Raises
+        ------
+        SnapshotIncompatible : it is damaged, or does not fit the engine; ModelFingerprintMismatch : it is of
+            another model. Nothing has changed then.
+        ModelFileError, GGUFError, LoadError : its file, or an adapter, cannot be read.
+        KvCacheFullError : there are no pages for it.
+        """
+        return restore_session(self.model, snapshot, loras)
+
+    def resume_generation(
+        self,
+        snapshot: Source,
+        *,
+        loras: Loras = None,
+        stages: Stages | None = None,
+        callback: Callable[[str], object] | None = None,
+        **fields: Any,
+    ) -> Generation:
+        """A generation that goes on where another one was (`Generation.snapshot`), with the same tokens.
+
+        It has the text that was read of the other one, and yields the rest.
+
+        Parameters
+        ----------
+        loras, stages : as in `resume`.
+        callback : as in `stream`.
+        fields : of `GenerationOptions` that decide no token: priority, timeout, window, speculate.
+
+        Raises
+        ------
+        SnapshotIncompatible, ModelFileError, GGUFError, LoadError, KvCacheFullError : as `restore_session`.
+        ConfigError : a field decides tokens. QueueFull : as `stream`.
+        """
+        return restore_generation(self.model, snapshot, fields, loras, stages, callback)
 
     # --- adapters -----------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.sessions.plain import Stages
+from oxillama.sessions.capture import Notes, snapshot_of_request
 from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.restoring import Loras, page_data, put, restored_request
 from oxillama.sessions.snapshot import EngineSnapshot
-from oxillama.sessions.taking import Snapshotted, snapshot_of_request
-from oxillama.speculation.state import Speculation, SpeculationStats
+from oxillama.speculation.state import SpeculationStats
 from oxillama.toolcalls.conversation import Message, answer_message
 from oxillama.toolcalls.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.toolcalls.events import Event as MessageEvent
@@ -92,7 +90,7 @@ class Completion:
         return self.text
 
 
-class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
+class Generation(Handle, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
     The attributes cover what has been read; the engine is ahead of its reader by at most
@@ -140,6 +138,8 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         self._text_request = request
         self._callback = callback
         self._is_stopped = False  # by the callback: what was run ahead is dropped
+        self._take(request.restored)  # read before the snapshot from which it goes on
+        self._parts.clear()
 
     # --- what came of it ----------------------------------------------------------------------------
 
@@ -205,46 +205,23 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of, for `InferenceEngine.resume_generation`.
-
-        Text that was not read yet is part of it, and the one that goes on yields it first.
-        """
+    def capture(self, notes: Notes = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
         return snapshot_of_request(self._model, self._text_request, notes)
 
-    @classmethod
-    def resumed(
-        cls,
-        model: LoadedModel,
-        taken: EngineSnapshot,
-        stages: Stages | None,
-        loras: Loras,
-        callback: Callable[[str], object] | None,
-        fields: Mapping[str, Any],
-        speculation: Speculation | None = None,
-    ) -> Generation:
-        """See `InferenceEngine.resume_generation`; ``speculation`` replaces what its options ask for."""
-        request = restored_request(model, taken, stages, loras, fields, speculation)
-        data, had = page_data(model, taken.kv, taken.state, taken.n_cached), request.had
-        found = cls(model, request, callback)
-        found._part(had.text)
-        found._parts.clear()
-        found.tokens = list(had.tokens)
-        found.logprobs = None if found.logprobs is None else list(had.logprobs)
-        found.logits = None if found.logits is None else list(had.logits)
-        found._links = list(had.links)
+    def snapshot(self, *, compress: bool = False, notes: Notes = None) -> bytes:
+        """Where it is now, for `InferenceEngine.resume_generation` in any process; it goes on itself, too.
 
-        def begin() -> None:
-            model.loop.check_room(0, 1)
-            put(request.sequence, taken, data)
-            try:
-                model.loop.add(request)
-            except BaseException:
-                request.sequence.release()
-                raise
+        Text that was not read yet is part of it, and the one that goes on yields it first. Parameters and
+        errors are those of `Session.snapshot`; ConfigError also if it has ended.
+        """
+        return self.capture(notes).serialize(compress=compress)
 
-        model.call(begin)
-        return found
+    def snapshot_to_file(
+        self, path: str | os.PathLike[str], *, compress: bool = False, notes: Notes = None
+    ) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        self.capture(notes).save(path, compress=compress)
 
     # --- reading ------------------------------------------------------------------------------------
 

@@ -20,9 +20,8 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.server.errors import ApiError, invalid
-from oxillama.sessions.restoring import read
+from oxillama.sessions.restore import read
 from oxillama.sessions.session import Session
-from oxillama.sessions.taking import write
 
 T = TypeVar("T")
 
@@ -70,8 +69,8 @@ class Slot:
         began = time.perf_counter()
         if self.session is None or not len(self.session):
             raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
-        taken = self.session._taken({"command": "slot"})
-        write(path, taken.pieces(False))
+        taken = self.session.capture({"command": "slot"})
+        taken.save(path)
         return {
             "n_saved": taken.n_cached,
             "n_written": path.stat().st_size,

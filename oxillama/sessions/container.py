@@ -1,7 +1,7 @@
 """The container of snapshots: named sections with checksums, the first of which says what is inside.
 
     8 bytes    "OXISNAP1", or "OXISPEC1" of two engines, one of which drafts
-    u32        version, 1
+    u32        version, 2
     u32        sections that follow
     section    u8 length of the name, name (ASCII)
                u8 codec: 0 as it is, 1 zlib
@@ -17,18 +17,24 @@ another snapshot.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from blake3 import blake3
 
-from oxillama.errors import ModelFileError, SnapshotIncompatible
+from oxillama.atomic_file import replaced_file
+from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError, SnapshotIncompatible
+from oxillama.sessions.codec import parse_json
 
-MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 1
+MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 2
 START = struct.Struct("<8sII")
 SIZES = struct.Struct("<BQQ")
 DIGEST = 32
@@ -109,7 +115,7 @@ def pieces(
     """
     sections = [_stored(name, data, compress) for name, data in contents.items()]
     facts = {**header, "sections": [section.facts for section in sections]}
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+    text = json_bytes(facts)
     yield START.pack(magic, VERSION, 1 + len(sections))
     for section in (Section(HEADER, AS_IT_IS, len(text), text), *sections):
         yield section.frame + section.digest
@@ -123,6 +129,13 @@ def _stored(name: str, data: Buffer, compress: bool) -> Section:
     return Section(name, AS_IT_IS, len(data), data)
 
 
+def write(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
+    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
+    with replaced_file(Path(path)) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
 @dataclass(frozen=True)
 class Container:
     """A snapshot whose bytes are those that were written.
@@ -131,10 +144,12 @@ class Container:
     ----------
     header : its facts.
     sections : all others, by name.
+    read : names of those that were read.
     """
 
     header: dict[str, Any]
     sections: dict[str, Section]
+    read: set[str] = field(default_factory=set)
 
     @classmethod
     def parse(cls, data: Buffer | bytearray, magic: bytes = MAGIC) -> Container:
@@ -161,7 +176,54 @@ class Container:
         """The bytes of a section. Raises SnapshotIncompatible if it is missing, or has more than ``most``."""
         if name not in self.sections:
             raise SnapshotIncompatible(f"{name}: expected this section, got none")
+        self.read.add(name)
         return self.sections[name].data(most)
+
+    def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The array of a section, read-only. Raises SnapshotIncompatible if the section has not its size."""
+        size = np.dtype(dtype).itemsize * math.prod(shape)
+        data = self.bytes(name, size)
+        if len(data) != size:
+            raise SnapshotIncompatible(f"{name}: expected {size} bytes, got {len(data)}")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def check_all_read(self) -> None:
+        """Raises SnapshotIncompatible if there are sections that were not read."""
+        for name in sorted(self.sections.keys() - self.read):
+            raise SnapshotIncompatible(f"expected sections that are known, got {name!r}")
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """The JSON text of a section. Raises ConfigError for what JSON cannot hold."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"snapshot: expected values that JSON can hold: {error}") from error
+    if len(text) > MOST_HEADER:
+        raise ConfigError(f"snapshot: expected at most {MOST_HEADER} bytes of JSON, got {len(text)}")
+    return text
+
+
+def array_bytes(values: np.ndarray) -> Buffer:
+    """The bytes of the section of an array."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns errors of the values in a snapshot into SnapshotIncompatible."""
+    try:
+        yield
+    except SnapshotIncompatible:
+        raise
+    except OxiLlamaError as error:
+        raise SnapshotIncompatible(str(error)) from error
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a snapshot's file. Raises ModelFileError if it cannot be read."""
+    with _readable(path) as file:
+        return file.read()
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -172,9 +234,16 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     ModelFileError : it cannot be read.
     SnapshotIncompatible : it is no snapshot, or its header is damaged.
     """
+    with _readable(path) as file:
+        return _read_header(file)
+
+
+@contextmanager
+def _readable(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file of a snapshot. Raises ModelFileError if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return _read_header(file)
+            yield file
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -256,12 +325,8 @@ def _is_facts(value: Any) -> bool:
 
 def _object(name: str, data: Buffer) -> dict[str, Any]:
     """The JSON object of a section."""
-
-    def no_number(text: str) -> float:
-        raise ValueError(f"{text} is no number")
-
     try:
-        found = json.loads(bytes(data), parse_constant=no_number)
+        found = parse_json(bytes(data))
     except (ValueError, RecursionError) as error:
         raise SnapshotIncompatible(f"{name}: expected JSON: {error}") from error
     if not isinstance(found, dict):
