@@ -93,7 +93,7 @@ import builtins, errno, io, os, resource, signal, sys, tempfile
 from pathlib import Path
 from oxillama import EngineSnapshot, ModelFileError
 from oxillama import atomic_file
-from oxillama.sessions.taking import write
+from oxillama.sessions.container import write
 
 path, kind = Path(sys.argv[1]), sys.argv[2]
 old, new = (EngineSnapshot.deserialize(Path(name).read_bytes()) for name in sys.argv[3:5])
@@ -190,7 +190,7 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from oxillama import EngineSnapshot, ModelFileError
-from oxillama.sessions.taking import write
+from oxillama.sessions.container import write
 snapshot = EngineSnapshot.deserialize(Path(sys.argv[1]).read_bytes())
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = len(snapshot.serialize())

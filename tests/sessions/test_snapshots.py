@@ -37,7 +37,7 @@ from oxillama.engine import loading
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.formats import KV_TYPES
-from oxillama.sessions.plain import plain_engine, stage_names
+from oxillama.sessions.options import plain_options, stage_names
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
@@ -82,7 +82,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
         {"begin": "<a>", "content": {"type": "regex", "pattern": "(was|is){9}"}, "end": "</a>"}],
         "at_least_one": True}}},
 }  # fmt: skip
-STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"])).values(), halved)
+STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"]).order).values(), halved)
 
 
 @functools.cache
@@ -454,7 +454,7 @@ def test_drafts_go_on(tmp_path: Path) -> None:
     assert taken.request is not None and taken.request.speculation is not None
     resumed = fresh.resume_generation(taken, window=1)
     again = EngineSnapshot.deserialize(resumed.snapshot()).request
-    assert taken.request.speculation["random"] is not None and again is not None
+    assert taken.request.speculation.random is not None and again is not None
     assert len(resumed.result().tokens) <= 60
 
 
@@ -505,7 +505,7 @@ def test_an_engine_goes_on_with_its_options_and_its_own_session(tmp_path: Path) 
     moved = tmp_path / "moved.gguf"
     moved.write_bytes(demo.STORY.read_bytes())
     again = InferenceEngine.resume_from_file(tmp_path / "a.snapshot", moved, num_threads=1)
-    assert plain_engine(replace(again.config, num_threads=2, model_path=demo.STORY)) == plain_engine(
+    assert plain_options(replace(again.config, num_threads=2, model_path=demo.STORY)) == plain_options(
         engine.config
     )
     assert again.kv_cache_seq_len == len(tokens) - 1
@@ -666,16 +666,21 @@ def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
             assert engine.verify(found.receipt, adapters=demo.PIRATE)
         assert here.resume_generation(data).result().receipt == expected
         assert found.receipt.seed == going.seed and len(found.receipt.tokens) == 30
-        changed = replace(EngineSnapshot.deserialize(data))
-        assert changed.request is not None and changed.request.links
-        wrong = replace(changed.request, links=[bytes(32), *changed.request.links[1:]])
+        changed = EngineSnapshot.deserialize(data)
+        assert changed.request is not None and changed.request.receipt is not None
+        links = changed.request.receipt.links.copy()
+        assert links.shape == (len(changed.tokens) - changed.request.n_prompt, 32)
+        links[0] = 0
+        wrong = replace(changed.request, receipt=replace(changed.request.receipt, links=links))
         lying = here.resume_generation(replace(changed, request=wrong)).result().receipt
         assert lying is not None
         check = here.verify(lying, adapters=demo.PIRATE)
         assert (check.cause, check.at) == ("logits", 0)
-        for facts in (replace(wrong, links=None, receipt_context=None), replace(wrong, receipt_context=None)):
-            with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
-                here.resume_generation(replace(changed, request=facts))
+        with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
+            here.resume_generation(replace(changed, request=replace(wrong, receipt=None)))
+        short = replace(wrong, receipt=replace(changed.request.receipt, links=links[1:]))
+        with pytest.raises(SnapshotIncompatible, match=f"links: expected {len(links)}, got"):
+            here.resume_generation(replace(changed, request=short))
 
 
 def test_the_model_that_drafts_for_itself_is_no_path() -> None:
@@ -706,7 +711,7 @@ def test_asyncio_takes_snapshots_and_goes_on() -> None:
         with engine.session() as session:
             session.prefill(PROMPTS[0])
             assert await many.snapshot(session, compress=True) == session.snapshot(compress=True)
-        with pytest.raises(ConfigError, match="of: expected a Snapshotted"):
+        with pytest.raises(ConfigError, match="of: expected a Generation, a Session or None, got b''"):
             await many.snapshot(b"")  # type: ignore[arg-type]
         await many.aclose()
         with pytest.raises(EngineClosed):
