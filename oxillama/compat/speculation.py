@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, RewindNotSupported
 from oxillama.sessions.capture import snapshot_of_sequence
 from oxillama.sessions.container import read_bytes, refusals
@@ -21,8 +22,8 @@ from oxillama.sessions.sequences import SequenceCopy
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot
 from oxillama.sessions.speculative import SpeculativeEngineSnapshot
+from oxillama.speculation.attaching import attach_drafter
 from oxillama.speculation.drafters import ModelDrafter
-from oxillama.speculation.state import Speculation
 from oxillama.speculation.token_map import same_tokens
 
 
@@ -95,8 +96,8 @@ class SpeculativeEngine:
             target.close()
             raise
 
-    def _speculation(self) -> Speculation:
-        return Speculation(self._drafter, self.config.num_speculative)
+    def _attach(self, request: TextRequest) -> None:
+        attach_drafter(self.target.model, request, self._drafter, self.config.num_speculative)
 
     def generate(
         self, prompt: Prompt, max_tokens: int = 256, callback: Callable[[str], object] | None = None
@@ -104,7 +105,9 @@ class SpeculativeEngine:
         """The text that the target gives alone; parameters and errors as of `InferenceEngine.generate`."""
         options = GenerationOptions(sampler=self.target.config.sampler, max_tokens=max_tokens)
         tokens = self.target.model.prompt_tokens(prompt, free=1)
-        generation = self.target._stream_drafted(tokens, options, self._speculation(), callback)
+        request = self.target._request(tokens, replace(options, speculate="off"))
+        self._attach(request)
+        (generation,) = self.target._submit([request], callback)
         return self._whole(generation)
 
     def _whole(self, generation: Generation) -> str:
@@ -137,7 +140,7 @@ class SpeculativeEngine:
 
     def snapshot_to_file(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self.capture().save(path, compress=compress)
+        self.capture().write(path, compress=compress)
 
     @classmethod
     def resume(
@@ -198,8 +201,8 @@ class SpeculativeEngine:
         """
         if self._begun is None:
             raise ConfigError("snapshot: expected one of a text that is under way, got none")
-        model, drafts = self.target.model, self._speculation()
-        generation = restore_generation(model, self._begun, {}, callback=callback, speculation=drafts)
+        model, begun = self.target.model, self._begun
+        generation = restore_generation(model, begun, {}, callback=callback, attach=self._attach)
         self._begun = None
         return self._whole(generation)
 
@@ -234,7 +237,7 @@ class SpeculativeDeltaSync:
         """
         if self._checkpoint is None or self._checkpoint._model is not engine.model:
             raise RewindNotSupported("checkpoint: expected one of this engine, got none")
-        engine._default_session = self._checkpoint.fork()
+        engine._own_session = self._checkpoint.fork()
 
 
 @runtime_checkable

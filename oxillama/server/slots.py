@@ -20,8 +20,9 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.server.errors import ApiError, invalid
-from oxillama.sessions.restore import read
+from oxillama.sessions.restore import restore_session
 from oxillama.sessions.session import Session
+from oxillama.sessions.snapshot import read
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Slot:
         if self.session is None or not len(self.session):
             raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
         taken = self.session.capture({"command": "slot"})
-        taken.save(path)
+        taken.write(path)
         return {
             "n_saved": taken.n_cached,
             "n_written": path.stat().st_size,
@@ -82,7 +83,7 @@ class Slot:
         began = time.perf_counter()
         try:
             taken = read(path)
-            restored = engine.restore_session(taken, loras=[lora for lora, _ in engine.lora_stack])
+            restored = restore_session(engine.model, taken, [lora for lora, _ in engine.adapters.stack])
         except (ModelFileError, SnapshotIncompatible) as error:
             reason = "no such file" if isinstance(error, ModelFileError) else str(error)
             raise ApiError(

@@ -10,6 +10,7 @@ import numpy as np
 
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
+from oxillama.engine import features
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import RequestState, TextRequest
 from oxillama.errors import ConfigError
@@ -54,19 +55,19 @@ def snapshot_of_sequence(
 def snapshot_of_request(model: LoadedModel, request: TextRequest, notes: Notes = None) -> EngineSnapshot:
     """A snapshot of a request that goes on. Raises ConfigError if it has ended."""
 
-    def copy() -> tuple[SequenceCopy, RequestState]:
+    def copy() -> tuple[SequenceCopy, RequestState, dict[str, Any]]:
         """All that the next step would change."""
         reason = request.finish_reason
         if reason is not None:
             raise ConfigError(f"generation: expected one that goes on, got one with {reason!r}")
         model.scheduler.recover()
-        return SequenceCopy.of(request.sequence), request.state(model.scheduler.clock())
+        parts = {name: part.state() for name, part in request.parts.items() if name in features.STATES}
+        return SequenceCopy.of(request.sequence), request.state(model.scheduler.clock()), parts
 
-    copied, state = model.call(copy)
+    copied, state, parts = model.call(copy)
     options = _with_whole_paths(plain_options(request.options))
-    return snapshot_of_sequence(
-        model, copied, "generation", request.sequence.adapters, notes, options=options, request=state
-    )
+    of_request = {"options": options, "request": state, "parts": parts}
+    return snapshot_of_sequence(model, copied, "generation", request.sequence.adapters, notes, **of_request)
 
 
 def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:

@@ -162,7 +162,10 @@ def _made(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name: st
 
 
 def check_fields(value: Any) -> None:
-    """Raises ConfigError unless the fields of a dataclass, none of bytes or arrays, are as `decode` gives them."""
+    """Raises ConfigError unless the fields of a dataclass have values as `decode` gives them.
+
+    Not for fields of bytes and arrays.
+    """
     of: Any = type(value)
     for field, kind in _kinds(of).items():
         _decoded(kind, getattr(value, field), NO_HOOKS, None, field)

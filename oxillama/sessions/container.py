@@ -129,7 +129,7 @@ def _stored(name: str, data: Buffer, compress: bool) -> Section:
     return Section(name, AS_IT_IS, len(data), data)
 
 
-def write(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
+def write_file(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
     """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
     with replaced_file(Path(path)) as file:
         for piece in pieces:

@@ -13,6 +13,8 @@ from oxillama._version import __version__
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.config.engine import MAX_CONTEXT
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, ReceiptError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sessions.chain import LINK_BYTES, START, LogitsChain
@@ -21,18 +23,19 @@ from oxillama.sessions.options import canonical_json, plain_options
 from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, Receipt
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class ReceiptState:
     """The receipt of a text that goes on, for a snapshot.
 
     Attributes
     ----------
-    context_size : that the receipt names.
-    links : uint8 (tokens, 32), the link of each token (`LogitsChain`).
+    seed, context_size : that the receipt names.
+    chain : the last link (`LogitsChain`).
     """
 
+    seed: Annotated[int, (0, 2**64 - 1)]
     context_size: Annotated[int, (1, MAX_CONTEXT)]
-    links: Annotated[np.ndarray, "|u1", 2]
+    chain: Annotated[bytes, LINK_BYTES]
 
 
 class Recorder:
@@ -47,25 +50,19 @@ class Recorder:
         self._head = head
         self._chain = LogitsChain()
 
-    def state(self, links: Sequence[bytes]) -> ReceiptState:
-        """What `restore` takes, after tokens with these links."""
-        rows = np.frombuffer(b"".join(links), np.uint8).reshape(len(links), LINK_BYTES)
-        return ReceiptState(self._head.context_size, rows)
+    def state(self) -> ReceiptState:
+        """What `restore` takes, in another process too."""
+        return ReceiptState(self._head.sampler["seed"], self._head.context_size, self._chain.digest)
 
-    def restore(self, state: ReceiptState, seed: int, n_tokens: int) -> list[bytes]:
-        """Goes on with the receipt of a text that began elsewhere; the links of its tokens so far.
-
-        Raises ReceiptError if there is not one for each token.
-        """
-        if state.links.shape != (n_tokens, LINK_BYTES):
-            raise ReceiptError(f"receipt: links: expected {n_tokens}, got {state.links.shape}")
-        links = [row.tobytes() for row in state.links]
-        sampler = {**self._head.sampler, "seed": seed}
+    def restore(self, state: ReceiptState | None) -> None:
+        """Goes on with the receipt of a text that began elsewhere. Raises ReceiptError for None."""
+        if state is None:
+            raise ReceiptError("receipt: expected its state, as the options ask for one, got none")
+        sampler = {**self._head.sampler, "seed": state.seed}
         # the text has ended where the smaller of the two contexts is full
         context_size = min(state.context_size, self._head.context_size)
         self._head = replace(self._head, sampler=sampler, context_size=context_size)
-        self._chain.digest = links[-1] if links else START
-        return links
+        self._chain.digest = state.chain
 
     def add(self, row: np.ndarray) -> bytes:
         """Takes the logits of the next token; the link of the chain for it."""
@@ -137,3 +134,16 @@ def grammar_hash(config: SamplerConfig, plain: Plain) -> str | None:
     if config.constraint is None:
         return None
     return blake3(canonical_json([config.constraint, plain[config.constraint]])).hexdigest()
+
+
+RECEIPT = "receipt"
+"""The key of `Request.parts`."""
+
+
+def attach(model: LoadedModel, request: TextRequest) -> None:
+    """Has a receipt made of a request. Raises ConfigError, ReceiptError, as `receipt_head`."""
+    facts = (model.fingerprint, model.config, model.context_size, request.sequence.adapters, request.prompt)
+    followed = replace(request.options, sampler=request.sampler.config)
+    recorder = Recorder(receipt_head(*facts, followed, request.sampler.seed))
+    request.parts[RECEIPT] = recorder
+    request.record_row = recorder.add

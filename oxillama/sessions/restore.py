@@ -7,32 +7,27 @@ before anything that runs is touched.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
+from oxillama.engine import features
+from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError, ModelFingerprintMismatch, SnapshotIncompatible
+from oxillama.sessions.adapters import Loras, adaptation, loaded
 from oxillama.sessions.capture import Notes, snapshot_of_sequence
-from oxillama.sessions.container import read_bytes, refusals
+from oxillama.sessions.container import refusals
 from oxillama.sessions.options import Stages, options_of
 from oxillama.sessions.sequences import SequenceCopy, model_facts, page_data, restore_sequence
 from oxillama.sessions.session import Session
-from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot
-from oxillama.speculation.state import Speculation
-
-Source = bytes | bytearray | memoryview | str | os.PathLike[str] | EngineSnapshot
-"""A snapshot, its bytes, or the path of a file with them."""
-
-Loras = Iterable[str | os.PathLike[str] | LoadedLora] | None
-"""Where the adapters of a snapshot are, if they are not where they were."""
+from oxillama.sessions.snapshot import EngineSnapshot, Source, read
+from oxillama.weights.packer import Progress
 
 LATER = ("priority", "timeout", "window", "speculate")
 """Options of a request that decide no token of it."""
@@ -41,79 +36,71 @@ DECIDES_BITS = ("kv_type", "compute", "quantize")
 """Options of an engine that a snapshot goes on with as they were."""
 
 
-class Engine(Protocol):
-    """What `resume` makes."""
-
-    @property
-    def model(self) -> LoadedModel: ...
-    def close(self) -> None: ...
-
-
-E = TypeVar("E", bound=Engine)
-
-
-def read(source: Source) -> EngineSnapshot:
-    """A snapshot, checked against itself.
-
-    Raises
-    ------
-    ModelFileError : its file cannot be read.
-    SnapshotIncompatible : it is damaged, or is none.
-    """
-    if isinstance(source, EngineSnapshot):
-        return source
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return EngineSnapshot.deserialize(source)
-    if not isinstance(source, (str, os.PathLike)):
-        raise checks.refuse("snapshot", "bytes, or the path of a file", source)
-    return EngineSnapshot.deserialize(read_bytes(source))
+E = TypeVar("E", bound=InferenceEngine)
 
 
 # --- engines --------------------------------------------------------------------------------------------
 
 
 def snapshot_of_engine(model: LoadedModel, session: Session | None, notes: Notes = None) -> EngineSnapshot:
-    """A snapshot of an engine's options and of its own session, if it has one, for `resume`.
+    """A snapshot of an engine's options and of a session of it, for `resume`; None for an empty session.
 
     Requests and other sessions are not part of it: they have snapshots of their own.
     """
     if session is not None:
         return replace(session.capture(notes), kind="engine")
     empty = model.call(lambda: SequenceCopy.empty(model.pool))
-    return snapshot_of_sequence(model, empty, "engine", model.adapters.adaptation(None, None), notes)
+    return snapshot_of_sequence(model, empty, "engine", model.adaptation(None, None), notes)
 
 
 def resume(
-    make: Callable[[EngineConfig], E],
+    kind: type[E],
     snapshot: Source,
-    model_path: str | os.PathLike[str] | None,
-    fields: Mapping[str, Any],
+    model_path: str | os.PathLike[str] | None = None,
+    *,
     loras: Loras = None,
     stages: Stages | None = None,
+    progress: Progress | None = None,
+    **config: Any,
 ) -> tuple[E, Session | None]:
-    """An engine like the one of a snapshot, and the session that was its own; see `InferenceEngine.resume`.
+    """An engine like the one of a snapshot, and the session of the snapshot, which goes on there.
+
+    Of a generation's snapshot, an engine like the one it ran in, and no session: `InferenceEngine.restore`
+    goes on with the generation.
 
     Parameters
     ----------
-    make : makes an engine.
-    fields : of `EngineConfig`, in place of those of the snapshot.
+    kind : class of the engine.
+    snapshot : bytes, or the path of a file.
+    model_path : where the model is now; None for where it was.
+    loras : the adapters of the snapshot, or where they are now, if they are not where they were.
+    stages : the sampler's stages written in Python, by the names that the snapshot has for them
+        (``module.qualname``).
+    config : fields of `EngineConfig`, in place of those of the snapshot.
+
+    Raises
+    ------
+    SnapshotIncompatible : it is damaged, or does not fit; ``stages`` lacks a stage, which is named.
+    ModelFingerprintMismatch : it is of another model. ConfigError : a field would change the bits.
+    ModelFileError, GGUFError, LoadError, TokenizerError : as `InferenceEngine`; or the snapshot's file
+        cannot be read.
     """
     taken = read(snapshot)
     with refusals():
         saved = options_of(EngineConfig, taken.engine, stages)
     for name in DECIDES_BITS:
         wanted = getattr(saved, name)
-        found = fields.get(name, wanted)
+        found = config.get(name, wanted)
         if found != wanted:
             raise ConfigError(f"{name}: expected {wanted}, as the snapshot has, got {found}")
     path = model_path if model_path is not None else taken.model.path
     if not path:
         raise ConfigError("model_path: expected a path, for a snapshot of a model from bytes")
-    engine = make(replace(saved, **{"adapters": (), **fields, "model_path": path}))
+    engine = kind(replace(saved, **{"adapters": (), **config, "model_path": path}), progress=progress)
     try:
         model = engine.model
         check_fits(model, taken)
-        defaults = () if "adapters" in fields else taken.engine_adapters
+        defaults = () if "adapters" in config else taken.engine_adapters
         for lora, facts in zip(loaded(model, defaults, loras), defaults):
             model.adapters.stack.push(lora, facts.scale)
         return engine, None if taken.kind == "generation" else restore_session(model, taken, loras)
@@ -142,54 +129,28 @@ def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
         raise SnapshotIncompatible(f"context_size: expected at least {n}, for as many tokens, got {most}")
 
 
-# --- adapters -------------------------------------------------------------------------------------------
-
-
-def adaptation(model: LoadedModel, snapshot: EngineSnapshot, loras: Loras) -> Adaptation | None:
-    """The adapters of a snapshot's sequence. Raises SnapshotIncompatible for one that is not there."""
-    found = loaded(model, snapshot.adapters, loras)
-    items = [
-        Applied(lora, model.adapters.bound(lora), facts.scale, facts.start)
-        for lora, facts in zip(found, snapshot.adapters)
-    ]
-    return Adaptation(items) if items else None
-
-
-def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> list[LoadedLora]:
-    """The adapters of a snapshot: those that are given, those the model has, or from where they were.
-
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError : one cannot be loaded.
-    SnapshotIncompatible : one has other content.
-    """
-    given = [
-        lora if isinstance(lora, LoadedLora) else model.adapters.load(os.fspath(lora)) for lora in loras or ()
-    ]
-    known = {lora.fingerprint.hex(): lora for lora in (*model.adapters.known(), *given)}
-    found = []
-    for facts in wanted:
-        lora = known.get(facts.fingerprint)
-        if lora is None:
-            if not facts.path:
-                raise SnapshotIncompatible(
-                    f"adapters: expected {facts.name} ({facts.fingerprint[:16]}), got none"
-                )
-            lora = known[facts.fingerprint] = LoadedLora.load(facts.path, everywhere=facts.everywhere)
-        if lora.fingerprint.hex() != facts.fingerprint:
-            raise SnapshotIncompatible(
-                f"adapters: expected {facts.path} with the fingerprint {facts.fingerprint[:16]}, "
-                f"got {lora.fingerprint.hex()[:16]}"
-            )
-        found.append(model.adapters.load(lora))
-    return found
-
-
 # --- sessions and generations ---------------------------------------------------------------------------
 
 
+def restore(
+    model: LoadedModel,
+    snapshot: Source,
+    fields: Mapping[str, Any],
+    loras: Loras = None,
+    stages: Stages | None = None,
+    callback: Callable[[str], object] | None = None,
+) -> Session | Generation:
+    """The session or the generation of a snapshot, which goes on; see `InferenceEngine.restore`."""
+    taken = read(snapshot)
+    if taken.kind == "generation":
+        return restore_generation(model, taken, fields, loras, stages, callback)
+    for name in fields:
+        raise ConfigError(f"{name}: is no option of a session")
+    return restore_session(model, taken, loras)
+
+
 def restore_session(model: LoadedModel, snapshot: Source, loras: Loras = None) -> Session:
-    """A session that goes on where another one was; see `InferenceEngine.restore_session`."""
+    """The session of a snapshot, which goes on; see `InferenceEngine.restore`."""
     taken = read(snapshot)
     if taken.kind == "generation":
         raise SnapshotIncompatible("expected one of a session, got one of a generation")
@@ -212,14 +173,14 @@ def restore_generation(
     loras: Loras = None,
     stages: Stages | None = None,
     callback: Callable[[str], object] | None = None,
-    speculation: Speculation | None = None,
+    attach: Callable[[TextRequest], object] | None = None,
 ) -> Generation:
-    """A generation that goes on where another one was; see `InferenceEngine.resume_generation`.
+    """The generation of a snapshot, which goes on; see `InferenceEngine.restore`.
 
-    ``speculation`` replaces what its options ask for.
+    ``attach`` gives its request a drafter of the caller's.
     """
     taken = read(snapshot)
-    request = _restored_request(model, taken, stages, loras, fields, speculation)
+    request = _restored_request(model, taken, stages, loras, fields, attach)
     data = page_data(model, taken.kv, taken.state, taken.n_cached)
     generation = Generation(model, request, callback)
 
@@ -242,7 +203,7 @@ def _restored_request(
     stages: Stages | None,
     loras: Loras,
     fields: Mapping[str, Any],
-    speculation: Speculation | None,
+    attach: Callable[[TextRequest], object] | None,
 ) -> TextRequest:
     """The request of a snapshot, which has no pages yet.
 
@@ -270,15 +231,19 @@ def _restored_request(
     if options.timeout is not None and state.seconds_left is not None:
         options = replace(options, timeout=max(state.seconds_left, checks.ABOVE_ZERO))
     options = replace(options, **fields)
-    drafts = speculation is not None or model.drafter(options.speculate) is not None
+    speculate = model.config.speculate if options.speculate is None else options.speculate
+    drafts = attach is not None or speculate not in (None, "off")
     adapters = adaptation(model, snapshot, loras)
     sequence = Sequence(
         model.pool, tokens[:n_prompt], checkpoints=CHECKPOINTS if drafts else 0, adapters=adapters
     )
     request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
-    if speculation is not None:
-        request.speculation = speculation
+    if attach is not None:
+        attach(request)
     with refusals():
         request.restore(state, tokens[n_prompt:])
+        for name, part in request.parts.items():
+            if name in features.STATES:
+                part.restore(snapshot.parts.get(name))
     sequence.state = SeqState.PREEMPTED  # it was admitted before, and counted
     return request

@@ -253,7 +253,7 @@ class Session(NotCopied):
                 least = "at least one token" if not sequence.tokens else "room for a token"
                 raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
             if checked.adapters is not None:
-                asked = model.adapters.adaptation(checked.adapters, None)
+                asked = model.adaptation(checked.adapters, None)
                 if asked != sequence.adapters:
                     raise ConfigError("adapters: expected those of the session, got others")
             fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters)
@@ -288,7 +288,7 @@ class Session(NotCopied):
             return snapshot_of_sequence(self._model, copy, "session", sequence.adapters, notes)
 
     def snapshot(self, *, compress: bool = False, notes: Notes = None) -> bytes:
-        """Where it is now, for `InferenceEngine.restore_session` in any process; it goes on itself, too.
+        """Where it is now, for `InferenceEngine.restore` in any process; it goes on itself, too.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class Session(NotCopied):
         self, path: str | os.PathLike[str], *, compress: bool = False, notes: Notes = None
     ) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self.capture(notes).save(path, compress=compress)
+        self.capture(notes).write(path, compress=compress)
 
     def replace_sequence(self, tokens: list[int], n_cached: int, data: list[np.ndarray]) -> None:
         """Puts tokens and the pages of those that were run (`page_data`) in place of the sequence.

@@ -1,8 +1,8 @@
 """What a snapshot holds, as Python values, which agree with each other; they may not fit a model.
 
 The header says what can be known without the rest. The sections ``engine``, ``options``, ``request`` and
-``notes`` are JSON, all others are arrays: ``tokens``, ``kv``, ``state``, and those of the request's state,
-which the codec names.
+``notes`` and those of features are JSON, all others are arrays: ``tokens``, ``kv``, ``state``, and those that
+the codec names after their place: ``request.sampler.mus``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,12 +19,22 @@ from oxillama.cache.kv_pool import KvLayout
 from oxillama.cache.positions import position_bytes
 from oxillama.config import checks
 from oxillama.config.engine import MAX_CONTEXT
+from oxillama.engine import features
 from oxillama.engine.request import RequestState
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.models.page_groups import PageGroup
 from oxillama.sessions.codec import ANY_TEXT, Plain, decode, encode
-from oxillama.sessions.container import Buffer, Container, array_bytes, json_bytes, pieces, refusals, write
+from oxillama.sessions.container import (
+    Buffer,
+    Container,
+    array_bytes,
+    json_bytes,
+    pieces,
+    read_bytes,
+    refusals,
+    write_file,
+)
 
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24
@@ -137,6 +147,7 @@ class EngineSnapshot:
     state : float32 (state_floats,), the recurrent state after them; None where there is none.
     adapters : of the sequence. engine_adapters : of requests that name none.
     options, request : of kind "generation": the request's, as `plain_options` gives them, and its state.
+    parts : states of what features keep of the request, by name (`engine.features.STATES`).
     notes : what the caller wants to keep with it, as what JSON can hold.
     """
 
@@ -151,6 +162,7 @@ class EngineSnapshot:
     engine_adapters: tuple[AdapterFacts, ...] = ()
     options: Plain | None = None
     request: RequestState | None = None
+    parts: dict[str, Any] = field(default_factory=dict)
     notes: Plain = field(default_factory=dict)
 
     def pieces(self, compress: bool = False) -> Iterator[Buffer]:
@@ -164,6 +176,9 @@ class EngineSnapshot:
             arrays["state"] = self.state.astype("<f4")
         values = {"options": self.options, "notes": self.notes or None}
         values["request"] = encode(RequestState, self.request, arrays=arrays, name="request")
+        values |= {
+            name: encode(type(part), part, arrays=arrays, name=name) for name, part in self.parts.items()
+        }
         contents: dict[str, Buffer] = {"engine": json_bytes(self.engine)}
         contents |= {name: json_bytes(value) for name, value in values.items() if value is not None}
         contents |= {name: array_bytes(array) for name, array in arrays.items()}
@@ -173,9 +188,9 @@ class EngineSnapshot:
         """The bytes of a snapshot, in the format ``OXISNAP1``."""
         return b"".join(self.pieces(compress))
 
-    def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """`serialize`, to a file, which others see whole or not at all. Raises ModelFileError."""
-        write(path, self.pieces(compress))
+    def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        write_file(path, self.pieces(compress))
 
     @classmethod
     def deserialize(cls, data: bytes | bytearray | memoryview) -> EngineSnapshot:
@@ -190,6 +205,17 @@ class EngineSnapshot:
         tokens = array("tokens", "<i4", (header.n_tokens,)).astype(np.int32)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < model.n_vocab:
             raise checks.refuse("tokens", f"ids below {model.n_vocab}", int(tokens.max()))
+        of_request: dict[str, Any] = {}
+        if kind == "generation":
+            known = [name for name in features.STATES if name in container.sections]
+            of_request = {
+                "options": container.json("options"),
+                "request": decode(RequestState, container.json("request"), array=array, name="request"),
+                "parts": {
+                    name: decode(features.state(name), container.json(name), array=array, name=name)
+                    for name in known
+                },
+            }
         found = cls(
             kind,
             model,
@@ -200,11 +226,29 @@ class EngineSnapshot:
             array("state", "<f4", (model.state_floats,)) if model.state_floats and n else None,
             header.adapters,
             header.engine_adapters,
-            container.json("options") if kind == "generation" else None,
-            decode(RequestState, container.json("request"), array=array, name="request")
-            if kind == "generation"
-            else None,
-            container.json("notes") if "notes" in container.sections else {},
+            notes=container.json("notes") if "notes" in container.sections else {},
+            **of_request,
         )
         container.check_all_read()
         return found
+
+
+Source = bytes | bytearray | memoryview | str | os.PathLike[str] | EngineSnapshot
+"""A snapshot, its bytes, or the path of a file with them."""
+
+
+def read(source: Source) -> EngineSnapshot:
+    """A snapshot, checked against itself.
+
+    Raises
+    ------
+    ModelFileError : its file cannot be read.
+    SnapshotIncompatible : it is damaged, or is none.
+    """
+    if isinstance(source, EngineSnapshot):
+        return source
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return EngineSnapshot.deserialize(source)
+    if not isinstance(source, (str, os.PathLike)):
+        raise checks.refuse("snapshot", "bytes, or the path of a file", source)
+    return EngineSnapshot.deserialize(read_bytes(source))

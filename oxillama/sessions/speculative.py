@@ -19,8 +19,9 @@ from blake3 import blake3
 from oxillama._version import __version__
 from oxillama.errors import OxiLlamaError, SnapshotIncompatible, SpecSnapshotIncompatible
 from oxillama.sessions.codec import Plain, decode, encode
-from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces, write
+from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces, write_file
 from oxillama.sessions.snapshot import EngineSnapshot, Length, ModelFacts
+from oxillama.speculation.state import SPECULATION
 
 KIND = "speculative"
 SECTIONS = ("target", "draft")
@@ -64,8 +65,8 @@ class SpeculativeEngineSnapshot:
     @property
     def accepted_tokens(self) -> int:
         """Drafted tokens in the text that is under way; 0 without one."""
-        request = self.target.request
-        return 0 if request is None or request.speculation is None else request.speculation.accepted
+        drafts = self.target.parts.get(SPECULATION)
+        return 0 if drafts is None else int(drafts.accepted)
 
     @property
     def rng_state(self) -> int | None:
@@ -90,9 +91,9 @@ class SpeculativeEngineSnapshot:
         """The bytes of a snapshot, in the format ``OXISPEC1``."""
         return b"".join(self.pieces(compress))
 
-    def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """`encode`, to a file, which others see whole or not at all. Raises ModelFileError."""
-        write(path, self.pieces(compress))
+    def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        write_file(path, self.pieces(compress))
 
     def fingerprint(self) -> bytes:
         """32 bytes: BLAKE3 of `encode`."""

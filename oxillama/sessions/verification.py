@@ -145,7 +145,7 @@ def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> A
             got = ", ".join(sorted(known)) or "none"
             raise Difference("adapters", 0, f"another adapter: expected {use.fingerprint}, got {got}")
     chosen = [(known[use.fingerprint], use.scale) for use in receipt.adapters]
-    found = model.adapters.adaptation(chosen, receipt.prompt)
+    found: Adaptation | None = model.adaptation(chosen, receipt.prompt)
     applied = [] if found is None else [(use.lora.fingerprint.hex(), use.start) for use in found.applied]
     claimed = [(use.fingerprint, use.start) for use in receipt.adapters]
     if applied != claimed:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, SamplerConfig
+from oxillama.engine import features
 from oxillama.engine.request import RequestState
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs
 from oxillama.sampling.state import LogprobArrays, SamplerState
@@ -165,8 +166,7 @@ def test_the_state_of_a_request_needs_no_line_of_the_codec() -> None:
         seconds_left=-1.5, grammar="", logprobs=LogprobArrays.of(sampled),
         logits=np.arange(6, dtype=np.float32).reshape(2, 3),
         sampler=SamplerState(2**64 - 1, 7, 0.1, np.array([1, 2**64 - 1], np.uint64), np.array([0.1, 0.2])),
-        speculation=SpeculationState(None, 3, 2, 1),
-        receipt=ReceiptState(9, np.ones((2, 32), np.uint8)),
+        links=np.ones((2, 32), np.uint8),
     )  # fmt: skip
     arrays: dict[str, np.ndarray] = {}
     plain = json.loads(json.dumps(encode(RequestState, state, arrays=arrays)))
@@ -177,4 +177,13 @@ def test_the_state_of_a_request_needs_no_line_of_the_codec() -> None:
         name: array.tobytes() for name, array in arrays.items()
     }
     assert found.logprobs is not None and found.logprobs.sampled([3, 1], 4) == sampled
-    assert (found.seconds_left, found.undecoded, found.speculation) == (-1.5, b"\xe2", state.speculation)
+    assert (found.seconds_left, found.undecoded) == (-1.5, b"\xe2")
+
+
+def test_states_of_features_come_back() -> None:
+    for part in (SpeculationState(None, 3, 2, 1), ReceiptState(2**64 - 1, 9, bytes(range(32)))):
+        plain = json.loads(json.dumps(encode(type(part), part)))
+        assert decode(type(part), plain) == part
+    assert {name: features.state(name) for name in features.STATES} == {
+        "speculation": SpeculationState, "receipt": ReceiptState
+    }  # fmt: skip

@@ -451,10 +451,9 @@ def test_drafts_go_on(tmp_path: Path) -> None:
     going = engine.stream(PROMPTS[0], draft_acceptance="rejection", **options)
     read(going, 5)
     taken = EngineSnapshot.deserialize(going.snapshot())
-    assert taken.request is not None and taken.request.speculation is not None
     resumed = fresh.resume_generation(taken, window=1)
-    again = EngineSnapshot.deserialize(resumed.snapshot()).request
-    assert taken.request.speculation.random is not None and again is not None
+    again = EngineSnapshot.deserialize(resumed.snapshot()).parts
+    assert taken.parts["speculation"].random is not None and again["speculation"].random is not None
     assert len(resumed.result().tokens) <= 60
 
 
@@ -666,21 +665,27 @@ def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
             assert engine.verify(found.receipt, adapters=demo.PIRATE)
         assert here.resume_generation(data).result().receipt == expected
         assert found.receipt.seed == going.seed and len(found.receipt.tokens) == 30
-        changed = EngineSnapshot.deserialize(data)
-        assert changed.request is not None and changed.request.receipt is not None
-        links = changed.request.receipt.links.copy()
-        assert links.shape == (len(changed.tokens) - changed.request.n_prompt, 32)
+        taken = EngineSnapshot.deserialize(data)
+        assert taken.request is not None and taken.request.links is not None
+        links = taken.request.links.copy()
+        assert links.shape == (len(taken.tokens) - taken.request.n_prompt, 32)
         links[0] = 0
-        wrong = replace(changed.request, receipt=replace(changed.request.receipt, links=links))
-        lying = here.resume_generation(replace(changed, request=wrong)).result().receipt
+        wrong = replace(taken.request, links=links)
+        lying = here.resume_generation(replace(taken, request=wrong)).result().receipt
         assert lying is not None
         check = here.verify(lying, adapters=demo.PIRATE)
         assert (check.cause, check.at) == ("logits", 0)
-        with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
-            here.resume_generation(replace(changed, request=replace(wrong, receipt=None)))
-        short = replace(wrong, receipt=replace(changed.request.receipt, links=links[1:]))
-        with pytest.raises(SnapshotIncompatible, match=f"links: expected {len(links)}, got"):
-            here.resume_generation(replace(changed, request=short))
+        for changed, message in (
+            (replace(taken, request=replace(wrong, links=None)), "receipt that its options ask for"),
+            (
+                replace(taken, request=replace(wrong, links=links[1:])),
+                f"links: expected those of {len(links)}",
+            ),
+            (replace(taken, request=replace(wrong, links=links[:, 1:])), "links: expected those of"),
+            (replace(taken, parts={}), "receipt: expected its state"),
+        ):
+            with pytest.raises(SnapshotIncompatible, match=message):
+                here.resume_generation(changed)
 
 
 def test_the_model_that_drafts_for_itself_is_no_path() -> None:
