@@ -64,7 +64,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
     }
     print_rows([label, str(value)] for label, value in rows.items() if value is not None)
     print()
-    sizes = [(name, human_bytes(size), human_bytes(stored)) for name, size, stored, _ in facts["sections"]]
+    sizes = [(name, human_bytes(size), human_bytes(stored)) for name, _, size, stored, _ in facts["sections"]]
     print_rows([("section", "bytes", "stored"), *sizes], right=(1, 2))
     return 0
 

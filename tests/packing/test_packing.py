@@ -25,9 +25,9 @@ from oxillama import (
     demo,
     pack_model,
 )
-from oxillama.packing import files as packing
 from oxillama.gguf import fingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.packing import files as packing
 from oxillama.weights import packed_store, packer
 from tests.support.adapters import adapter_of
 from tests.support.paths import ROOT

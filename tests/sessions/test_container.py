@@ -6,16 +6,17 @@ import functools
 import json
 import os
 import zlib
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from oxillama import InferenceEngine, demo
 from oxillama.errors import ModelFileError, SnapshotIncompatible
-from oxillama.sessions.container import MAGIC, SIZES, START, VERSION, Container, Section, pieces, read_header
+from oxillama.sessions.container import MAGIC, START, VERSION, Container, pieces, read_header
 from oxillama.sessions.snapshot import EngineSnapshot
 
 CONTENTS = {"a": b"some text" * 40, "numbers": bytes(range(256)), "empty": b"", "z": b"\0" * 5000}
@@ -37,24 +38,11 @@ def snapshot() -> bytes:
 
 
 def boundaries(data: bytes) -> list[int]:
-    """Where the sections begin and where the parts of their frames end."""
-    found, at = [0, 8, 12, START.size], START.size
-    parsed = Container.parse(data)
-    header = (
-        len(data)
-        - START.size
-        - sum(
-            1 + len(name) + SIZES.size + 32 + len(section.stored) for name, section in parsed.sections.items()
-        )
-    )
-    sizes = [(6, header - 39 - SIZES.size + 0)]
-    sizes += [(len(name), len(section.stored)) for name, section in parsed.sections.items()]
-    for name, stored in sizes:
-        for part in (1, name, 1, 8, 8, 32, stored):
-            at += part
-            found.append(at)
-    assert found[-1] == len(data)
-    return found
+    """Where the parts of the start, the header and the sections begin, and the end."""
+    sections = Container.parse(data).sections.values()
+    header_end = len(data) - sum(len(section.stored) for section in sections)
+    ends = accumulate((len(section.stored) for section in sections), initial=header_end)
+    return [0, 8, 12, 20, START.size, *ends]
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -117,47 +105,67 @@ def test_every_byte_counts(compress: bool) -> None:
 
 
 def test_sections_belong_to_one_snapshot() -> None:
-    """A whole section of another snapshot has a good checksum, and is refused all the same."""
+    """A whole section of another snapshot is refused, and a header with the sections of another one."""
     one, other = container(False), b"".join(pieces({"kind": "x"}, CONTENTS | {"numbers": b"\1" * 256}, False))
     assert len(one) == len(other)
-    places = boundaries(one)
-    starts = places[3::7]
-    for start, end in pairwise(starts):
+    n_refused = 0
+    for start, end in pairwise(boundaries(one)[4:]):
         if one[start:end] != other[start:end]:
-            with pytest.raises(SnapshotIncompatible, match="header: expected the sections that follow"):
+            with pytest.raises(SnapshotIncompatible, match="checksum, got another: it is damaged"):
                 Container.parse(one[:start] + other[start:end] + one[end:])
+            n_refused += 1
+    assert n_refused == 2  # the header and the section
+    end = boundaries(one)[5]
+    with pytest.raises(SnapshotIncompatible, match="section numbers: expected its checksum"):
+        Container.parse(one[:end] + other[end:])
 
 
-def section(name: str, data: bytes, codec: int = 0, size: int | None = None) -> bytes:
-    made = Section(name, codec, len(data) if size is None else size, data)
-    return made.frame + made.digest + data
+def with_header(text: bytes, rest: bytes = b"") -> bytes:
+    return START.pack(MAGIC, VERSION, len(text), blake3(text).digest()) + text + rest
+
+
+def with_section(stored: bytes, codec: int, size: int, *more: Any) -> bytes:
+    facts = ["a", codec, size, len(stored), blake3(stored).hexdigest()]
+    return with_header(json.dumps({"sections": [facts, *more]}).encode(), stored)
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("data", "message"),
     [
-        ([], "expected a header, got no sections"),
-        ([section("a", b"")], "got 'a' there"),
-        ([section("header", b"{}")], "header: expected a list of sections"),
-        ([section("header", b"[1]")], "header: expected a JSON object, got a list"),
-        ([section("header", b'{"sections": [], "x": NaN}')], "header: expected JSON: NaN is no number"),
-        ([section("header", b"[" * 100000)], "header: expected JSON"),
-        ([section("header", b'{"sections": [["a", 1, 1]]}')], "header: expected a list of sections"),
-        ([section("header", b'{"sections": []}'), section("header", b"")], "got 'header' there"),
-        ([section("header", b'{"sections": []}', codec=2)], "header: expected a known codec"),
-        ([section("header", b'{"sections": []}', size=3)], "header: expected a known codec and sizes"),
-        ([section("header", zlib.compress(b"x" * 9), 1, 10**9)], "header: expected a known codec and sizes"),
-        ([section("header", zlib.compress(b"x" * 900), 1, 901)], "header: expected 901 bytes"),
-        ([section("header", zlib.compress(b"x" * 900), 1, 899)], "header: expected 899 bytes"),
-        ([section("header", b"not zlib", 1, 9)], "header: cannot be decompressed"),
+        (b"", "expected OXISNAP1 at the beginning, got b''"),
+        (MAGIC, "expected 52 bytes at least, got 8"),
+        (with_header(b""), "header: expected JSON"),
+        (with_header(b"{}"), "header: expected a list of sections"),
+        (with_header(b"[1]"), "header: expected a JSON object, got a list"),
+        (with_header(b'{"sections": [], "x": NaN}'), "header: expected JSON: NaN is no number"),
+        (with_header(b'{"sections": [], "x": 1, "x": 1}'), "header: expected JSON: a key occurs twice"),
+        (with_header(b"[" * 100000), "header: expected JSON"),
+        (with_header(b'{"sections": [["a", 1, 1]]}'), "header: expected a list of sections"),
+        (with_header(b'{"sections": [["a", true, 1, 1, ""]]}'), "header: expected a list of sections"),
+        (with_header(b'{"sections": [["a", 0, -1, -1, ""]]}'), "header: expected a list of sections"),
+        (with_header(b'{"sections": []}', b"x"), "expected 68 bytes, got 69"),
+        (START.pack(MAGIC, VERSION, 1 << 40, b""), "header: expected at most 16777216 bytes, got 1099"),
+        (START.pack(MAGIC, VERSION, 9, b"") + b"{}", "header: expected the whole of it, got its beginning"),
+        (START.pack(MAGIC, VERSION, 2, b"") + b"{}", "header: expected its checksum, got another"),
+        (with_section(b"ab", 0, 2, ["a", 0, 0, 0, ""]), "header: expected sections of different names"),
+        (with_section(b"ab", 2, 2), "header: expected a list of sections, with known codecs"),
+        (with_section(b"ab", 0, 3), "header: expected a list of sections, with known codecs and their sizes"),
+        (with_section(zlib.compress(b"x" * 9), 1, 10**9), "header: expected a list of sections, with known"),
+        (with_section(zlib.compress(b"x" * 900), 1, 901), "a: expected 901 bytes"),
+        (with_section(zlib.compress(b"x" * 900), 1, 899), "a: expected 899 bytes"),
+        (with_section(b"not zlib", 1, 9), "a: cannot be decompressed"),
     ],
 )  # fmt: skip
-def test_wrong_containers(sections: list[bytes], message: str) -> None:
-    data = START.pack(MAGIC, VERSION, len(sections)) + b"".join(sections)
+def test_wrong_containers(data: bytes, message: str) -> None:
     with pytest.raises(SnapshotIncompatible, match=message):
-        Container.parse(data)
-    with pytest.raises(SnapshotIncompatible, match="expected version 2, got 1"):
-        Container.parse(START.pack(MAGIC, 1, len(sections)) + b"".join(sections))
+        Container.parse(data).bytes("a", 10**10)
+
+
+def test_other_versions_are_refused() -> None:
+    data = container(False)
+    for version in (1, 3):
+        with pytest.raises(SnapshotIncompatible, match=f"expected version 2, got {version}"):
+            Container.parse(data[:8] + bytes([version]) + data[9:])
 
 
 def test_no_fault_reaches_an_engine() -> None:
