@@ -20,6 +20,7 @@ from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, chec
 from oxillama.config.adapters import Adapters
 from oxillama.engine import engine as ours
 from oxillama.engine.embedding import PoolingMode
+from oxillama.engine.engine import Callback
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.request import TextRequest
@@ -30,7 +31,7 @@ from oxillama.offload.pager import LayerPager
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sessions.adapters import Loras
 from oxillama.sessions.options import Stages
-from oxillama.sessions.restore import restore_session, resume, snapshot_of_engine
+from oxillama.sessions.restore import restore_generation, restore_session, resume, snapshot_of_engine
 from oxillama.sessions.session import KvSnapshot, Session
 from oxillama.sessions.snapshot import EngineSnapshot, Source
 from oxillama.weights.packer import Progress
@@ -363,8 +364,14 @@ class InferenceEngine(ours.InferenceEngine):
         """`restore`, of a session."""
         return restore_session(self.model, snapshot, loras)
 
-    def resume_generation(self, snapshot: Source, **kind: Any) -> Generation:
+    def resume_generation(
+        self,
+        snapshot: Source,
+        *,
+        loras: Loras = None,
+        stages: Stages | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> Generation:
         """`restore`, of a generation."""
-        found = self.restore(snapshot, **kind)
-        assert isinstance(found, Generation)
-        return found
+        return restore_generation(self.model, snapshot, fields, loras, stages, callback)

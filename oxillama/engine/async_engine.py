@@ -187,6 +187,8 @@ class AsyncEngine(NotCopied):
         notes: Mapping[str, Any] | None = None,
     ) -> bytes:
         """The `snapshot` of a generation or a session, taken in a thread."""
+        if not hasattr(of, "capture"):
+            raise checks.refuse("of", "a generation or a session", of)
         self._open()
         return await self._apart(lambda check: of.snapshot(compress=compress, notes=notes))
 

@@ -708,18 +708,19 @@ def test_asyncio_takes_snapshots_and_goes_on() -> None:
         begun = await anext(going)
         data = await many.snapshot(going, notes={"n": 1})
         assert EngineSnapshot.deserialize(data).notes == {"n": 1}
-        resumed = await many.resume_generation(data)
+        resumed = await many.restore(data)
+        assert isinstance(resumed, Generation)
         assert resumed.text == begun
         same(await resumed, expected)
         same(await going, expected)
-        assert EngineSnapshot.deserialize(await many.snapshot()).kind == "engine"
+        assert EngineSnapshot.deserialize(await many.snapshot(engine)).kind == "engine"  # type: ignore[arg-type]
         with engine.session() as session:
             session.prefill(PROMPTS[0])
             assert await many.snapshot(session, compress=True) == session.snapshot(compress=True)
-        with pytest.raises(ConfigError, match="of: expected a Generation, a Session or None, got b''"):
+        with pytest.raises(ConfigError, match="of: expected a generation or a session, got b''"):
             await many.snapshot(b"")  # type: ignore[arg-type]
         await many.aclose()
         with pytest.raises(EngineClosed):
-            await many.snapshot()
+            await many.snapshot(going)
 
     asyncio.run(main())
