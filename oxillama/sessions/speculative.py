@@ -21,7 +21,6 @@ from oxillama.errors import OxiLlamaError, SnapshotIncompatible, SpecSnapshotInc
 from oxillama.sessions.codec import Plain, decode, encode
 from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces, write_file
 from oxillama.sessions.snapshot import EngineSnapshot, Length, ModelFacts
-from oxillama.speculation.state import SPECULATION
 
 KIND = "speculative"
 SECTIONS = ("target", "draft")
@@ -65,7 +64,7 @@ class SpeculativeEngineSnapshot:
     @property
     def accepted_tokens(self) -> int:
         """Drafted tokens in the text that is under way; 0 without one."""
-        drafts = self.target.parts.get(SPECULATION)
+        drafts = self.target.parts.get("speculation")
         return 0 if drafts is None else int(drafts.accepted)
 
     @property

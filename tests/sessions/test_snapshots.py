@@ -34,6 +34,7 @@ from oxillama import (
 from oxillama.compat.engine import InferenceEngine
 from oxillama.config.sampler import ORDER
 from oxillama.engine import loading
+from oxillama.engine.loading import LoadedModel
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.formats import KV_TYPES
@@ -473,11 +474,16 @@ def test_paths_hold_from_any_directory(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_tokenizer_is_known_by_its_file(tmp_path: Path) -> None:
+    def digest(path: Path | None) -> str:
+        model = LoadedModel.__new__(LoadedModel)
+        model.config = EngineConfig(tokenizer_path=path)
+        return model.tokenizer_digest
+
     (tmp_path / "a").write_bytes(b"{}")
-    assert loading.digest_of(tmp_path / "a") == blake3(b"{}").hexdigest()
-    assert loading.digest_of(None) == ""
+    assert digest(tmp_path / "a") == blake3(b"{}").hexdigest()
+    assert digest(None) == ""
     with pytest.raises(ModelFileError, match="cannot be read"):
-        loading.digest_of(tmp_path / "b")
+        digest(tmp_path / "b")
 
 
 def test_the_limit_of_tokens_goes_with_a_snapshot() -> None:
