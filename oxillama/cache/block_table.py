@@ -45,8 +45,13 @@ class BlockTable:
 
     def missing(self, start: int, end: int) -> int:
         """Pages to allocate before the positions ``start`` to ``end`` can be written."""
-        missing = max(0, self.pool.pages_for(end) - len(self.pages))
-        return missing + int(start < end and self.is_shared(start))
+        pool, pages = (
+            self.pool,
+            self.pages,
+        )  # asked in every step for every sequence, so without further calls
+        missing, at = -(-end // pool.page_size) - len(pages), start // pool.page_size
+        is_shared = self.first <= at < len(pages) and pool.reference_counts[pages[at]] > 1
+        return (missing if missing > 0 else 0) + (is_shared and start < end)
 
     def demand(self, start: int, end: int, rows: int) -> int:
         """Pages to allocate until the positions ``start`` to ``end`` have run, ``rows`` at a time at most."""

@@ -75,7 +75,10 @@ class PagedKvCache:
 
     def shortage(self, start: int, end: int, n_open: int = 0) -> int:
         """Bytes that `reserve` would allocate."""
-        return sum(table.missing(start, end) * table.pool.stride for table in self.tables)
+        needed = 0
+        for table in self.tables:
+            needed += table.missing(start, end) * table.pool.stride
+        return needed
 
     def demand(self, start: int, end: int, rows: int, shared: bool) -> int:
         """Bytes to allocate until the positions ``start`` to ``end`` have run, ``rows`` at a time at most.
@@ -104,9 +107,9 @@ class PagedKvCache:
 
         Raises KvCacheFullError; then nothing has changed.
         """
-        missing = [table.missing(start, end) for table in self.tables]
-        if not any(missing):
+        if not PagedKvCache.shortage(self, start, end):
             return
+        missing = [table.missing(start, end) for table in self.tables]
         for table, pages in zip(self.tables, self.pool.allocate(missing)):
             table.take(start, pages)
         self.version += 1

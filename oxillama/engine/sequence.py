@@ -6,11 +6,14 @@ import enum
 import math
 from bisect import bisect_right
 from collections.abc import Sequence as Tokens
+from typing import TYPE_CHECKING
 
-from oxillama.adapters.stack import Adaptation
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import Match
 from oxillama.cache.recurrent import CHECKPOINTS, new_cache
+
+if TYPE_CHECKING:
+    from oxillama.adapters.stack import Adaptation
 
 
 class SeqState(enum.Enum):

@@ -69,6 +69,7 @@ class Batch:
     @property
     def starts(self) -> np.ndarray:
         """int32 (sequences,), position of the first row of each."""
-        firsts = self.row_start[:-1]
-        starts: np.ndarray = self.positions[firsts] if len(firsts) > 1 else self.positions[:1]
+        starts: np.ndarray = (
+            self.positions[self.row_start[:-1]] if len(self.row_start) > 2 else self.positions[:1]
+        )
         return starts

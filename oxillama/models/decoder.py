@@ -190,7 +190,7 @@ class Decoder:
     ) -> Carried:
         """Runs a batch as `hidden_states`, in a stage that is not the last: what the next one is given."""
         self._run_layers(batch, kv, work, tuner, None, given)
-        return {name: work.rows(name, len(batch), width).copy() for name, width in self.carried.items()}
+        return {name: work.rows[name, len(batch), width].copy() for name, width in self.carried.items()}
 
     def _run_layers(
         self,
@@ -204,7 +204,9 @@ class Decoder:
         """Runs the layers; the hidden states x (n, d) behind them, in a buffer, and the threads for what
         follows."""
         spec, n = self.spec, len(batch)
-        scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
+        scratch, alone = 0, tuner.max_threads == 1
+        for part in kv:
+            scratch = max(scratch, part.scratch_bytes(tuner.max_threads))
         work.reserve(n, scratch, batch.adapted)
         step = Step(
             batch=batch,
@@ -212,7 +214,7 @@ class Decoder:
             work=work,
             scratch=work.scratch,
             n_threads=tuner.n_threads,
-            tables=tuple(self._table(i, batch.positions) for i in range(len(spec.ropes))),
+            tables=[self._table(i, batch.positions) for i in range(len(spec.ropes))],
             temperatures=self._temperatures(batch.positions),
             adapted=batch.adapted,
         )
@@ -222,22 +224,29 @@ class Decoder:
                 before, after, batch.row_start, self.state_floats,
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip
-        x = work.rows("x", n, spec.n_embd)
-        with panels_in_use(self.store):
+        x = work.rows["x", n, spec.n_embd]
+        self.store.begin_pass()
+        try:
             if given is None:
                 assert self.inputs is not None, "only the first stage has embeddings"
                 self.inputs.look_up(batch, x, step)
                 if self.streams is not None:
                     self.streams.begin(x, step)
             for name, rows in (given or {}).items():
-                work.rows(name, n, self.carried[name])[:] = rows
+                work.rows[name, n, self.carried[name]][:] = rows
             for layer in self.layers:
                 if cancelled is not None and cancelled():
                     raise ForwardCancelled
-                with tuner.layer(n) as step.n_threads:
+                if alone:
                     layer.run(x, step)
+                    continue
+                step.n_threads = tuner.begin(n)
+                layer.run(x, step)
+                tuner.end()
             if self.streams is not None and spec.is_last:
                 self.streams.end(x, step)
+        finally:
+            self.store.end_pass()
         return x, tuner.n_threads
 
     def forward(
@@ -263,8 +272,11 @@ class Decoder:
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            with panels_in_use(self.store):
+            self.store.begin_pass()
+            try:
                 self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
+            finally:
+                self.store.end_pass()
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:

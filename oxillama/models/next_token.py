@@ -57,7 +57,7 @@ class NextTokenInput:
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input of the block for the batch's tokens and the given states."""
         d = x.shape[1]
-        both = step.work.rows("next_token", len(x), self.projection.cols)
+        both = step.work.rows["next_token", len(x), self.projection.cols]
         self.tokens.lookup(batch.tokens, x)
         if self.scale != 1:
             x *= np.float32(self.scale)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 from oxillama._kernels.machine import team
 
@@ -33,11 +32,8 @@ LONG = 1e-4
 PATIENCE = 256
 """Most long layers between two looks at the processors, where threads had to be moved again and again."""
 
-ALONE = nullcontext(1)
-"""The context of every layer where there is one thread."""
 
-
-class ThreadTuner(AbstractContextManager[int]):
+class ThreadTuner:
     """Measures layers and chooses their number of threads.
 
     Batches of different sizes are tuned separately: one token is limited by memory, a prompt by arithmetic.
@@ -70,15 +66,11 @@ class ThreadTuner(AbstractContextManager[int]):
         self._size = SizeTuner(max_threads)
         self._start = 0.0
 
-    def layer(self, rows: int) -> AbstractContextManager[int]:
-        """A context around one layer over ``rows`` rows; its value is the number of threads."""
-        if self.max_threads == 1:
-            return ALONE
+    def begin(self, rows: int) -> int:
+        """The number of threads of a layer over ``rows`` rows, which begins now. There is nothing to measure
+        where `max_threads` is 1."""
         self._rows = rows
-        return self
-
-    def __enter__(self) -> int:
-        bits = self._rows.bit_length()
+        bits = rows.bit_length()
         size = self._sizes.get(bits)
         if size is None:
             size = self._sizes[bits] = SizeTuner(self.max_threads)
@@ -87,9 +79,8 @@ class ThreadTuner(AbstractContextManager[int]):
         self._start = self._clock()
         return self.n_threads
 
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
-            return
+    def end(self) -> None:
+        """The layer that was begun last is done."""
         seconds = self._clock() - self._start
         if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
             self._size.forget(self._rows, self.n_threads)

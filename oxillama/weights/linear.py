@@ -80,7 +80,8 @@ class Linear:
 
         Row i of x belongs to row i of the pass.
         """
-        self.prepare(x)
+        if self._panels is not None or self.observer is not None:
+            self.prepare(x)
         plans = () if step.adapted is None else step.adapted.plans(self)
         self._linear.apply(x, out, step.scratch, step.n_threads, accumulate, plans)
 

@@ -89,8 +89,8 @@ class DeltaRule:
         float32 (n, heads * dim) : a buffer.
         """
         n, work, n_threads, decays = len(x), step.work, step.n_threads, len(self.a)
-        qkv, y = work.rows("ssm_x", n, self.channels), work.rows("ssm_y", n, self.inner)
-        dt, decay = work.rows("ssm_dt", n, decays), work.rows("ssm_decay", n, decays)
+        qkv, y = work.rows["ssm_x", n, self.channels], work.rows["ssm_y", n, self.inner]
+        dt, decay = work.rows["ssm_dt", n, decays], work.rows["ssm_decay", n, decays]
         self.conv.run(block, x, 0, True, qkv, step)
         self.lengths.apply(qkv, n_threads)
         self.kernels.recurrent.head_steps(steps, 0, self.dt_bias, self.a, dt, decay, n_threads)
@@ -153,7 +153,7 @@ class GatedDelta(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rule, work = self.rule, step.work
-        x = work.rows("ssm_in", len(h), self.first.rows)
+        x = work.rows["ssm_in", len(h), self.first.rows]
         self.first.apply(h, x, step)
         beta, steps = np.take(x, self.betas, axis=1), np.take(x, self.alphas, axis=1)
         if self.by_key:
@@ -165,7 +165,7 @@ class GatedDelta(RecurrentBlock):
     def _parted(self, x: np.ndarray, step: Step) -> np.ndarray:
         """(n, q + k + v + z) of rows that hold these parts for one head of keys after the other."""
         n, dim, shared = len(x), self.dim, self.rule.heads // self.keys * self.dim
-        parts = step.work.rows("ssm_parts", n, self.rule.channels + self.rule.inner)
+        parts = step.work.rows["ssm_parts", n, self.rule.channels + self.rule.inner]
         given = x[:, : parts.shape[1]].reshape(n, self.keys, -1)
         begins = np.cumsum([0, dim, dim, shared, shared]).tolist()
         for first, last in pairwise(begins):
@@ -225,7 +225,7 @@ class KimiDelta(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rule, work, n, rank = self.rule, step.work, len(h), self.rank
-        x, wide = work.rows("ssm_in", n, self.first.rows), work.rows("ssm_steps", n, rule.inner)
+        x, wide = work.rows["ssm_in", n, self.first.rows], work.rows["ssm_steps", n, rule.inner]
         self.first.apply(h, x, step)
         low, gate, beta = np.split(x[:, rule.channels :], [rank, 2 * rank], axis=1)
         self.steps.apply(np.ascontiguousarray(low), wide, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -68,6 +69,15 @@ class Layer:
     layer_input: Block | None = None
     layer_input_norm: Norm | None = None
 
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether x += mixer(norm(x)), then x += feed_forward(norm(x)) is all of it, as in most families."""
+        parts = (self.attn_post_norm, self.ffn_post_norm, self.layer_input, self.keeps_input or None)
+        needed = (self.attn_norm, self.ffn_norm, self.feed_forward)
+        is_scaled = self.residual_scale != 1 or self.scale != 1
+        has_all = all(part is not None for part in needed) and not any(part is not None for part in parts)
+        return self.residual == "sequential" and has_all and not is_scaled
+
     def blocks(self) -> list[Block]:
         """Its blocks, in order."""
         return [block for block in (self.mixer, self.feed_forward, self.layer_input) if block is not None]
@@ -87,11 +97,17 @@ class Layer:
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""
+        if self.is_plain:
+            assert self.attn_norm is not None and self.ffn_norm is not None and self.feed_forward is not None
+            h = step.work.rows[("h", *x.shape)]
+            self.mixer.run(self.attn_norm.apply(x, h, step.n_threads), x, step, True)
+            self.feed_forward.run(self.ffn_norm.apply(x, h, step.n_threads), x, step, True)
+            return
         if self.residual == "post":
             self._run_post(x, step)
             return
         if self.keeps_input:
-            step.work.rows("router_input", *x.shape)[:] = x
+            step.work.rows[("router_input", *x.shape)][:] = x
         h = self._input(x, self.attn_norm, "h", step)
         if self.feed_forward is None:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
@@ -113,14 +129,14 @@ class Layer:
         """The input of a block: hidden states after its norm."""
         if norm is None:
             return x
-        return norm.apply(x, step.work.rows(buffer, *x.shape), step.n_threads)
+        return norm.apply(x, step.work.rows[(buffer, *x.shape)], step.n_threads)
 
     def _add(self, block: Block, h: np.ndarray, x: np.ndarray, norm: Norm | None, step: Step) -> None:
         """x += the block's output for h, scaled or after a norm."""
         if h is not x and norm is None and self.residual_scale == 1:
             block.run(h, x, step, True)
             return
-        y = step.work.rows("y", *x.shape)
+        y = step.work.rows[("y", *x.shape)]
         block.run(h, y, step, False)
         if norm is not None and self.residual_scale == 1:
             norm.add(y, x, step.n_threads)
@@ -132,7 +148,7 @@ class Layer:
     def _run_post(self, x: np.ndarray, step: Step) -> None:
         given = x.copy() if self.second_post_norm else None
         for block, norm in zip(self.blocks(), (self.attn_post_norm, self.ffn_post_norm)):
-            y = step.work.rows("y", *x.shape)
+            y = step.work.rows[("y", *x.shape)]
             block.run(x, y, step, False)
             x += y
             if norm is not None:

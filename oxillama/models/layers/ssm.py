@@ -95,17 +95,17 @@ class Mamba(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         inner, rank = self.inner, self.rank
-        xz, x = work.rows("ssm_in", n, 2 * inner), work.rows("ssm_x", n, inner)
+        xz, x = work.rows["ssm_in", n, 2 * inner], work.rows["ssm_x", n, inner]
         self.ssm_in.apply(h, xz, step)
         self.conv.run(self, xz, 0, True, x, step)
-        dbc = work.rows("ssm_dbc", n, rank + 2 * self.n)
+        dbc = work.rows["ssm_dbc", n, rank + 2 * self.n]
         self.ssm_x.apply(x, dbc, step)
         for norm in self.norms:
             norm.apply(dbc, n_threads)
         low, dt, y = (
-            work.rows("ssm_low", n, rank),
-            work.rows("ssm_dt", n, inner),
-            work.rows("ssm_y", n, inner),
+            work.rows["ssm_low", n, rank],
+            work.rows["ssm_dt", n, inner],
+            work.rows["ssm_y", n, inner],
         )
         low[:] = dbc[:, :rank]
         self.ssm_dt.apply(low, dt, step)
@@ -159,9 +159,9 @@ class Mamba2(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         inner, heads = self.inner, self.heads
-        zxbcdt, xbc = work.rows("ssm_in", n, self.ssm_in.rows), work.rows("ssm_x", n, self.channels)
-        dt, decay = work.rows("ssm_dt", n, heads), work.rows("ssm_decay", n, heads)
-        y = work.rows("ssm_y", n, inner)
+        zxbcdt, xbc = work.rows["ssm_in", n, self.ssm_in.rows], work.rows["ssm_x", n, self.channels]
+        dt, decay = work.rows["ssm_dt", n, heads], work.rows["ssm_decay", n, heads]
+        y = work.rows["ssm_y", n, inner]
         self.ssm_in.apply(h, zxbcdt, step)
         self.conv.run(self, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
@@ -243,21 +243,21 @@ class PlamoMamba(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rows, work, n_threads, kernel = len(h), step.work, step.n_threads, self.kernels.recurrent
         inner, heads, n = self.inner, self.heads, self.n
-        zx, parts = work.rows("ssm_in", rows, 2 * inner), work.rows("ssm_parts", rows, 2 * inner)
+        zx, parts = work.rows["ssm_in", rows, 2 * inner], work.rows["ssm_parts", rows, 2 * inner]
         self.ssm_in.apply(h, zx, step)
         parts.reshape(rows, 2, heads, -1)[:] = zx.reshape(rows, heads, 2, -1).transpose(
             0, 2, 1, 3
         )  # z, then x
-        x, y = work.rows("ssm_x", rows, inner), work.rows("ssm_y", rows, inner)
+        x, y = work.rows["ssm_x", rows, inner], work.rows["ssm_y", rows, inner]
         self.conv.run(self, parts, inner, True, x, step)
-        bcdt, xbc = work.rows("ssm_dbc", rows, self.ssm_x.rows), work.rows("ssm_xbc", rows, inner + 2 * n)
+        bcdt, xbc = work.rows["ssm_dbc", rows, self.ssm_x.rows], work.rows["ssm_xbc", rows, inner + 2 * n]
         self.ssm_x.apply(x, bcdt, step)
         for norm in self.norms:
             norm.apply(bcdt, n_threads)
         xbc[:, :inner], xbc[:, inner:] = x, bcdt[:, : 2 * n]
-        low = work.rows("ssm_low", rows, heads)
+        low = work.rows["ssm_low", rows, heads]
         self.ssm_dt.apply(np.ascontiguousarray(bcdt[:, 2 * n :]), low, step)
-        dt, decay = work.rows("ssm_dt", rows, heads), work.rows("ssm_decay", rows, heads)
+        dt, decay = work.rows["ssm_dt", rows, heads], work.rows["ssm_decay", rows, heads]
         kernel.head_steps(low, 0, self.no_bias, self.a, dt, decay, n_threads)
         at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
         args = step.recurrent, at, record, heads, 1, n, xbc, dt, decay, self.d, parts, 0, y
@@ -291,7 +291,7 @@ class ShortConv(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, d, work = len(h), self.out_proj.rows, step.work
-        bcx, bx, y = work.rows("ssm_in", n, 3 * d), work.rows("ssm_x", n, d), work.rows("ssm_y", n, d)
+        bcx, bx, y = work.rows["ssm_in", n, 3 * d], work.rows["ssm_x", n, d], work.rows["ssm_y", n, d]
         self.in_proj.apply(h, bcx, step)
         np.multiply(bcx[:, :d], bcx[:, 2 * d :], out=bx)
         if self.causal:
