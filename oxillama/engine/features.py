@@ -6,12 +6,11 @@ a ConfigError that names the option and the room.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from oxillama.errors import ConfigError
+from oxillama.on_use import resolve
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ STATES = {
 def load(name: str) -> Any:
     """The factory of a feature. Raises ConfigError if its room is not there."""
     feature = FEATURES[name]
-    module, _, path = feature.factory.partition(":")
+    module = feature.factory.partition(":")[0]
     try:
-        return attrgetter(path)(importlib.import_module(module))
+        return resolve(feature.factory)
     except ModuleNotFoundError as error:
         room = ".".join(module.split(".")[:2])
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
@@ -91,5 +90,4 @@ def find(name: str) -> Any | None:
 
 def state(name: str) -> Any:
     """The dataclass of the state of a part of requests."""
-    module, _, kind = STATES[name].partition(":")
-    return getattr(importlib.import_module(module), kind)
+    return resolve(STATES[name])

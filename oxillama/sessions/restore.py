@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from oxillama.cache.recurrent import CHECKPOINTS
+from oxillama.cache.kv import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine import features
 from oxillama.engine.engine import InferenceEngine

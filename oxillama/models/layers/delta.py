@@ -5,7 +5,7 @@ beta and decay g first decays it, then corrects what it holds for k, then reads 
 
     S = g S;  S = S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(d).
 
-q, k and v have gone through a short causal convolution and SiLU; q and k have length 1.
+q, k and v are outputs of a short causal convolution and SiLU; q and k have length 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
-from oxillama.models.layers.ssm import Conv, load_conv
+from oxillama.models.layers.ssm import CausalConv1d, load_causal_conv1d
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -25,7 +25,7 @@ from oxillama.weights.loader import Weights
 
 
 class DeltaRule:
-    """Everything between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
+    """The part between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DeltaRule:
         heads: int,
         dim: int,
         interleaved: bool,
-        conv: Conv,
+        conv: CausalConv1d,
         a: np.ndarray,
         dt_bias: np.ndarray,
         norm: np.ndarray,
@@ -133,7 +133,7 @@ class GatedDelta(RecurrentBlock):
             heads,
             dim,
             sizes.interleaved,
-            load_conv(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
+            load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
             weights.vector(f"{block}.ssm_a", heads),
             weights.vector(f"{block}.ssm_dt.bias", heads),
             weights.vector(f"{block}.ssm_norm.weight", dim),
@@ -206,7 +206,7 @@ class KimiDelta(RecurrentBlock):
             heads,
             dim,
             False,
-            Conv(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
+            CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
             np.repeat(weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads), dim),
             weights.vector(f"{block}.ssm_dt.bias", inner),
             weights.vector(f"{block}.ssm_norm.weight", dim),

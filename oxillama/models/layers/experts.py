@@ -65,6 +65,11 @@ class MixtureOfExperts:
         members = [[*pair] for pair in zip(first.members, down.members)]
         self.experts = ExpertMatrices(members, sizes.n_used)
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return [self.experts]
+
     def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
@@ -239,6 +244,11 @@ class DenseAndExperts:
         factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
         self.router_norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return self.experts.routed_experts
+
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
 
@@ -251,14 +261,14 @@ class DenseAndExperts:
         """out (n, d) = the block's output for x (n, d), or out + that."""
         work, n_threads = step.work, step.n_threads
         before, after, before_experts, after_experts = self.norms
-        h, y = work.rows[("normed", *x.shape)], work.rows[("beside", *x.shape)]
+        h, y = work.rows.like("normed", x), work.rows.like("beside", x)
         before.apply(x, h, n_threads)
         self.dense.run(h, y, step, False)
         if accumulate:
             after.add(y, out, n_threads)
         else:
             after.apply(y, out, n_threads)
-        self.router_norm.apply(x, work.rows[("router_input", *x.shape)], n_threads)
+        self.router_norm.apply(x, work.rows.like("router_input", x), n_threads)
         before_experts.apply(x, h, n_threads)
         self.experts.run(h, y, step, False)
         after_experts.add(y, out, n_threads)
