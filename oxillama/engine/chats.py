@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from oxillama.config import EngineConfig, GenerationOptions
+from oxillama.conversations.prompt import chat_prompt
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt, listed
-from oxillama.toolcalls.conversation import for_template, tool_variables
-from oxillama.toolcalls.definitions import definitions
-from oxillama.toolcalls.parsing import WITH_TOOLS, format_of_source, template_values
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,8 +79,9 @@ class Chats:
 
         Parameters
         ----------
-        messages : mappings with "role" and "content", the user's last message last. Those of the assistant
-            may have "tool_calls", and results of tools the role "tool".
+        messages : mappings with "role" and "content", the user's last message last. A content is a text or a
+            list of parts ``{"type": "text", "text": ...}``. Messages of the assistant may have "tool_calls",
+            and results of tools the role "tool".
         tools : that the model may call. The answer is then a `Completion`, with text and calls. Every call is
             valid by its tool's schema, unless it is cut off (``failed_calls``).
         template : more variables for the template, e.g. ``{"enable_thinking": False}``.
@@ -92,7 +90,8 @@ class Chats:
         Raises
         ------
         ChatTemplateError : the file has no chat template, or it refuses the messages.
-        ConfigError : a tool is none, or the template cannot tell the model of it.
+        ConfigError : a part of a content is not text; a tool is none, or the template cannot tell the model
+            of it.
         GrammarError : the schema of a tool cannot be enforced.
         """
         generation = self.stream_chat(
@@ -117,19 +116,7 @@ class Chats:
         The text is taken apart as the template says: `Generation.events` has calls and reasoning as they are
         written, the text that it yields is the answer alone.
         """
-        said = listed(messages, "messages")
         checked = GenerationOptions.of(options, fields, self.config.sampler)
-        tools = None if checked.tools is None else definitions(checked.tools)
-        tokenizer = self.model.tokenizer
-        values = template_values(template, tools)
-        if tools is not None and WITH_TOOLS in tokenizer.chat_template_names:
-            values.setdefault("template", WITH_TOOLS)
-        compiled = tokenizer.chat_template(str(values.get("template", "default")))
-        if tools is not None:
-            values = {**tool_variables(compiled, tools), **values}
-        wanted = checked.message_format
-        if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
-            form = format_of_source(compiled.source, tools is not None)
-            checked = replace(checked, message_format=form)
-        tokens = tokenizer.encode_chat(for_template(said, compiled), **values)
+        said = listed(messages, "messages")
+        tokens, checked = chat_prompt(self.model.tokenizer, said, checked, template)
         return self._stream(tokens, checked, {}, callback)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oxillama.config import GenerationOptions
-from oxillama.config.sampler import CONSTRAINTS
+from oxillama.conversations.prompt import chat_prompt
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import Conversation, number_of_calls, prompt_tokens
-from oxillama.server.options import options_of, rules_text
+from oxillama.server.messages import Conversation, number_of_calls
+from oxillama.server.options import options_of
 from oxillama.server.running import checked_prompt
 
 
@@ -36,15 +36,6 @@ class Chat:
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     keeps_reasoning: bool = False
-
-    @property
-    def message_format(self) -> str | None:
-        """How the text is taken apart; None to leave it as it is.
-
-        A text that a grammar rules from its first token has no reasoning, even if the prompt opens one.
-        """
-        is_ruled = rules_text(self.rest) or any(self.fixed.get(name) is not None for name in CONSTRAINTS)
-        return None if self.keeps_reasoning or (is_ruled and not self.conversation.tools) else "auto"
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,17 @@ def chat_plan(engine: InferenceEngine, chat: Chat, request_id: str) -> ChatPlan:
         chat.known,
         {"max_tokens": None},
         request_id=request_id,
-        message_format=chat.message_format,
         **fixed,
     )
-    prompt = checked_prompt(engine, prompt_tokens(engine, talk), name=talk.name)
+    # a text that a grammar rules from its first token has no reasoning, even if the prompt opens one
+    is_ruled = options.sampler is not None and options.sampler.constraint not in (None, "structural_tag")
+    prompt, options = chat_prompt(
+        engine.tokenizer,
+        talk.messages,
+        options,
+        talk.all_variables,
+        answer=talk.answer,
+        parse=bool(talk.tools) or not (chat.keeps_reasoning or is_ruled),
+    )
+    checked_prompt(engine, prompt, name=talk.name)
     return ChatPlan(prompt, options, number_of_calls(talk.messages))

@@ -6,47 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oxillama.chat.template import ChatTemplate
+from oxillama.conversations.prompt import chat_text
 from oxillama.engine.engine import InferenceEngine
-from oxillama.errors import ConfigError
 from oxillama.server.bodies import ChatBody, TemplateBody
-from oxillama.server.errors import ApiError, invalid
+from oxillama.server.errors import invalid
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
-from oxillama.toolcalls.conversation import call_id, for_template, tool_variables
-from oxillama.toolcalls.definitions import definitions
-from oxillama.toolcalls.formats import grammar_of_template
-from oxillama.toolcalls.parsing import WITH_TOOLS, template_values
-
-ROLES = {"developer": "system"}
-"""Roles of OpenAI's that templates do not know, and what stands for them."""
+from oxillama.toolcalls.conversation import call_id
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "template")
 """Variables of a template that have fields of their own, or none."""
-
-
-def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as templates know them: parts of text are joined by line breaks. Raises ApiError."""
-    found = []
-    for i, message in enumerate(messages):
-        role = message.get("role")
-        if not isinstance(role, str):
-            raise invalid(f"messages[{i}].role", "a string", role)
-        changed = {**message, "role": ROLES.get(role, role)}
-        if isinstance(message.get("content"), list):
-            changed["content"] = joined_text(f"messages[{i}].content", message["content"])
-        found.append({key: value for key, value in changed.items() if value is not None or key == "content"})
-    return found
-
-
-def joined_text(where: str, parts: Sequence[Any]) -> str:
-    """The text of a content's parts. Raises ApiError for one that is no text."""
-    texts = []
-    for j, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, dict) else part
-        if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
-            raise invalid(f"{where}[{j}]", "a part of type text", kind)
-        texts.append(part["text"])
-    return "\n".join(texts)
 
 
 @dataclass(frozen=True)
@@ -70,6 +38,11 @@ class Conversation:
     answer: str = ""
     name: str = "messages"
 
+    @property
+    def all_variables(self) -> dict[str, Any]:
+        """Variables of the template, with the one that opens an answer."""
+        return {**self.variables, "add_generation_prompt": self.opens_answer}
+
 
 def conversation_of(body: ChatBody | TemplateBody) -> Conversation:
     """The conversation of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
@@ -87,53 +60,13 @@ def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     return dict(variables)
 
 
-def template_of(engine: InferenceEngine, has_tools: bool) -> ChatTemplate:
-    """The template of the file for a conversation. Raises ChatTemplateError if there is none."""
-    tokenizer = engine.tokenizer
-    return tokenizer.chat_template(
-        WITH_TOOLS if has_tools and WITH_TOOLS in tokenizer.chat_template_names else "default"
-    )
-
-
-def template_arguments(engine: InferenceEngine, talk: Conversation) -> dict[str, Any]:
-    """The arguments with which the chat template is rendered.
-
-    Raises
-    ------
-    ApiError : a message is none; the template cannot tell the model of tools.
-    ChatTemplateError : there is no template, or a call in a message is none.
-    ConfigError : a tool is none.
-    """
-    tools = definitions(talk.tools) if talk.tools else None
-    found = template_values(talk.variables, tools)
-    if tools is not None and WITH_TOOLS in engine.tokenizer.chat_template_names:
-        found["template"] = WITH_TOOLS
-    template = template_of(engine, tools is not None)
-    if tools is not None:
-        try:
-            found = {**tool_variables(template, tools), **found}
-        except ConfigError as error:
-            raise ApiError(400, str(error), param="tools") from error
-    messages = for_template(plain_messages(talk.messages), template)
-    return {**found, "messages": messages, "add_generation_prompt": talk.opens_answer}
-
-
 def prompt_text(engine: InferenceEngine, talk: Conversation) -> str:
-    """The prompt of a chat, as text.
-
-    Raises as `template_arguments`, and ApiError where an answer has begun and the template opens reasoning.
-    """
-    text = engine.tokenizer.apply_chat_template(**template_arguments(engine, talk))
-    if talk.answer:
-        source = template_of(engine, bool(talk.tools)).source
-        if grammar_of_template(source).begins_in_reasoning(text):
-            wanted = "a last message that is the user's, for the template opens reasoning before an answer"
-            raise invalid(talk.name, wanted, "one of the assistant's")
-    return text + talk.answer
+    """The prompt of a chat, as text. Raises as `chat_text`."""
+    return chat_text(engine.tokenizer, talk.messages, talk.tools, talk.all_variables, answer=talk.answer)
 
 
 def prompt_tokens(engine: InferenceEngine, talk: Conversation) -> list[int]:
-    """The prompt of a chat, as token ids. Raises as `prompt_text`."""
+    """The prompt of a chat, as token ids. Raises as `chat_text`."""
     return engine.tokenizer.encode_rendered(prompt_text(engine, talk))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from oxillama.conversations.prompt import template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import template_of
 from oxillama.toolcalls.formats import grammar_of_template
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -36,7 +36,7 @@ def thinking_variables(
     ApiError : a field asks for no reasoning, and the template has reasoning without a switch.
     ChatTemplateError : there is no template.
     """
-    template = template_of(engine, has_tools)
+    template = template_of(engine.tokenizer, has_tools)
     switch = next((variable for variable in SWITCHES if variable in template.variables), None)
     variables: dict[str, Any] = {} if switch is None else {switch: wanted}
     if BUDGET in template.variables and (budget is not None or not wanted):

@@ -11,10 +11,10 @@ from typing import Any
 
 from starlette.requests import Request
 
+from oxillama.conversations.prompt import template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.hosting import Hosted
-from oxillama.server.messages import template_of
 from oxillama.server.models import Models
 from oxillama.server.ollama.bodies import Message
 from oxillama.server.state import leased, served
@@ -121,7 +121,7 @@ def thinking(engine: InferenceEngine, think: bool | str | None, has_tools: bool)
     """Variables of the template for what is asked of thinking. Raises ApiError if the model cannot do it."""
     if think is None:
         return {}
-    template = template_of(engine, has_tools)
+    template = template_of(engine.tokenizer, has_tools)
     if isinstance(think, str):
         if think not in ("low", "medium", "high"):
             raise invalid("think", 'true, false, "low", "medium" or "high"', think)
