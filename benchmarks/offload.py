@@ -163,7 +163,7 @@ class Bench:
 
     def file(self, engine: InferenceEngine) -> Path:
         """The file that the matrices are read from."""
-        from oxillama.engine.packing import packed_path
+        from oxillama.packing.files import packed_path
 
         packed = packed_path(self.args.model, engine.config)
         return packed if self.args.packed != "off" and packed.exists() else self.args.model

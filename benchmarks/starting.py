@@ -20,7 +20,7 @@ from benchmarks import runs
 from benchmarks.loading import warm_page_cache
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, rows
-from oxillama.engine.packing import pack_model
+from oxillama.packing.files import pack_model
 from oxillama.errors import ConfigError, LoadError
 
 METRICS = (

@@ -72,11 +72,11 @@ if TYPE_CHECKING:
         SpeculativeEngine,
     )
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.batch import ScheduledBatch
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
-    from oxillama.engine.packing import pack_model
-    from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+    from oxillama.engine.scheduler import Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from oxillama.observability.metrics_snapshot import MetricsSnapshot
     from oxillama.offload.pager import LayerPager
     from oxillama.offload.pressure import MemoryPressureProbe
+    from oxillama.packing.files import pack_model
     from oxillama.quantize.calibration import collect_imatrix
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
@@ -245,7 +246,7 @@ _LATER = {
     "Sampler": "oxillama.sampling.sampler",
     "SamplerChain": "oxillama.sampling.chain",
     "SamplerStage": "oxillama.sampling.protocols",
-    "ScheduledBatch": "oxillama.engine.scheduler",
+    "ScheduledBatch": "oxillama.engine.batch",
     "Scheduler": "oxillama.engine.scheduler",
     "SeqState": "oxillama.engine.sequence",
     "Sequence": "oxillama.engine.sequence",
@@ -256,7 +257,7 @@ _LATER = {
     "batched_flash_attention": "oxillama.models.flash_attention",
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
-    "pack_model": "oxillama.engine.packing",
+    "pack_model": "oxillama.packing.files",
     "pool_hidden_states": "oxillama.engine.embedding",
     "metrics_text": "oxillama.observability.metrics",
     "quantize_model": "oxillama.quantize.model",

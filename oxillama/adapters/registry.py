@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
@@ -34,6 +35,11 @@ class Adapters:
         self._lock = ForkedOpen()
         self._files: dict[str, tuple[FileIdentity, LoadedLora]] = {}  # by path
         self._bound: dict[bytes, Adapter] = {}  # by fingerprint
+
+    @classmethod
+    def of(cls, model: Any) -> Adapters:
+        """Those of a `LoadedModel`."""
+        return cls(model.runner.model)
 
     def load(self, source: str | LoadedLora) -> LoadedLora:
         """An adapter that fits the model; a path whose file has changed since is loaded again.

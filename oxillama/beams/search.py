@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -219,8 +219,8 @@ def likeliest(ids: np.ndarray, p: np.ndarray, n: int) -> list[tuple[int, float]]
 def beam_search(
     model: LoadedModel,
     prompt: list[int],
-    config: BeamSearchConfig,
-    sampling: SamplerConfig,
+    config: BeamSearchConfig | None,
+    sampling: Mapping[str, Any],
     adapters: Adaptation | None,
     check: Callable[[], object] = lambda: None,
 ) -> list[BeamHypothesis]:
@@ -229,6 +229,8 @@ def beam_search(
     Parameters
     ----------
     prompt : ids, with room for a token.
+    config : None for the usual one.
+    sampling : fields of `SamplerConfig`.
 
     Raises
     ------
@@ -236,10 +238,12 @@ def beam_search(
     KvCacheFullError : there are no pages for the beams.
     """
     model.runner.check_logits()
+    config = BeamSearchConfig() if config is None else checks.instance("config", config, BeamSearchConfig)
+    sampler = model.sampler(replace(UNCHANGED, **sampling))
     beams = EngineBeams(model, prompt, adapters)
     try:
         most = min(config.max_new_tokens, model.context_size - len(prompt))
-        return search(beams, config, model.sampler(sampling), most, check)
+        return search(beams, config, sampler, most, check)
     finally:
         model.call(beams.release)
 

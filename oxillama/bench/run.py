@@ -80,7 +80,8 @@ def bench_model(
     for name, count in counts.items():
         checks.integer(name, count, 1)
     checks.integer("warmup", warmup, 0)
-    from oxillama import EngineConfig, InferenceEngine
+    from oxillama import EngineConfig
+    from oxillama.compat.engine import InferenceEngine
 
     threads = config.get("num_threads")
     config["num_threads"] = threads = available_cpus() if threads is None else threads

@@ -199,7 +199,7 @@ def with_template(engine: InferenceEngine, text: str) -> TokenizerBridge:
     from oxillama import TokenizerBridge
 
     key = "tokenizer.chat_template"
-    metadata = {k: v for k, v in engine.metadata.items() if not k.startswith(key)} | {key: text}
+    metadata = {k: v for k, v in engine.model.file.metadata.items() if not k.startswith(key)} | {key: text}
     path = engine.config.tokenizer_path
     if path is None:
         return TokenizerBridge.from_metadata(metadata)

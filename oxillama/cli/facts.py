@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from typing import Any, get_args
 
-from oxillama.engine.packing import packed_files
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
 from oxillama.models.family import RecurrentMixer
 from oxillama.models.preflight import Preflight, preflight
+from oxillama.packing.files import packed_files
 
 SIZES = {
     "context length": "context_length",

@@ -67,7 +67,11 @@ def run_model(args: argparse.Namespace) -> int:
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
     special = not args.no_special and not goes_on
-    tokens = engine.tokenize(prompt, add_special=special, parse_special=args.parse_special) if prompt else []
+    tokens = (
+        engine.tokenizer.encode(prompt, add_special=special, parse_special=args.parse_special)
+        if prompt
+        else []
+    )
     if args.session is None:
         return finish(engine.stream(tokens, chosen), args)
     kept = KeptSession(engine, args.session, "run")

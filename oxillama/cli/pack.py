@@ -33,7 +33,7 @@ def add_commands(commands: Any) -> None:
 
 def run_pack(args: argparse.Namespace) -> int:
     from oxillama.config import EngineConfig
-    from oxillama.engine.packing import check_packed, pack_model
+    from oxillama.packing.files import check_packed, pack_model
 
     config, model = options.given(args, EngineConfig), model_path(args.model, args)
     if args.check:

@@ -7,21 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, RewindNotSupported
 from oxillama.sessions.plain import engine_of
 from oxillama.sessions.restoring import check_fits, read_bytes
+from oxillama.sessions.resuming import resumed_generation
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot
 from oxillama.sessions.speculative import SpeculativeEngineSnapshot
 from oxillama.sessions.taking import Taken, snapshot_of, write
 from oxillama.sessions.values import refusals
+from oxillama.speculation.attaching import attach_drafter
 from oxillama.speculation.drafters import ModelDrafter
-from oxillama.speculation.state import Speculation
 from oxillama.speculation.token_map import same_tokens
 
 
@@ -94,8 +96,8 @@ class SpeculativeEngine:
             target.close()
             raise
 
-    def _speculation(self) -> Speculation:
-        return Speculation(self._drafter, self.config.num_speculative)
+    def _attach(self, request: TextRequest) -> None:
+        attach_drafter(self.target.model, request, self._drafter, self.config.num_speculative)
 
     def generate(
         self, prompt: Prompt, max_tokens: int = 256, callback: Callable[[str], object] | None = None
@@ -103,7 +105,9 @@ class SpeculativeEngine:
         """The text that the target gives alone; parameters and errors as of `InferenceEngine.generate`."""
         options = GenerationOptions(sampler=self.target.config.sampler, max_tokens=max_tokens)
         tokens = self.target.model.prompt_tokens(prompt, free=1)
-        generation = self.target._stream_drafted(tokens, options, self._speculation(), callback)
+        request = self.target._request(tokens, replace(options, speculate="off"))
+        self._attach(request)
+        (generation,) = self.target._submit([request], callback)
         return self._whole(generation)
 
     def _whole(self, generation: Generation) -> str:
@@ -196,8 +200,8 @@ class SpeculativeEngine:
         """
         if self._begun is None:
             raise ConfigError("snapshot: expected one of a text that is under way, got none")
-        model, drafts = self.target.model, self._speculation()
-        generation = Generation.resumed(model, self._begun, None, None, callback, {}, drafts)
+        model, begun = self.target.model, self._begun
+        generation = resumed_generation(model, begun, None, None, callback, {}, self._attach)
         self._begun = None
         return self._whole(generation)
 
@@ -232,7 +236,7 @@ class SpeculativeDeltaSync:
         """
         if self._checkpoint is None or self._checkpoint._model is not engine.model:
             raise RewindNotSupported("checkpoint: expected one of this engine, got none")
-        engine._default_session = self._checkpoint.fork()
+        engine._own_session = self._checkpoint.fork()
 
 
 @runtime_checkable

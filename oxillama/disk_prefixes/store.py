@@ -14,12 +14,14 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from blake3 import blake3
 
+from oxillama._version import __version__
 from oxillama.cache.block_table import held
 from oxillama.cache.kv_pool import KvLayout
 from oxillama.cache.pool import CachePool
@@ -27,9 +29,13 @@ from oxillama.cache.positions import from_positions, joined_positions, position_
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.disk_prefixes.background import Background
 from oxillama.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder, chain
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.prefixes import PrefixLayer
+from oxillama.engine.protocols import PrefixStore
 from oxillama.engine.request import Request
 from oxillama.faults import note
 from oxillama.locks import ForkedOpen
+from oxillama.models import Decoder
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +46,8 @@ PART_BYTES = 64 << 20
 """Bytes of blocks that are read before they are laid out and go into the prefix cache."""
 
 
-class DiskPrefixes:
-    """Keeps prompts of an engine in a folder. Its methods are for the engine thread.
+class DiskPrefixes(PrefixLayer):
+    """Keeps prompts of an engine in a folder, too. Its methods are for the engine thread.
 
     Parameters
     ----------
@@ -50,11 +56,28 @@ class DiskPrefixes:
     layouts : of the keys and values of each page group; none for a model without keys.
     prefix : where blocks are put that are read.
     post : has the engine thread run a command after its step.
+    inner : the stores in memory.
 
     Attributes
     ----------
     n_tokens : read so far.
     """
+
+    GRAIN = BLOCK
+    """Tokens between states that are kept in memory, so that they are also kept on the disk."""
+
+    @classmethod
+    def of(cls, model: LoadedModel, decoder: Decoder, inner: PrefixStore) -> DiskPrefixes:
+        """Those of a model that is being loaded, in the folder that its options name."""
+        config, path = model.config, model.config.prefix_cache_dir
+        assert path is not None
+        folder, kv_type = BlockFolder(path, config.prefix_cache_dir_bytes), config.kv_type
+        groups = decoder.page_groups if model.spec.attending else ()
+        # bits may change from version to version
+        shape = f"{__version__} {kv_type} {[(group.layers, group.sizes) for group in groups]}"
+        layouts = [KvLayout(*group.sizes, kv_type) for group in groups]
+        root = blocks_root(model.fingerprint.digest, shape.encode())
+        return cls(folder, root, layouts, model.pool, model.prefix_cache, model.thread.post, inner)
 
     def __init__(
         self,
@@ -64,7 +87,9 @@ class DiskPrefixes:
         pool: CachePool,
         prefix: PrefixKvCache,
         post: Callable[[Callable[[], object]], None],
+        inner: PrefixStore,
     ) -> None:
+        super().__init__(inner)
         self.folder = folder
         self.n_tokens = 0
         self._root = root
@@ -85,22 +110,27 @@ class DiskPrefixes:
 
     # --- from the folder ------------------------------------------------------------------------------
 
-    def look(self, request: Request) -> None:
+    @property
+    def fetched_tokens(self) -> int:
+        return self.n_tokens + super().fetched_tokens
+
+    def arrive(self, request: Request) -> None:
         """Has a request that arrives wait, if the folder has more of its prompt than memory has."""
+        super().arrive(request)
         if self._process != os.getpid():  # what was under way is the parent's
             self._process, self._reading, self._pending = os.getpid(), {}, 0
         if request.key is not None and len(request.prompt) >= BLOCK:
             root = blake3(self._root + request.key).digest()
-            request.blocks = chain(root, request.sequence.path(len(request.prompt)))
-            self._begin(request)
+            request.parts[BLOCKS] = Blocks(chain(root, request.sequence.path(len(request.prompt))))
+            self._begin_reading(request)
 
-    def _begin(self, request: Request) -> None:
+    def _begin_reading(self, request: Request) -> None:
         """Begins to read what the folder has, or waits for another request that reads the same."""
         first, end = self._plan(request)
         request.is_held = end > 0
         if not request.is_held:
             return
-        name = request.blocks[min(first, end - 1)]
+        name = blocks_of(request).names[min(first, end - 1)]
         if name in self._reading:
             self._reading[name].append(request)
             return
@@ -113,7 +143,9 @@ class DiskPrefixes:
         _, n_paged, n_known = self._prefix.known(request.key or b"", tokens)
         size, states = self._pool.page_size, self._pool.recurrent_states
         room = self._prefix.max_bytes - (0 if states is None else states.slot_bytes)
-        blocks = request.blocks[: max(0, min(len(tokens), room // self._pool.page_stride * size)) // BLOCK]
+        blocks = blocks_of(request).names[
+            : max(0, min(len(tokens), room // self._pool.page_stride * size)) // BLOCK
+        ]
         align = max(BLOCK, size)
         first = end = n_paged // align * align // BLOCK  # a page is read whole
         if self._block_bytes:
@@ -131,15 +163,16 @@ class DiskPrefixes:
         size, states = self._pool.page_size, self._pool.recurrent_states
         align = max(1, size // BLOCK)  # blocks to a page
         step = max(align, PART_BYTES // max(1, self._block_bytes) // align * align)
+        names = blocks_of(request).names
         try:
             state = None
             if states is not None:
-                data = self.folder.read(request.blocks[end - 1] + STATE, states.slot_bytes)
+                data = self.folder.read(names[end - 1] + STATE, states.slot_bytes)
                 state = None if data is None else data.view("<f4")
                 end = first if data is None else end
             stops = range(first + step, end, step)
             for start, stop in pairwise((first, *stops, end)):
-                blocks = self._blocks(request.blocks[start:stop])
+                blocks = self._blocks(names[start:stop])
                 n = len(blocks) if self._block_bytes else stop - start
                 last = state if stop == end == start + n else None
                 pages = self._laid_out(blocks, n * BLOCK)
@@ -180,7 +213,7 @@ class DiskPrefixes:
             if other is request:
                 other.is_held = False
             else:
-                self._begin(other)
+                self._begin_reading(other)
 
     def _insert(
         self, request: Request, start: int, end: int, data: list[np.ndarray], state: np.ndarray | None
@@ -222,31 +255,36 @@ class DiskPrefixes:
 
     # --- to the folder --------------------------------------------------------------------------------
 
+    def insert(self, request: Request) -> None:
+        super().insert(request)
+        self.offer(request)
+
     def offer(self, request: Request) -> None:
         """Has the blocks written that a step has ended of a prompt, where the folder lacks them."""
-        sequence, folder = request.sequence, self.folder
+        sequence, folder, blocks = request.sequence, self.folder, blocks_of(request)
         n, n_prompt = sequence.cached_len, len(request.prompt)
-        if not request.blocks or request.n_offered >= len(request.blocks):
+        if not blocks.names or blocks.n_offered >= len(blocks.names):
             return
         end = min(n, n_prompt) // BLOCK
-        new = range(request.n_offered, end)
-        request.n_offered = end
+        new = range(blocks.n_offered, end)
+        blocks.n_offered = end
         if folder.is_writable and self._block_bytes:
             least = max(table.first for table in sequence.kv.tables) * self._pool.page_size
-            lacking = [i for i in new if i * BLOCK >= least and request.blocks[i] + KV not in folder.present]
+            lacking = [i for i in new if i * BLOCK >= least and blocks.names[i] + KV not in folder.present]
             if lacking:
                 self._copy_pages(request, lacking)
         if folder.is_writable and self._pool.recurrent_states is not None and n == end * BLOCK and new:
             self._copy_state(request, end)
-        if end == len(request.blocks):
+        if end == len(blocks.names):
             kinds = ([KV] if self._block_bytes else []) + ([STATE] if sequence.marks is not None else [])
-            names = [name + kind for name in request.blocks for kind in kinds]
+            names = [name + kind for name in blocks.names for kind in kinds]
             # after those that wait have been written
             self._writer.submit(lambda: folder.touch([name for name in names if name in folder.present]))
 
     def needed_from(self, request: Request) -> float:
         """The first token of a prompt that is still to be offered; inf for none."""
-        return request.n_offered * BLOCK if request.n_offered < len(request.blocks) else math.inf
+        blocks = blocks_of(request)
+        return blocks.n_offered * BLOCK if blocks.n_offered < len(blocks.names) else math.inf
 
     def _copy_pages(self, request: Request, blocks: list[int]) -> None:
         """Copies the pages of blocks of a prompt, to write the blocks."""
@@ -258,7 +296,7 @@ class DiskPrefixes:
             group.read_pages(table.pages[first:end])
             for group, table in zip(pool.groups, request.sequence.kv.tables)
         ]
-        parts = [(request.blocks[i] + KV, i * BLOCK) for i in blocks]
+        parts = [(blocks_of(request).names[i] + KV, i * BLOCK) for i in blocks]
         self._writer.submit(partial(self._write_blocks, copies, first, parts))
 
     def _write_blocks(self, pages: list[np.ndarray], first: int, parts: list[tuple[str, int]]) -> None:
@@ -282,7 +320,7 @@ class DiskPrefixes:
     def _copy_state(self, request: Request, end: int) -> None:
         """Copies the state after the blocks up to ``end``, to write it."""
         kv, states = request.sequence.kv, self._pool.recurrent_states
-        name, slot = request.blocks[end - 1] + STATE, kv.state_after(end * BLOCK)
+        name, slot = blocks_of(request).names[end - 1] + STATE, kv.state_after(end * BLOCK)
         wanted = slot is not None and end * BLOCK in (request.sequence.marks or ())
         if not wanted or name in self.folder.present:
             return
@@ -307,6 +345,33 @@ class DiskPrefixes:
     def flush(self) -> None:
         """Waits until all is written; for any thread."""
         self._writer.flush()
+
+    def close(self) -> None:
+        super().close()
+        self.flush()
+
+
+BLOCKS = "disk blocks"
+"""The key of `Request.parts`."""
+
+
+@dataclass
+class Blocks:
+    """The whole blocks of a prompt.
+
+    Attributes
+    ----------
+    names : of all of them. n_offered : those of them that were offered to be written.
+    """
+
+    names: list[str] = field(default_factory=list)
+    n_offered: int = 0
+
+
+def blocks_of(request: Request) -> Blocks:
+    """The blocks of a request's prompt; none for a request that keeps out of the prefix cache."""
+    found: Blocks = request.parts.setdefault(BLOCKS, Blocks())
+    return found
 
 
 def blocks_root(*parts: bytes) -> bytes:

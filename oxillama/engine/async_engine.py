@@ -1,8 +1,8 @@
 """The engine for asyncio: the same requests, awaited.
 
 The kernels run in the engine's thread and without the interpreter's lock, so the event loop goes on.
-Text reaches the loop with one call per step, however many streams it is for. A reader that falls behind
-pauses its own stream alone.
+Text reaches the loop with one call per step, however many streams it is for. A consumer that falls
+behind pauses its own stream alone.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.config import GenerationOptions, checks
 from oxillama.config.adapters import Adapters
-from oxillama.engine.embedding import PoolingMode, embeddings, rankings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.samples import best_samples, numbers_of_samples
-from oxillama.errors import ConfigError, EngineClosed
+from oxillama.errors import EngineClosed
 from oxillama.locks import NotCopied
-from oxillama.sessions.plain import Stages
-from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.restoring import Loras, Source
-from oxillama.sessions.taking import Snapshotted
-from oxillama.sessions.verification import Verification
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
+    from oxillama.engine.embedding import PoolingMode
+    from oxillama.sessions.plain import Stages
+    from oxillama.sessions.receipt import Receipt
+    from oxillama.sessions.restoring import Loras, Source
+    from oxillama.sessions.session import Session
+    from oxillama.sessions.verification import Verification
 
 H = TypeVar("H", bound=Handle)
 T = TypeVar("T")
@@ -58,9 +58,8 @@ class AsyncEngine(NotCopied):
     """
 
     def __init__(self, engine: InferenceEngine) -> None:
-        if not checks.instance("engine", engine, InferenceEngine).is_loaded:
-            raise ConfigError("model_path: no model is loaded")
-        self.engine = engine
+        self.engine: InferenceEngine = checks.instance("engine", engine, InferenceEngine)
+        self.engine.model.runner  # noqa: B018  # raises ConfigError if none is loaded
         self._owns_engine = False
         self._is_closed = False
         self._is_cut = False  # closed, without waiting for what runs
@@ -181,24 +180,24 @@ class AsyncEngine(NotCopied):
 
     async def snapshot(
         self,
-        of: Snapshotted | None = None,
+        of: Generation | Session,
         *,
         compress: bool = False,
         notes: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The `snapshot` of a generation, a session, or the engine (None), taken in a thread."""
-        taken = self._open() if of is None else checks.instance("of", of, Snapshotted)
-        return await self._apart(lambda check: taken.snapshot(compress=compress, notes=notes))
+        """The `snapshot` of a generation or a session, taken in a thread."""
+        self._open()
+        return await self._apart(lambda check: of.snapshot(compress=compress, notes=notes))
 
-    async def resume_generation(
+    async def restore(
         self, snapshot: Source, *, loras: Loras = None, stages: Stages | None = None, **fields: Any
-    ) -> Generation:
-        """A generation that goes on, as `InferenceEngine.resume_generation`; begun in a thread."""
+    ) -> Session | Generation:
+        """A session or a generation that goes on, as `InferenceEngine.restore`; begun in a thread."""
         engine = self._open()
         found = await self._apart(
-            lambda check: engine.resume_generation(snapshot, loras=loras, stages=stages, **fields)
+            lambda check: engine.restore(snapshot, loras=loras, stages=stages, **fields)
         )
-        return self._running(found)
+        return self._running(found) if isinstance(found, Generation) else found
 
     async def _apart(self, run: Callable[[Callable[[], object]], T]) -> T:
         """What ``run`` returns, in a thread of the event loop's default executor.
@@ -250,6 +249,8 @@ class AsyncEngine(NotCopied):
         adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
+        from oxillama.engine.embedding import embeddings  # on use
+
         model = self._open().model
         handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize, adapters)]
         vectors = [await handle for handle in handles]
@@ -257,6 +258,8 @@ class AsyncEngine(NotCopied):
 
     async def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
         """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
+        from oxillama.engine.embedding import rankings
+
         handles = [
             self._running(handle) for handle in rankings(self._open().model, query, documents, adapters)
         ]

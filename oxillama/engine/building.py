@@ -1,9 +1,11 @@
-"""From an open model file to the model and its pages, as the configuration wants them."""
+"""From an open model file to the parts of an engine, as the configuration wants them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from glob import escape
+from typing import Any
 
 from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
@@ -11,16 +13,58 @@ from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.config import EngineConfig, available_cpus
+from oxillama.engine import features
+from oxillama.engine.protocols import WeightStore
+from oxillama.engine.runner import Runner
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
-from oxillama.offload.pager import LayerPager
-from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.weights.loader import Weights
-from oxillama.weights.packed_file import PackedFile
-from oxillama.weights.packed_store import PackedStore
 from oxillama.weights.packer import Packer, Progress
-from oxillama.weights.panels import PanelStore, ResidentStore
+from oxillama.weights.panels import ResidentStore
+
+PACKED_SUFFIX = ".packed"
+"""Ends the names of packed files."""
+
+
+class EngineFactory:
+    """Makes the parts of an engine whose model runs in one process."""
+
+    def spec(self, spec: Spec, file: ModelFile) -> Spec:
+        """Of the layers that are run here: all."""
+        return spec
+
+    def pool(self, model: Decoder, config: EngineConfig) -> CachePool:
+        """The memory of the sequences."""
+        return new_pool(model, config)
+
+    def runner(self, model: Decoder, pool: CachePool, n_threads: int) -> Runner:
+        """The runner of the batches."""
+        return Runner(model, pool, n_threads)
+
+    def unused(self, tensors: list[str]) -> list[str]:
+        """Those of the tensors not used here that are not used at all."""
+        return tensors
+
+    def close(self) -> None:
+        """Ends what it has started."""
+
+
+def packed_file(file: ModelFile, config: EngineConfig) -> tuple[Any, str]:
+    """The packed file that a model is loaded with, or None; and why one that is there was not taken, or "".
+
+    Raises as `oxillama.packing.files.open_packed`.
+    """
+    if config.packed == "off" or (config.packed == "auto" and not _may_be_packed(file)):
+        return None, ""
+    found: tuple[Any, str] = features.load("packing")(file, config)
+    return found
+
+
+def _may_be_packed(file: ModelFile) -> bool:
+    """Whether there is a packed file beside a model."""
+    path = file.path
+    return path is not None and any(path.parent.glob(f"{escape(path.name)}*{PACKED_SUFFIX}"))
 
 
 def load_weights(
@@ -28,7 +72,7 @@ def load_weights(
     kernels: Kernels,
     config: EngineConfig,
     progress: Progress | None,
-    store: Callable[[Packer], PanelStore] = ResidentStore,
+    store: Callable[[Packer], WeightStore] = ResidentStore,
 ) -> Weights:
     """The tensors of a file, as the configuration wants them; ``store`` as for `Weights`."""
     quantize = None if config.quantize is None else FORMATS[config.quantize.upper()]
@@ -36,46 +80,29 @@ def load_weights(
     return Weights(file, kernels, n_threads, progress, quantize, config.compute, store)
 
 
-def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Packer], PanelStore]:
-    """Where the linear layers of a model get their panels: from its packed file, if it has one.
+def weight_store(packed: Any, config: EngineConfig) -> Callable[[Packer], WeightStore]:
+    """Makes what brings the panels of a model's linear layers: from its packed file, if it has one.
 
-    Under a budget, they come and go.
+    Under a budget, panels come and go.
     """
     if config.offload_budget is not None:
-        return partial(new_pager, packed, config)
+        return partial(features.load("offload"), packed, config)
     if packed is None:
         return ResidentStore
+    from oxillama.weights.packed_store import PackedStore  # on use: few models are packed
+
     return partial(PackedStore, packed, mapping=config.packed_access == "map")
 
 
-def new_pager(packed: PackedFile | None, config: EngineConfig, packer: Packer) -> LayerPager:
-    """What keeps the packed matrices within the configuration's budget."""
-    assert config.offload_budget is not None
-    # not to be told of every read: one for threads that must not enter OpenMP, and one for the engine's
-    alone, together = (Packer(packer.kernels, n, lambda name, size: None) for n in (1, packer.n_threads))
-    return LayerPager(
-        config.offload_budget,
-        alone.pack,
-        together.pack,
-        config.offload_pinned,
-        MemoryPressureProbe() if config.offload_probe else None,
-        None if packed is None else packed.finder(),
-    )
-
-
 def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
-    """The model; otherwise each matrix is packed when it is first used.
+    """The model; unless ``pack_now`` each matrix is packed when it is first used.
 
-    Raises ConfigError if the budget of its pager is too small for it.
+    Raises ConfigError if the budget of its weight store is too small for it.
     """
     model = Decoder(spec, weights, context_size)
-    if isinstance(model.store, LayerPager):
-        model.store.arrange(model.groups())
-        if pack_now:
-            model.store.keep(weights.progress)
-    elif pack_now:
-        for linear in model.linears():
-            linear.pack()
+    model.store.arrange(model.groups())
+    if pack_now:
+        model.store.preload(model.linears(), weights.progress)
     return model
 
 
@@ -108,3 +135,8 @@ def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | No
     if not model.state_floats:
         return CachePool(groups)
     return CachePool(groups, RecurrentStatePool(limit, model.state_floats, model.record_floats))
+
+
+def matrix_bytes(model: Decoder) -> int:
+    """Bytes of all matrices in memory, packed or not yet."""
+    return sum(source.packed_bytes(m.cols) for m in model.linears() for source in m.sources)

@@ -167,7 +167,7 @@ def started(
     model: LoadedModel, texts: list[list[int]], reduce: Reduce, adapters: Adapters, pooling: PoolingMode
 ) -> list[Embedding]:
     """Starts to compute what ``reduce`` makes of each text's hidden states."""
-    applied = [model.adapters.adaptation(adapters, tokens) for tokens in texts]
+    applied = [model.adaptation(adapters, tokens) for tokens in texts]
     last = pooling is PoolingMode.LAST
     return [Embedding(model, *text, last=last) for text in zip(texts, [reduce] * len(texts), applied)]
 

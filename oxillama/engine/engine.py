@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from oxillama import _kernels
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import LoraStack
-from oxillama.beams.search import UNCHANGED, BeamHypothesis, BeamSearchConfig, beam_search
-from oxillama.cache.prefix import PinnedPrefix
-from oxillama.compat.engine import ReferenceNames
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
-from oxillama.config.adapters import Adapters
-from oxillama.engine.chats import Callback, Chats
-from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
-from oxillama.engine.generation import Generation, text_of
+from oxillama.config import EngineConfig, GenerationOptions, checks
+from oxillama.config.adapters import Adapters as AdapterOption
+from oxillama.engine import features
+from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.request import TextRequest
-from oxillama.engine.samples import Samples
-from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.hub.pretrained import Pretrained
+from oxillama.engine.sequence import Sequence as TokenSequence
+from oxillama.errors import ConfigError
 from oxillama.locks import NotCopied
-from oxillama.models import Spec
-from oxillama.observability.metrics import EngineMetrics
-from oxillama.sessions.plain import Stages
-from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.resuming import Resuming
-from oxillama.sessions.session import Session
-from oxillama.sessions.verification import Verification, verify
-from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from oxillama.adapters.registry import Adapters
+    from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
+    from oxillama.engine.embedding import PoolingMode
+    from oxillama.observability.metrics import EngineMetrics
+    from oxillama.sessions.plain import Stages
+    from oxillama.sessions.receipt import Receipt
+    from oxillama.sessions.restoring import Loras, Source
+    from oxillama.sessions.session import Session
+    from oxillama.sessions.verification import Verification
+
+Callback = Callable[[str], object]
+"""Is called with each piece of text; returning False cancels."""
 
 
-class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotCopied):
+class InferenceEngine(NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -77,9 +70,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         config = EngineConfig() if config is None else config
         self.config: EngineConfig = checks.instance("config", config, EngineConfig)
         self._model: LoadedModel | None = None
-        self._default_session: Session | None = None
-        self._last = threading.local()
-        _kernels.best()  # an unknown target is said at once
+        _kernels.best()  # an unknown target is an error at once
         if self.config.model_path is not None:
             self._load(self.config.model_path, progress)
 
@@ -94,28 +85,50 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         """An engine for the model at ``path``; ``config`` are fields of `EngineConfig`."""
         return cls(EngineConfig(model_path=path, **config), progress=progress)
 
-    # --- the model ----------------------------------------------------------------------------------
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        progress: Progress | None = None,
+        **config: Unpack[EngineFields],
+    ) -> InferenceEngine:
+        """An engine for a model of the Hugging Face Hub, which is downloaded unless it is in the cache.
 
-    def load_model(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
-        """Loads a model in place of the present one, which stays if the new one cannot be loaded.
+        Parameters
+        ----------
+        repo_id : "user/repo", or a whole name: "user/repo:Q4_K_M", "hf://user/repo/file.gguf".
+        filename : path of a file in the repository, or a pattern: "*Q4_K_M.gguf". Of a split model one of its
+            files. None takes the only model of the repository.
+        revision : branch, tag or commit; None for the repository's default.
+        cache_dir : None for that of `huggingface_hub`.
+        token : of a user of the hub; None for the one that is logged in.
+        progress : as for `InferenceEngine`; the download shows its own on stderr.
+        config : fields of `EngineConfig`.
 
-        Generations and sessions of the present model go on with it to their end.
+        Raises
+        ------
+        ConfigError : no model fits, or several do, with a list; `huggingface_hub` is not installed.
+        ModelFileError : it cannot be fetched, or is not what the hub has, and why.
+
+        And errors of making an engine.
         """
-        self._load(path, progress)
+        path = features.load("hub")(repo_id, filename, revision, cache_dir, token)
+        return cls(EngineConfig(model_path=path, **config), progress=progress)
+
+    # --- the model ----------------------------------------------------------------------------------
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         model = self._new_model(source, progress)
         model.warn(stacklevel=4)
-        self._model, self._default_session = model, None
-        self._last = threading.local()
+        self._model = model
 
     def _new_model(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> LoadedModel:
         return LoadedModel(source, self.config, progress)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether there is a model to run."""
-        return self._model is not None
 
     @property
     def model(self) -> LoadedModel:
@@ -125,29 +138,31 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         return self._model
 
     @property
-    def spec(self) -> Spec:
-        """Sizes and facts of the model."""
-        return self.model.spec
-
-    @property
     def tokenizer(self) -> TokenizerBridge:
         """From text to token ids and back."""
         return self.model.tokenizer
 
     @property
     def context_size(self) -> int:
-        """Most tokens in a sequence."""
+        """Max tokens in a sequence."""
         return self.model.context_size
 
     @property
     def metrics(self) -> EngineMetrics:
-        """Counters of what the engine does; also as Prometheus text."""
-        return self.model.metrics
+        """Counters of the engine; also as Prometheus text."""
+        metrics: EngineMetrics = self.model.metrics
+        return metrics
+
+    @property
+    def adapters(self) -> Adapters:
+        """The LoRA adapters of the model: `load`, `forget`, and the `stack` of requests that name none."""
+        adapters: Adapters = self.model.adapters
+        return adapters
 
     def close(self, *, finish: bool = False) -> None:
         """Ends the engine: after the running requests if ``finish``, otherwise they are cancelled.
 
-        Whoever reads a text that is cut so gets EngineClosed. Closing it again does nothing.
+        The consumer of a text that is cut so gets EngineClosed. Closing it again does nothing.
         """
         if self._model is not None:
             self._model.close(finish=finish)
@@ -157,10 +172,6 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def check_integrity(self) -> None:
-        """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
-        self.model.call(self.model.loop.check_integrity)
 
     # --- text ---------------------------------------------------------------------------------------
 
@@ -193,7 +204,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         EngineClosed : the engine was closed.
 
         Reading the text raises KvCacheFullError, if there is not enough memory for this sequence alone, and
-        whatever a sampler's stage raises.
+        any error of a sampler's stage.
         """
         return self._stream(prompt, options, fields, callback)
 
@@ -211,40 +222,22 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
         tokens = model.prompt_tokens(prompt, free=1)
-        request = self._request(tokens, checked, whole)
-        generation = Generation(model, request, callback)  # first: it cancels what is dropped
-        model.thread.submit(request, limited=limited)
-        self._last.generation = generation if whole else weakref.ref(generation)
-        return generation
+        return self._submit([self._request(tokens, checked, whole)], callback, limited=limited)[0]
 
-    def _request(
-        self,
-        tokens: list[int],
-        options: GenerationOptions,
-        whole: bool,
-        speculation: Speculation | None = None,
-    ) -> TextRequest:
-        """A request that is not submitted yet; ``speculation`` replaces what the options ask for."""
+    def _request(self, tokens: list[int], options: GenerationOptions, whole: bool = False) -> TextRequest:
+        """A request that is not submitted yet."""
         model = self.model
-        adapters = model.adapters.adaptation(options.adapters, tokens)
-        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters)
-        request = model.text_request(sequence, options, key=model.prefix_key(options.salt), whole=whole)
-        if speculation is not None:
-            request.speculation = speculation
-        return request
+        adapters = model.adaptation(options.adapters, tokens)
+        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapters)
+        return model.text_request(sequence, options, key=model.prefix_key(options.salt), whole=whole)
 
-    def _stream_drafted(
-        self,
-        tokens: list[int],
-        options: GenerationOptions,
-        speculation: Speculation | None,
-        callback: Callback | None = None,
-    ) -> Generation:
-        """`stream` with drafts of the caller's."""
-        request = self._request(tokens, replace(options, speculate="off"), False, speculation)
-        generation = Generation(self.model, request, callback)
-        self.model.thread.submit(request)
-        return generation
+    def _submit(
+        self, requests: Sequence[TextRequest], callback: Callback | None = None, *, limited: bool = True
+    ) -> list[Generation]:
+        """The handles of requests, all or none of which are queued."""
+        made = [Generation(self.model, request, callback) for request in requests]  # cancel what is dropped
+        self.model.thread.submit(*requests, limited=limited)
+        return made
 
     def generate(
         self,
@@ -260,10 +253,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         ------
         GenerationTimeout : the timeout came first; the error has the text so far.
         """
-        generation = self._stream(prompt, options, fields, callback, whole=callback is None)
-        text = text_of(generation.result())
-        self._last.generation = generation
-        return text
+        return text_of(self._stream(prompt, options, fields, callback, whole=callback is None).result())
 
     def stream_batch(
         self,
@@ -280,8 +270,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
             for prompt in listed(prompts):
                 found.append(self._stream(prompt, options, fields, limited=False))
         except BaseException:
-            for generation in found:
-                generation.cancel()
+            cancel_all(found)
             raise
         return found
 
@@ -317,7 +306,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
 
         Parameters
         ----------
-        return_exceptions : what a prompt raises stands in the place of its text. Otherwise the first error
+        return_exceptions : the error of a prompt stands in the place of its text. Otherwise the first error
             is raised, and the others are cancelled.
         """
         started: list[Generation | Exception] = []
@@ -340,103 +329,162 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
                         raise
                     found.append(error)
         except BaseException:
-            for generation in started:
-                if isinstance(generation, Generation):
-                    generation.cancel()
+            cancel_all([generation for generation in started if isinstance(generation, Generation)])
             raise
         return found
 
-    def verify(
-        self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
-    ) -> Verification:
-        """Checks a receipt: runs prompt and text as one prompt, and has the sampler choose each token again.
-
-        Parameters
-        ----------
-        receipt : of a text; or its JSON.
-        adapters : among which, and those of the engine, the adapters of the receipt are looked for; the
-            scales are those of the receipt.
-        stages : the sampler's stages written in Python, by the names that the receipt has for them.
-
-        Raises
-        ------
-        ReceiptError : it is no receipt, or says what no request can have been.
-        ConfigError : the engine has another ``compute``, ``quantize`` or ``kv_type``, or too small a context;
-            a stage is not given; an option of the sampler is out of range.
-        GrammarError : its grammar is malformed, or over a limit.
-        ModelFileError, GGUFError, LoadError : an adapter cannot be loaded, and why.
-        KvCacheFullError : there are no pages for the text.
-
-        And whatever a stage written in Python raises.
-        """
-        return self._verify(receipt, adapters, stages)
-
-    def _verify(
-        self,
-        receipt: Receipt | str | bytes,
-        adapters: Adapters,
-        stages: Stages | None,
-        check: Callable[[], object] = lambda: None,
-    ) -> Verification:
-        """`verify`; ``check`` is called before each pass and may raise."""
-        if not isinstance(receipt, Receipt):
-            receipt = Receipt.from_json(receipt)
-        return verify(self.model, receipt, adapters, stages, check)
-
-    def beam_search(
+    def stream_n(
         self,
         prompt: Prompt,
-        config: BeamSearchConfig | None = None,
+        options: GenerationOptions | None = None,
         *,
-        adapters: Adapters = None,
-        **sampling: Unpack[SamplerFields],
-    ) -> list[BeamHypothesis]:
-        """The likeliest continuations of a prompt, the best first.
+        n: int,
+        **fields: Unpack[GenerationFields],
+    ) -> list[Generation]:
+        """Starts ``n`` samples of one prompt, which is run once; one handle for each, as `stream` gives them.
+
+        Sample i is what `stream` gives with the seed s + i (modulo 2^64), where s is the seed that is asked
+        for, else a new one. Each is a request of its own, to be read or cancelled by itself; they are refused
+        with QueueFull, or taken, together. Parameters and errors are those of `stream`; ConfigError also if
+        ``n`` is not 1 to 1024.
+        """
+        return self._stream_n(prompt, options, fields, n)
+
+    def _stream_n(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None,
+        fields: Mapping[str, Any],
+        n: int,
+        whole: bool = False,
+    ) -> list[Generation]:
+        from oxillama.engine.samples import seeded, share_prompt  # on use
+
+        model = self.model
+        checked = GenerationOptions.of(options, fields, self.config.sampler)
+        model.runner.check_logits()
+        tokens = model.prompt_tokens(prompt, free=1)
+        requests = [self._request(tokens, each, whole) for each in seeded(checked, n, self.config.seed)]
+        share_prompt(requests)
+        return self._submit(requests)
+
+    def generate_n(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        n: int,
+        best_of: int | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> list[Completion]:
+        """``n`` whole texts for one prompt, as `stream_n` starts them, in order of their seeds.
 
         Parameters
         ----------
-        config : how many beams, and how long.
-        adapters : as in `GenerationOptions`.
-        **sampling : fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities are
-            those of the distribution after these; without any, the model's own.
+        best_of : so many are generated, and the ``n`` whose tokens have the highest mean log-probability in
+            the model's own distribution are returned, the best first (as OpenAI's ``best_of`` chooses). Their
+            log-probabilities are noted, asked for or not.
 
         Raises
         ------
-        ConfigError : a field is out of range, or names a stage that needs random numbers.
-        PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
-        """
-        return self._beam_search(prompt, config, adapters, sampling)
+        ConfigError : ``n`` is not 1 to 1024, or ``best_of`` not ``n`` to 1024.
 
-    def _beam_search(
+        Other errors are those of `stream`. A text that a timeout has cut has the finish reason "timeout".
+        """
+        from oxillama.engine.samples import best_samples, numbers_of_samples
+
+        n, most = numbers_of_samples(n, best_of)
+        if best_of is not None:
+            fields["logprobs"] = True
+        generations = self._stream_n(prompt, options, fields, most, whole=True)
+        try:
+            found = [generation.result() for generation in generations]
+        except BaseException:
+            cancel_all(generations)
+            raise
+        return found if best_of is None else best_samples(found, n)
+
+    # --- conversations ------------------------------------------------------------------------------
+
+    @overload
+    def chat(
         self,
-        prompt: Prompt,
-        config: BeamSearchConfig | None,
-        adapters: Adapters,
-        sampling: SamplerFields,
-        check: Callable[[], object] = lambda: None,
-    ) -> list[BeamHypothesis]:
-        """`beam_search`; ``check`` is called before each step and may raise."""
-        chosen = BeamSearchConfig() if config is None else checks.instance("config", config, BeamSearchConfig)
-        model, sampler = self.model, replace(UNCHANGED, **sampling)
-        tokens = model.prompt_tokens(prompt, free=1)
-        return beam_search(model, tokens, chosen, sampler, model.adapters.adaptation(adapters, tokens), check)
+        messages: Iterable[Mapping[str, Any]],
+        options: GenerationOptions | None = None,
+        *,
+        tools: None = None,
+        template: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> str: ...
 
-    def prime_with_prefix(self, prompt: Prompt, *, salt: str = "", adapters: Adapters = None) -> PinnedPrefix:
-        """Runs a prompt that others will begin with, and keeps it until it is released.
+    @overload
+    def chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        options: GenerationOptions | None = None,
+        *,
+        tools: Sequence[Any],
+        template: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> Completion: ...
 
-        Raises what `stream` raises, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
+    def chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        options: GenerationOptions | None = None,
+        *,
+        tools: Sequence[Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> str | Completion:
+        """The answer to a conversation: `generate` from the prompt that the file's chat template makes.
+
+        Reasoning is not part of the answer; ``stream_chat(...).result()`` has it. See `docs/toolcalls.md`.
+
+        Parameters
+        ----------
+        messages : mappings with "role" and "content", the user's last message last. A content is a text or a
+            list of parts ``{"type": "text", "text": ...}``. Messages of the assistant may have "tool_calls",
+            and results of tools the role "tool".
+        tools : that the model may call. The answer is then a `Completion`, with text and calls. Every call is
+            valid by its tool's schema, unless it is cut off (``failed_calls``).
+        template : more variables for the template, e.g. ``{"enable_thinking": False}``.
+        callback, fields : as for `stream`; ``tool_choice`` and ``parallel_tool_calls`` are among the fields.
+
+        Raises
+        ------
+        ChatTemplateError : the file has no chat template, or it refuses the messages.
+        ConfigError : a part of a content is not text; a tool is none, or the template cannot show the tools
+            to the model.
+        GrammarError : the schema of a tool cannot be enforced.
         """
-        model = self.model
-        greedy = {"sampler": SamplerConfig.greedy(), "max_tokens": 1, "salt": salt, "adapters": adapters}
-        generation = self._stream(prompt, None, greedy, whole=True)
-        generation.result()
-        tokens, key = generation.prompt_tokens, model.prefix_key(salt)
-        path = generation._text_request.sequence.path(len(tokens))  # with the adapters it was run with
-        pinned = model.call(lambda: model.prefix_cache.pin(key, path))
-        if pinned is None:
-            limit = self.config.prefix_cache_bytes
-            raise KvCacheFullError(f"prefix: {len(tokens)} tokens do not fit {limit} bytes of cache")
-        return pinned
+        generation = self.stream_chat(
+            messages, options, tools=tools, template=template, callback=callback, **fields
+        )
+        completion = generation.result()
+        return text_of(completion) if generation.options.tools is None else completion
+
+    def stream_chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        options: GenerationOptions | None = None,
+        *,
+        template: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> Generation:
+        """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`.
+
+        The text is parsed as the template writes messages: `Generation.events` has calls and reasoning, the
+        text that it yields is the answer alone.
+        """
+        checked = GenerationOptions.of(options, fields, self.config.sampler)
+        said = listed(messages, "messages")
+        tokens, checked = features.load("chat")(self.tokenizer, said, checked, template)
+        return self._stream(tokens, checked, {}, callback)
 
     # --- vectors ------------------------------------------------------------------------------------
 
@@ -446,7 +494,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         *,
         pooling: PoolingMode | str | None = None,
         normalize: bool = False,
-        adapters: Adapters = None,
+        adapters: AdapterOption = None,
     ) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text.
 
@@ -474,19 +522,23 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         *,
         pooling: PoolingMode | str | None = None,
         normalize: bool = False,
-        adapters: Adapters = None,
+        adapters: AdapterOption = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, bit for bit as `embed` gives it."""
+        from oxillama.engine.embedding import embeddings
+
         handles = embeddings(self.model, texts, pooling, normalize, adapters)
         vectors = [handle.result() for handle in handles]
-        return np.stack(vectors) if vectors else np.empty((0, self.spec.n_embd), np.float32)
+        return np.stack(vectors) if vectors else np.empty((0, self.model.spec.n_embd), np.float32)
 
-    def hidden_states(self, text: Prompt, *, adapters: Adapters = None) -> np.ndarray:
+    def hidden_states(self, text: Prompt, *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
-        model, tokens = self.model, self.model.prompt_tokens(text)
-        return Embedding(model, tokens, np.asarray, model.adapters.adaptation(adapters, tokens)).result()
+        from oxillama.engine.embedding import Embedding
 
-    def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
+        model, tokens = self.model, self.model.prompt_tokens(text)
+        return Embedding(model, tokens, np.asarray, model.adaptation(adapters, tokens)).result()
+
+    def rerank(self, query: str, documents: Iterable[str], *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (documents,): how well each document answers the query, by the score of the first label.
 
         Raises
@@ -494,43 +546,137 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         ConfigError : the model is no reranker: the file has no classification head.
         PromptError : query and document do not fit the context together.
         """
+        from oxillama.engine.embedding import rankings
+
         handles = rankings(self.model, query, documents, adapters)
         return np.array([handle.result()[0] for handle in handles], np.float32)
 
-    # --- by hand ------------------------------------------------------------------------------------
+    # --- other rooms --------------------------------------------------------------------------------
 
-    def session(self, *, adapters: Adapters = None) -> Session:
+    def session(self, *, adapters: AdapterOption = None) -> Session:
         """A sequence to run by hand, beside any number of others and of requests.
 
         ``adapters``, as in `GenerationOptions`, apply to all that it runs. Raises ConfigError for one that is
         activated by a prompt.
         """
-        return Session(self.model, self.config.sampler, self.model.adapters.adaptation(adapters, None))
+        model = self.model
+        session: Session = features.load("session")(
+            model, self.config.sampler, model.adaptation(adapters, None)
+        )
+        return session
 
-    # --- adapters -----------------------------------------------------------------------------------
+    def restore(
+        self,
+        snapshot: Source,
+        *,
+        loras: Loras = None,
+        stages: Stages | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> Session | Generation:
+        """The session or the generation that a snapshot was taken of, which goes on with the same tokens.
 
-    def load_adapter(self, source: str | os.PathLike[str] | LoadedLora) -> LoadedLora:
-        """Loads an adapter for later requests, or finds it loaded.
+        A generation has the text that was read of the other one, and yields the rest. See `docs/sessions.md`.
+
+        Parameters
+        ----------
+        snapshot : of `Session.snapshot` or `Generation.snapshot`: its bytes, or the path of a file.
+        loras : its adapters, or where they are now, if they are not where they were.
+        stages : the sampler's stages written in Python, by the names that the snapshot has for them.
+        callback : as for `stream`.
+        fields : of `GenerationOptions` that decide no token: priority, timeout, window, speculate.
 
         Raises
         ------
-        ModelFileError, GGUFError : the file cannot be read.
-        LoadError : it is no LoRA adapter, or does not fit the model; the message names the tensor.
+        SnapshotIncompatible : it is damaged, or does not fit the engine; ModelFingerprintMismatch : it is of
+            another model. Nothing has changed then.
+        ModelFileError, GGUFError, LoadError : its file, or an adapter, cannot be read.
+        KvCacheFullError : there are no pages for it.
+        ConfigError : a field decides tokens. QueueFull : as `stream`.
         """
-        ((lora, _),) = self.model.adapters.loaded(source)
-        return lora
+        restored: Session | Generation = features.load("restore")(
+            self.model, self.config.sampler, snapshot, loras, stages, callback, fields
+        )
+        return restored
 
-    def unload_adapter(self, lora: LoadedLora) -> None:
-        """Frees the memory of an adapter once the requests that use it have ended."""
-        self.model.adapters.forget(checks.instance("lora", lora, LoadedLora))
+    def verify(
+        self, receipt: Receipt | str | bytes, *, adapters: AdapterOption = (), stages: Stages | None = None
+    ) -> Verification:
+        """Checks a receipt: runs prompt and text as one prompt, and has the sampler choose each token again.
 
-    @property
-    def lora_stack(self) -> LoraStack:
-        """The adapters of requests that name none of their own; changes hold for later requests."""
-        return self.model.adapters.stack
+        Parameters
+        ----------
+        receipt : of a text; or its JSON.
+        adapters : among which, and those of the engine, the adapters of the receipt are looked for; the
+            scales are those of the receipt.
+        stages : the sampler's stages written in Python, by the names that the receipt has for them.
 
-    def __dir__(self) -> list[str]:
-        """Without the reference's other names for the same, and without constructors."""
-        aliases = {name for name in vars(ReferenceNames) if not name.startswith("_")}
-        aliases |= {"from_gguf", "from_pretrained"}
-        return [name for name in super().__dir__() if name not in aliases]
+        Raises
+        ------
+        ReceiptError : it is no receipt, or says what no request can have been.
+        ConfigError : the engine has another ``compute``, ``quantize`` or ``kv_type``, or too small a context;
+            a stage is not given; an option of the sampler is out of range.
+        GrammarError : its grammar is malformed, or over a limit.
+        ModelFileError, GGUFError, LoadError : an adapter cannot be loaded, and why.
+        KvCacheFullError : there are no pages for the text.
+
+        And any error of a stage written in Python.
+        """
+        return self._verify(receipt, adapters, stages)
+
+    def _verify(
+        self,
+        receipt: Receipt | str | bytes,
+        adapters: AdapterOption,
+        stages: Stages | None,
+        check: Callable[[], object] = lambda: None,
+    ) -> Verification:
+        """`verify`; ``check`` is called before each pass and may raise."""
+        verification: Verification = features.load("verify")(self.model, receipt, adapters, stages, check)
+        return verification
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        *,
+        adapters: AdapterOption = None,
+        **sampling: Unpack[SamplerFields],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt, the best first.
+
+        Parameters
+        ----------
+        config : how many beams, and how long.
+        adapters : as in `GenerationOptions`.
+        **sampling : fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities are
+            those of the distribution after these; without any, the model's own.
+
+        Raises
+        ------
+        ConfigError : a field is out of range, or names a stage that needs random numbers.
+        PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
+        """
+        return self._beam_search(prompt, config, adapters, sampling)
+
+    def _beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None,
+        adapters: AdapterOption,
+        sampling: SamplerFields,
+        check: Callable[[], object] = lambda: None,
+    ) -> list[BeamHypothesis]:
+        """`beam_search`; ``check`` is called before each step and may raise."""
+        model, search = self.model, features.load("beam search")
+        tokens = model.prompt_tokens(prompt, free=1)
+        found: list[BeamHypothesis] = search(
+            model, tokens, config, sampling, model.adaptation(adapters, tokens), check
+        )
+        return found
+
+
+def cancel_all(generations: Iterable[Generation]) -> None:
+    """Ends generations before their next layer."""
+    for generation in generations:
+        generation.cancel()

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.config import checks
+from oxillama.engine import features
 from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.protocols import OutputParser
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.errors import ConfigError, GenerationTimeout
+from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
+from oxillama.events import Event as MessageEvent
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.sessions.plain import Stages
-from oxillama.sessions.receipt import Receipt
-from oxillama.sessions.restoring import Loras, page_data, put, restored_request
-from oxillama.sessions.snapshot import EngineSnapshot
-from oxillama.sessions.taking import Snapshotted, snapshot_of_request
-from oxillama.speculation.state import Speculation, SpeculationStats
-from oxillama.toolcalls.conversation import Message, answer_message
-from oxillama.toolcalls.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
-from oxillama.toolcalls.events import Event as MessageEvent
+
+if TYPE_CHECKING:
+    from oxillama.sessions.receipt import Receipt
+    from oxillama.speculation.state import SpeculationStats
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds that a request took; nan for what has not happened.
+    """Seconds of a request; nan for what has not happened.
 
     Attributes
     ----------
@@ -84,27 +84,28 @@ class Completion:
     failed_calls: list[CallFailed] = field(default_factory=list)
 
     @property
-    def message(self) -> Message:
+    def message(self) -> dict[str, Any]:
         """The answer as a message of the conversation, for the next `InferenceEngine.chat`."""
-        return answer_message(self.text, self.reasoning, self.tool_calls)
+        message: dict[str, Any] = features.load("messages")(self.text, self.reasoning, self.tool_calls)
+        return message
 
     def __str__(self) -> str:
         return self.text
 
 
-class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
+class Generation(Handle, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
-    The attributes cover what has been read; the engine is ahead of its reader by at most
+    The attributes cover what has been read; the engine is ahead of its consumer by at most
     `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it.
 
     Attributes
     ----------
     prompt_tokens : ids of the prompt.
-    text : text read so far: of the answer, where reasoning and calls are told apart from it.
-    reasoning : what the model has thought.
+    text : text read so far: of the answer, where reasoning and calls are parsed.
+    reasoning : the model's reasoning, where it is parsed.
     tool_calls : calls that are complete.
-    failed_calls : what looked like a call and is none: one that was cut off, say.
+    failed_calls : texts that look like calls and are none: one that was cut off, say.
     options : of the request.
     tokens : ids read so far, an ending token included.
     logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
@@ -131,8 +132,8 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         self.text = self.reasoning = ""
         self.tool_calls: list[ToolCall] = []
         self.failed_calls: list[CallFailed] = []
-        self._parser = None if request.reading is None else request.reading.parser()
-        self._parts: deque[MessageEvent] = deque()  # taken apart, and not read
+        self._parser: OutputParser | None = None if request.new_parser is None else request.new_parser()
+        self._parts: deque[MessageEvent] = deque()  # parsed, and not read
         self.tokens: list[int] = []
         self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
@@ -141,7 +142,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         self._callback = callback
         self._is_stopped = False  # by the callback: what was run ahead is dropped
 
-    # --- what came of it ----------------------------------------------------------------------------
+    # --- the result ----------------------------------------------------------------------------
 
     @property
     def seed(self) -> int:
@@ -161,8 +162,8 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
     @property
     def speculation(self) -> SpeculationStats | None:
-        """What became of its drafts so far; None if it has none."""
-        drafts = self._text_request.speculation
+        """Counts of its drafts so far; None without speculation."""
+        drafts = self._text_request.parts.get("speculation")
         return None if drafts is None else drafts.stats
 
     @property
@@ -171,10 +172,11 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
         None unless it was asked for and the end was read, and where the end is an error.
         """
-        recorder, reason = self._text_request.recorder, self.finish_reason
+        recorder, reason = self._text_request.parts.get("receipt"), self.finish_reason
         if recorder is None or reason in (None, "error"):
             return None
-        return recorder.receipt(self.tokens, self._links, reason)
+        receipt: Receipt = recorder.receipt(self.tokens, self._links, reason)
+        return receipt
 
     @property
     def timings(self) -> Timings:
@@ -205,46 +207,46 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of, for `InferenceEngine.resume_generation`.
+    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
+        """Where the text is now, to go on from there in any process (`InferenceEngine.restore`). This
+        generation goes on, too.
 
-        Text that was not read yet is part of it, and the one that goes on yields it first.
+        Text that was not read yet is part of the snapshot, and the generation that goes on yields it first.
+
+        Parameters
+        ----------
+        compress : store with zlib what gets smaller by it.
+        notes : JSON values to be kept with it.
+
+        Raises
+        ------
+        ConfigError : an option cannot be saved; the generation has ended, or goes on from a session.
+        EngineClosed : the engine was closed.
         """
-        return snapshot_of_request(self._model, self._text_request, notes)
+        return bytes(self._taken(notes).serialize(compress=compress))
 
-    @classmethod
-    def resumed(
-        cls,
-        model: LoadedModel,
-        taken: EngineSnapshot,
-        stages: Stages | None,
-        loras: Loras,
-        callback: Callable[[str], object] | None,
-        fields: Mapping[str, Any],
-        speculation: Speculation | None = None,
-    ) -> Generation:
-        """See `InferenceEngine.resume_generation`; ``speculation`` replaces what its options ask for."""
-        request = restored_request(model, taken, stages, loras, fields, speculation)
-        data, had = page_data(model, taken.kv, taken.state, taken.n_cached), request.had
-        found = cls(model, request, callback)
-        found._part(had.text)
-        found._parts.clear()
-        found.tokens = list(had.tokens)
-        found.logprobs = None if found.logprobs is None else list(had.logprobs)
-        found.logits = None if found.logits is None else list(had.logits)
-        found._links = list(had.links)
+    def snapshot_to_file(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compress: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        self._taken(notes).write(path, compress=compress)
 
-        def begin() -> None:
-            model.loop.check_room(0, 1)
-            put(request.sequence, taken, data)
-            try:
-                model.loop.add(request)
-            except BaseException:
-                request.sequence.release()
-                raise
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> Any:
+        """An `oxillama.sessions.snapshot.EngineSnapshot`."""
+        return features.load("snapshot")(self._model, self._text_request, notes)
 
-        model.call(begin)
-        return found
+    def _begin_with(self, had: Piece) -> None:
+        """Has what a consumer had read before the request was resumed."""
+        self._part(had.text)
+        self._parts.clear()
+        self.tokens = list(had.tokens)
+        self.logprobs = None if self.logprobs is None else list(had.logprobs)
+        self.logits = None if self.logits is None else list(had.logits)
+        self._links = list(had.links)
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -256,10 +258,10 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
                 return part.text
 
     def events(self) -> MessageEvents:
-        """The text taken apart, as it is read: an iterator of `oxillama.toolcalls` events, in asyncio too.
+        """The events of the text, as it is read: an iterator of `oxillama.events`, in asyncio too.
 
-        Who reads events reads the text: each piece is handed out once. Of a text that is left as it is, all
-        events are `TextPart`.
+        Reading events reads the text: each piece is handed out once. Of a text that is not parsed, all events
+        are `TextPart`.
         """
         return MessageEvents(self)
 
@@ -267,7 +269,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         """The next event. Raises StopIteration, or what ended the request."""
         try:
             while True:
-                with self._reading.lock:  # two readers' pieces come in order
+                with self._reading.lock:  # two consumers' pieces come in order
                     if self._parts:
                         part = self._parts.popleft()
                     elif self.finish_reason is None:
@@ -321,7 +323,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         return self._completion()
 
     def _take(self, event: Event) -> None:
-        """Notes an event, and takes apart the text that it brings."""
+        """Notes an event, and parses its text."""
         if self._is_stopped:
             self.finish_reason = "cancelled" if self.finish_reason is not None else None
             return
@@ -339,7 +341,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
                 self.finish_reason = "tool_calls"
 
     def _part(self, text: str, at_end: bool = False) -> None:
-        """Takes text apart."""
+        """Parses text."""
         if self._parser is None:
             parts: list[MessageEvent] = [TextPart(text)] if text else []
         else:
@@ -378,7 +380,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
     def _completion(self) -> Completion:
         assert self.finish_reason is not None
         if self._request.error is not None and self.finish_reason == "error":
-            raise self._request.error  # another reader was told
+            raise self._request.error  # another consumer got it
         return Completion(
             self.text,
             self.finish_reason,

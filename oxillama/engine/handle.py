@@ -44,7 +44,7 @@ class Handle(NotCopied):
         self._request = request
         self._reading = ForkedOpen()
         self._owner = owner
-        request.reader = weakref.ref(self)
+        request.consumer = weakref.ref(self)
 
     def cancel(self, cause: BaseException | None = None) -> None:
         """Ends the request before its next layer, from any thread; what is there can still be read.
@@ -87,7 +87,7 @@ class Handle(NotCopied):
 
     def _is_over(self) -> bool:
         """Whether the end has been read, or was lost to a Ctrl-C between taking and noting it."""
-        if self.finish_reason is None and self._is_told() and self._request.events.empty():
+        if self.finish_reason is None and self._is_published() and self._request.events.empty():
             self.finish_reason = "cancelled" if self._is_cut else self._request.finish_reason
         return self.finish_reason is not None
 
@@ -95,19 +95,19 @@ class Handle(NotCopied):
         """Waits for the next event. Raises what ended the request, if that was an error."""
         self._thread.check_outside()
         while True:
-            is_last = self._is_told()
+            is_last = self._is_published()
             try:
                 return self._checked(self._request.events.get(timeout=0 if is_last else LOST))
             except Empty:
                 if is_last:
                     return self._checked(self._lost_end())
 
-    def _is_told(self) -> bool:
+    def _is_published(self) -> bool:
         """Whether there will be no more events than there are."""
-        if not self._request.is_told and self._thread.has_ended:
+        if not self._request.is_published and self._thread.has_ended:
             self._request.finish("error", EngineClosed("engine: its thread has ended"))
-            self._request.tell()
-        return self._request.is_told
+            self._request.publish_end()
+        return self._request.is_published
 
     def _lost_end(self) -> End:
         """The end, where another reader took it, or it was lost to a Ctrl-C between taking and noting it."""
@@ -121,7 +121,7 @@ class Handle(NotCopied):
         waker = waker_of(asyncio.get_running_loop())
         self._request.listener = waker
         while True:
-            is_last = self._is_told()
+            is_last = self._is_published()
             try:
                 return self._request.events.get_nowait()
             except Empty:

@@ -12,21 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blake3 import blake3
-
 from oxillama import _kernels
 from oxillama._version import __version__
-from oxillama.adapters.registry import Adapters
-from oxillama.cache.kv_pool import KvLayout
-from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
-from oxillama.disk_prefixes.folder import BLOCK, BlockFolder
-from oxillama.disk_prefixes.store import DiskPrefixes, blocks_root
-from oxillama.engine.building import load_decoder, load_weights, panel_store
+from oxillama.engine import features
+from oxillama.engine.building import (
+    EngineFactory,
+    load_decoder,
+    load_weights,
+    matrix_bytes,
+    packed_file,
+    weight_store,
+)
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import Scheduler
@@ -35,23 +35,10 @@ from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.locks import NotCopied
-from oxillama.models import Decoder, read_spec
-from oxillama.models.page_groups import PageGroup
-from oxillama.observability.metrics import EngineMetrics
-from oxillama.observability.request_log import RequestLog
-from oxillama.observability.tracing import Traced, Untraced
-from oxillama.offload.pager import LayerPager
-from oxillama.sampling.random import Xorshift64
+from oxillama.locks import ForkedOpen, NotCopied
+from oxillama.models import read_spec
 from oxillama.sampling.sampler import Sampler
-from oxillama.sessions.recorder import Recorder, receipt_head
-from oxillama.speculation.drafters import Drafter
-from oxillama.speculation.jump_forward import JumpForward, jumps
-from oxillama.speculation.loading import Drafters, matrix_bytes
-from oxillama.speculation.state import Speculation
-from oxillama.structured.constraints import Constraints
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.toolcalls.parsing import Reading, Readings
 from oxillama.weights.packer import Progress
 
 T = TypeVar("T")
@@ -69,7 +56,7 @@ class LoadedModel(NotCopied):
     source : path of a GGUF file (of a split one: the first), or its bytes.
     progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all do at
         once; without it each matrix is packed when it is first used.
-    parts : makes the parts of the engine; None for those of an engine in one process.
+    factory : makes the parts of the engine; None for those of an engine in one process.
 
     Raises
     ------
@@ -81,12 +68,14 @@ class LoadedModel(NotCopied):
         source: str | os.PathLike[str] | bytes,
         config: EngineConfig,
         progress: Progress | None = None,
-        parts: Untraced | None = None,
+        factory: EngineFactory | None = None,
     ) -> None:
         self.config = config
         self.kernels = _kernels.best()
         self.thread = EngineThread()
-        self.parts = Untraced() if parts is None else parts
+        self.factory = EngineFactory() if factory is None else factory
+        self._features: dict[str, Any] = {}
+        self._making = ForkedOpen()
         try:
             self.thread.call(lambda: self._load(source, progress))
         except BaseException:
@@ -99,50 +88,42 @@ class LoadedModel(NotCopied):
         try:
             self.spec = spec = read_spec(file)
             self.tokenizer = tokenizer = load_tokenizer(file, config)
-            self.tokenizer_digest = digest_of(config.tokenizer_path)
             if tokenizer.n_vocab > spec.n_vocab:
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
-            packed, self.packed_note = open_packed(file, config)
-            weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
-            if config.trace is not None:
-                self.parts = Traced(config.trace, self.name)
-            here = self.parts.spec(spec, file)
+            packed, self.packed_note = packed_file(file, config)
+            weights = load_weights(file, self.kernels, config, progress, weight_store(packed, config))
+            here = self.factory.spec(spec, file)
             model = load_decoder(here, weights, self.context_size, pack_now=progress is not None)
-            self.pool = pool = self.parts.pool(model, config)
-            self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
+            tracer = None if config.trace is None else features.load("trace")(config.trace, self.name, model)
+            self.pool = pool = self.factory.pool(model, config)
+            self.runner = self.factory.runner(model, pool, config.num_threads or available_cpus())
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
-            disk = (
-                None
-                if config.prefix_cache_dir is None
-                else self._blocks(config.prefix_cache_dir, model.page_groups)
-            )
-            self.adapters = Adapters(model)
-            for lora, scale in self.adapters.loaded(config.adapters):
+            disk = None if config.prefix_cache_dir is None else features.load("disk prefixes")
+            grain = 1 if disk is None else disk.GRAIN
+            self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
+            self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+            if disk is not None:
+                self.scheduler.prefixes = disk.of(self, model, self.scheduler.prefixes)
+            for lora, scale in self.adapters.loaded(config.adapters) if config.adapters else ():
                 self.adapters.stack.push(lora, scale)
-            self.drafters = Drafters(file, self.runner, tokenizer, config, self.context_size)
-            default = "lookup" if config.draft_corpora else "off"
-            wanted = default if config.speculate is None else os.fspath(config.speculate)
-            if wanted != "off":  # now, and not when a request waits for it
-                self.drafters.load(wanted)
+            log_of_requests, metrics = features.find("log"), features.find("metrics")
+            self._gauges = gauges = Gauges(self)
+            timer = None if tracer is None else tracer.mask_timer
+            self.counters = None if metrics is None else metrics(gauges, self._labels(), timer)
+            observers = [self.counters, None if log_of_requests is None else log_of_requests(), tracer]
+            loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
+            if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
+                self.feature("drafters")
         except BaseException:
             file.close()
-            self.parts.close()
+            self.factory.close()
             raise
-        self.unused_tensors = self.parts.unused(weights.unused())
-        grain = 1 if disk is None else BLOCK
-        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
-        self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
-        if disk is not None:
-            self.scheduler.disk = DiskPrefixes(*disk, pool, self.prefix_cache, self.thread.post)
-        gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, model)
-        self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
-        self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
-        self.readings = Readings(tokenizer)
-        self.thread.loop = self.parts.loop(self.runner, self.scheduler, self.metrics, RequestLog())
+        self.thread.loop = loop
+        self.unused_tensors = self.factory.unused(weights.unused())
         gauges.load_seconds = time.perf_counter() - started
         log.info(
             "loaded a model of architecture %s in %.1f s: %d layers, context %d, %s kernels on %d threads",
@@ -150,16 +131,54 @@ class LoadedModel(NotCopied):
             self.runner.n_threads,
         )  # fmt: skip
 
-    def _blocks(
-        self, path: str | os.PathLike[str], groups: tuple[PageGroup, ...]
-    ) -> tuple[BlockFolder, bytes, list[KvLayout]]:
-        """For `DiskPrefixes`: the folder, the hash of what decides bits, the layout of each page group."""
-        folder, kv_type = BlockFolder(path, self.config.prefix_cache_dir_bytes), self.config.kv_type
-        groups = groups if self.spec.attending else ()
-        # bits may change from version to version
-        shape = f"{__version__} {kv_type} {[(group.layers, group.sizes) for group in groups]}"
-        layouts = [KvLayout(*group.sizes, kv_type) for group in groups]
-        return folder, blocks_root(self.fingerprint.digest, shape.encode()), layouts
+    # --- features -------------------------------------------------------------------------------------
+
+    def feature(self, name: str) -> Any:
+        """What a room keeps of this model, made when it is first asked for (`features.FEATURES`).
+
+        Raises ConfigError if the room is not there.
+        """
+        found = self._features.get(name)
+        if found is None:
+            factory = features.load(name)
+            with self._making.lock:
+                found = self._features.get(name)
+                if found is None:
+                    found = self._features[name] = factory(self)
+        return found
+
+    @property
+    def adapters(self) -> Any:
+        """The adapters of the model (`oxillama.adapters.registry.Adapters`)."""
+        return self.feature("adapters")
+
+    @property
+    def metrics(self) -> Any:
+        """Counters of the engine (`oxillama.observability.metrics.EngineMetrics`)."""
+        if self.counters is None:
+            features.load("metrics")  # raises
+        return self.counters
+
+    @property
+    def n_adapters(self) -> int:
+        """Adapters that are bound to the model."""
+        return self.adapters.n_loaded if "adapters" in self._features else 0
+
+    def adaptation(self, option: Any, tokens: list[int] | None) -> Any:
+        """The adapters of a sequence (`oxillama.adapters.stack.Adaptation`); None for none.
+
+        Parameters
+        ----------
+        option : of the request; None for those of the engine.
+        tokens : the prompt; None for a sequence whose prompt is not known yet.
+
+        Raises as `oxillama.adapters.registry.Adapters.adaptation`.
+        """
+        if option == () or (option is None and "adapters" not in self._features):
+            return None
+        return self.adapters.adaptation(option, tokens)
+
+    # --- facts ----------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -196,24 +215,6 @@ class LoadedModel(NotCopied):
         for message in found:
             warnings.warn(message, stacklevel=stacklevel + 1)
 
-    @property
-    def loop(self) -> EngineLoop:
-        """What the thread steps."""
-        assert self.thread.loop is not None
-        return self.thread.loop
-
-    def call(self, job: Callable[[], T]) -> T:
-        """Runs a job on the engine thread between two steps, with the pages to itself."""
-        return self.thread.call(job)
-
-    def prompt_tokens(self, prompt: Prompt, *, free: int = 0) -> list[int]:
-        """Token ids of a prompt that leaves room for ``free`` more. Raises PromptError, TokenizerError."""
-        return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
-
-    def prefix_key(self, salt: str = "") -> bytes:
-        """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
-        return prefix_key(b"", salt=salt)
-
     @functools.cached_property
     def fingerprint(self) -> ModelFingerprint:
         """Of the file and of the options that decide bits, but for the KV type."""
@@ -224,13 +225,45 @@ class LoadedModel(NotCopied):
         return ModelFingerprint.compute(self.file, settings)
 
     @functools.cached_property
-    def jump_forward(self) -> JumpForward:
-        """What finds the tokens that must follow."""
-        return JumpForward(self.tokenizer)
+    def tokenizer_digest(self) -> str:
+        """Hexadecimal BLAKE3 of ``tokenizer_path``; "" for the tokenizer of the model's file."""
+        path = self.config.tokenizer_path
+        if path is None:
+            return ""
+        from blake3 import blake3
+
+        try:
+            return blake3(Path(path).read_bytes()).hexdigest()
+        except OSError as error:
+            raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def prefix_key(self, salt: str = "") -> bytes:
+        """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
+        return prefix_key(b"", salt=salt)
+
+    # --- running --------------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> EngineLoop:
+        """The loop that the thread steps."""
+        assert self.thread.loop is not None
+        return self.thread.loop
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Runs a job on the engine thread between two steps, with the pages to itself."""
+        return self.thread.call(job)
+
+    def check_integrity(self) -> None:
+        """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
+        self.call(self.loop.check_integrity)
+
+    def prompt_tokens(self, prompt: Prompt, *, free: int = 0) -> list[int]:
+        """Token ids of a prompt that leaves room for ``free`` more. Raises PromptError, TokenizerError."""
+        return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
 
     def sampler(self, config: SamplerConfig) -> Sampler:
-        """A sampler of its own for a request, with its grammar. Raises ConfigError, GrammarError."""
-        constraint = self.constraints.of(config)
+        """A sampler for a request, with its constraint. Raises ConfigError, GrammarError."""
+        constraint = None if config.constraint is None else self.feature("constraints").new(config)
         sampler = Sampler(
             config, self.kernels, self.config.seed, tokenizer=self.tokenizer, constraint=constraint
         )
@@ -240,93 +273,81 @@ class LoadedModel(NotCopied):
     def text_request(
         self, sequence: Sequence, options: GenerationOptions, *, key: bytes | None, **kind: Any
     ) -> TextRequest:
-        """A request that goes on from a sequence; ``kind`` as for `TextRequest`."""
+        """A request that continues a sequence, with the features that its options ask for.
+
+        ``kind`` : as for `TextRequest`. Raises as `InferenceEngine.stream`.
+        """
         self.runner.check_logits()
         if (options.n_top_logprobs or 0) > self.spec.n_vocab:
             raise ConfigError(
                 f"top_logprobs: expected at most {self.spec.n_vocab}, got {options.n_top_logprobs}"
             )
         assert options.sampler is not None
-        reading = self.readings.of(options, sequence.tokens)
-        sampler = self.sampler(constrained(options, reading))
+        config, parser = options.sampler, None
+        if options.message_format is not None or options.tools is not None:
+            parser = self.feature("parsers").new(options, sequence.tokens)
+        if parser is not None:
+            kind["shown"] = parser.shown
+            config = constrained(options, parser.shown, parser.grammar)
         request = TextRequest(
-            sequence, options, sampler, self.tokenizer, self.context_size, key=key, reading=reading, **kind
+            sequence, options, self.sampler(config), self.tokenizer, self.context_size, key=key, **kind
         )
-        if jumps(options, sampler):
-            request.jump = self.jump_forward
-        if options.receipt:
-            facts = (self.fingerprint, self.config, self.context_size, sequence.adapters, request.prompt)
-            followed = replace(options, sampler=sampler.config)
-            request.recorder = Recorder(receipt_head(*facts, followed, sampler.seed))
-        drafter = self.drafter(options.speculate)
-        if drafter is not None:
-            by_rejection = options.draft_acceptance == "rejection"
-            random = Xorshift64(~sampler.seed) if by_rejection else None  # apart from the sampler's own
-            request.speculation = Speculation(drafter, self.config.draft_max, random)
+        if parser is not None:
+            request.new_parser = parser.parser
+        speculate = options.speculate if options.speculate is not None else self.config.speculate
+        asked = {
+            "speculation": speculate not in (None, "off"),
+            "jump-forward": options.jump_forward,
+            "receipts": options.receipt,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                features.load(name)(self, request)
         return request
-
-    def drafter(self, speculate: str | os.PathLike[str] | None) -> Drafter | None:
-        """What drafts for a request that asks for this; None if nothing does. A model is loaded once.
-
-        Raises
-        ------
-        ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
-        ConfigError : it cannot draft for this model, and why.
-        """
-        chosen = self.config.speculate if speculate is None else speculate
-        if chosen is None or chosen == "off":
-            return None
-        name = os.fspath(chosen)
-        return self.drafters.loaded.get(name) or self.call(lambda: self.drafters.load(name))
 
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
-        self.parts.close()
-        if self.scheduler.disk is not None:
-            self.scheduler.disk.flush()
+        self.factory.close()
+        self.scheduler.prefixes.close()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):
             self.thread.close(wait=False)
 
 
-def constrained(options: GenerationOptions, reading: Reading | None) -> SamplerConfig:
-    """The options of the sampler, with the grammar of the text that is to be read.
+def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any) -> SamplerConfig:
+    """The options of the sampler, with the grammar of a text that is parsed; None for no grammar.
 
-    Raises ConfigError if there are two grammars, or if a receipt could not tell where the text ends.
+    Raises ConfigError if there are two grammars, or if a receipt could not say where the text ends.
     """
     assert options.sampler is not None
-    if reading is not None and reading.shown and options.receipt and options.stop:
+    if shown and options.receipt and options.stop:
         raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
-    if reading is None or reading.grammar is None:
+    if grammar is None:
         return options.sampler
     if options.sampler.constraint is not None:
         raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
-    return replace(options.sampler, grammar=reading.grammar)
+    return replace(options.sampler, grammar=grammar)
 
 
 class Gauges:
     """The gauges of an engine, by the names of `MetricsSnapshot`."""
 
-    def __init__(
-        self,
-        pool: CachePool,
-        prefix: PrefixKvCache,
-        scheduler: Scheduler,
-        adapters: Adapters,
-        model: Decoder,
-    ) -> None:
-        self.pool, self.prefix, self.scheduler, self.adapters = pool, prefix, scheduler, adapters
-        self.model, self.matrix_bytes = model, matrix_bytes(model)
+    def __init__(self, model: LoadedModel) -> None:
+        # not the model itself, whose thread ends when nobody refers to it
+        self.pool, self.prefix, self.scheduler = model.pool, model.prefix_cache, model.scheduler
+        self.store, self.matrix_bytes = model.runner.model.store, matrix_bytes(model.runner.model)
+        self.features = model._features
         self.load_seconds = 0.0
 
     def __call__(self) -> dict[str, Any]:
-        pool, prefix, scheduler, store = self.pool, self.prefix, self.scheduler, self.model.store
+        pool, prefix, scheduler, resident = self.pool, self.prefix, self.scheduler, self.store.resident_bytes
+        adapters = self.features.get("adapters")
         return {
             "prompt_tokens": prefix.looked_up_tokens,
             "cached_prompt_tokens": prefix.hit_tokens,
-            "disk_prompt_tokens": 0 if scheduler.disk is None else scheduler.disk.n_tokens,
+            "disk_prompt_tokens": scheduler.prefixes.fetched_tokens,
             "prefix_hits": prefix.hits,
             "prefix_misses": prefix.misses,
             "preemptions": scheduler.preemptions,
@@ -337,9 +358,9 @@ class Gauges:
             "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
-            "adapters": self.adapters.n_loaded,
+            "adapters": 0 if adapters is None else adapters.n_loaded,
             "load_seconds": self.load_seconds,
-            "matrix_bytes": store.resident_bytes if isinstance(store, LayerPager) else self.matrix_bytes,
+            "matrix_bytes": self.matrix_bytes if resident is None else resident,
             "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
         }
 
@@ -349,13 +370,3 @@ def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     if config.tokenizer_path is None:
         return TokenizerBridge.from_metadata(file.metadata)
     return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
-
-
-def digest_of(path: str | os.PathLike[str] | None) -> str:
-    """Hexadecimal BLAKE3 of a file; "" for None."""
-    if path is None:
-        return ""
-    try:
-        return blake3(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""The loop that serves all requests of an engine: schedule, run, sample, commit.
+"""The loop that serves all requests of an engine: propose, schedule, run, sample, commit, deliver.
 
 Everything here is for one thread at a time: the engine thread, or a test that steps by hand.
 """
@@ -9,29 +9,29 @@ import logging
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from oxillama.engine.observers import Observer, Observers
+from oxillama.engine.batch import Sampled, ScheduledBatch
+from oxillama.engine.observers import Observers
+from oxillama.engine.protocols import Drafter, HiddenHook, Observer
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
-from oxillama.engine.runner import Runner
-from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+from oxillama.engine.runner import InFlight, Runner
+from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import QueueFull
+from oxillama.errors import OxiLlamaError, QueueFull
 from oxillama.faults import fault, note
 from oxillama.models.decoder import ForwardCancelled
-from oxillama.observability.metrics import EngineMetrics
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.speculation.jump_forward import next_tokens
-from oxillama.speculation.speculator import Speculator, give_up
 
 Rows = np.ndarray | Exception | None
 Streams = list[tuple[TextRequest, np.ndarray]]
-"""Requests with rows of logits: (1 + drafts, vocab), or one of them."""
+"""Requests with rows of logits: (1 + drafts, vocab)."""
 
 log = logging.getLogger(__name__)
 
@@ -46,39 +46,39 @@ class EngineLoop:
     ----------
     runner : runs batches. Its pool is the scheduler's.
     scheduler : decides what runs.
-    metrics, observers : told what happens, in this order.
+    observers : are told what happens, in this order.
 
     Attributes
     ----------
-    held : sequences that hold pages and belong to no request, and the sessions that they belong to.
+    drafter : proposes tokens of all streams; None for no proposals.
+    held : sequences that hold pages and belong to no request, and the objects that they belong to.
     has_cancelled : set by any thread together with a request's ``cancelled``.
     """
 
-    def __init__(
-        self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics, *observers: Observer
-    ) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, *observers: Observer) -> None:
         self.runner = runner
-        self._rest = math.inf  # seconds after which the matrices' memory is looked after again
         self.scheduler = scheduler
-        self.metrics = metrics
-        self.observers = Observers([metrics, *observers])
+        scheduler.depth = runner.depth
+        self.observers = Observers(observers)
+        self.drafter: Drafter | None = None
         self.held: dict[Sequence, weakref.ref[Any]] = {}
         self.has_cancelled = False
-        self.speculator = Speculator()
-        self._batch = ScheduledBatch()
-        self._deadline = math.inf  # the earliest of the batch under way
+        self._in_flight: deque[tuple[ScheduledBatch, InFlight | Exception]] = deque()
+        self._batch = ScheduledBatch()  # whose pass is being completed
+        self._deadline = math.inf  # the earliest of that batch
+        self._rest = math.inf  # seconds after which the matrices' memory is looked after again
 
     def add(self, request: Request) -> None:
         """Queues a request."""
         self.scheduler.add(request)
-        self.observers.queue(request)
+        self.observers.notify("queued", request)
 
     def check_room(self, n_coming: int, n: int) -> None:
         """Raises QueueFull if the queue is full, counting ``n_coming`` requests, for ``n`` more."""
         try:
             self.scheduler.check_room(n_coming)
         except QueueFull:
-            self.observers.refuse(n)
+            self.observers.notify("refused", n)
             raise
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
@@ -87,46 +87,25 @@ class EngineLoop:
         self.has_cancelled = True
 
     def step(self) -> bool:
-        """Schedules, runs and commits one batch; whether there was anything to do."""
-        started = time.perf_counter()
+        """Launches one batch, and completes the oldest one in flight once the runner takes no more; whether
+        there was anything to do."""
         self.has_cancelled = False
-        self._release_dropped()
-        self._draft()
-        began = time.perf_counter()
-        batch = self._batch = self._schedule()
-        if not batch.requests:
+        if self.runner.lost is not None and (self.scheduler.running or self.scheduler.waiting or self.held):
+            self._restart(self.runner.lost)
+        if self.held:
+            self._release_dropped()
+        batch = self._launch()
+        completed: list[Request] = []
+        if not self._in_flight:
             self._rest = self.runner.model.store.rest()
-        if batch.requests:
-            self._deadline = min(request.deadline for request in batch.requests)
-            self._take_rows(batch, self._forward(batch), started, began)
-        return bool(self._announce(batch.requests) or batch.requests)
+        elif not batch.requests or len(self._in_flight) >= self.runner.depth:
+            completed = self._complete()
+        return bool(self._deliver(completed) or batch.requests or completed)
 
-    def _take_rows(
-        self, batch: ScheduledBatch, rows: list[Rows] | None, started: float, began: float
-    ) -> None:
-        """Commits a batch that has run, and notes the time since its step and its pass were begun."""
-        if rows is None:
-            return
-        self._commit(batch, rows)
-        try:
-            self._measure(batch, time.perf_counter() - started)
-            self.speculator.observe(batch, time.perf_counter() - began)
-        except Exception:  # no text depends on it
-            note(log, logging.ERROR, "a step could not be measured", exc_info=True)
-
-    def land(self) -> None:
-        """Ends the passes that are under way: here, none is between two steps."""
-
-    def _draft(self) -> None:
-        self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])
-
-    def _schedule(self) -> ScheduledBatch:
-        batch = self.scheduler.schedule()
-        for request in batch.preempted:
-            self.observers.preempt(request)
-        for request in batch.admitted:
-            self.observers.admit(request)
-        return batch
+    def complete_all(self) -> None:
+        """Completes the passes that are in flight."""
+        while self._in_flight:
+            self._deliver(self._complete())
 
     def time_to_deadline(self) -> float:
         """Seconds until a request is to end, whether it runs or not, or the matrices need a look."""
@@ -134,21 +113,22 @@ class EngineLoop:
 
     def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
         """Ends every request, each with an error of its own."""
+        self._abandon()
         for request in [*self.scheduler.waiting, *self.scheduler.running]:
             self.scheduler.finish(request, reason, error())
-        self._announce([])
+        self._deliver([])
 
-    def hold(self, sequence: Sequence, session: weakref.ref[Any]) -> None:
-        """Counts the pages of a sequence as a session's, which are freed when that is gone."""
-        self.held[sequence] = session
+    def hold(self, sequence: Sequence, owner: weakref.ref[Any]) -> None:
+        """Counts the pages of a sequence as an owner's, which are freed when the owner is gone."""
+        self.held[sequence] = owner
 
     def release(self, sequence: Sequence) -> None:
-        """Frees the pages of a session's sequence."""
+        """Frees the pages of a sequence that was held."""
         self.held.pop(sequence, None)
         sequence.release()
 
     def _release_dropped(self) -> None:
-        for sequence in [s for s, session in self.held.items() if session() is None]:
+        for sequence in [s for s, owner in self.held.items() if owner() is None]:
             self.release(sequence)
 
     def check_integrity(self) -> None:
@@ -157,14 +137,65 @@ class EngineLoop:
 
     # --- the model ----------------------------------------------------------------------------------
 
-    def _forward(self, batch: ScheduledBatch) -> list[Rows] | None:
-        """For each request its rows, None if it wants none, or its error; None if the pass was cancelled."""
+    def _launch(self) -> ScheduledBatch:
+        """Schedules the next batch and begins its pass."""
+        began = time.perf_counter()
+        if self.drafter is not None:
+            self._propose(self.drafter)
+        proposed = time.perf_counter()
+        batch = self.scheduler.schedule()
+        for request in batch.preempted:
+            self.observers.notify("preempted", request)
+        for request in batch.admitted:
+            self.observers.notify("admitted", request)
+        if batch.requests:
+            times = batch.times
+            times.propose, times.schedule, times.launch = began, proposed, time.perf_counter()
+            try:
+                hooks = self._hidden_hooks(batch.requests)
+                pending: InFlight | Exception = self.runner.launch(batch.sequences, batch.outputs, hooks)
+            except Exception as error:
+                pending = error
+            self._in_flight.append((batch, pending))
+            if self.runner.depth > 1:
+                self.scheduler.in_flight += batch.requests
+        return batch
+
+    def _propose(self, drafter: Drafter) -> None:
+        busy = self.scheduler.in_flight
+        drafter.propose([r for r in self.scheduler.running if isinstance(r, TextRequest) and r not in busy])
+
+    def _hidden_hooks(self, requests: list[Request]) -> list[HiddenHook | None]:
+        return [] if self.drafter is None else self.drafter.hidden_hooks(requests)
+
+    def _complete(self) -> list[Request]:
+        """Ends the oldest pass in flight, commits it, and samples; its requests."""
+        batch, pending = self._in_flight.popleft()
+        self._batch = batch
+        if self.scheduler.in_flight:
+            self.scheduler.in_flight = [r for r in self.scheduler.in_flight if r not in batch.requests]
+        self._deadline = min([request.deadline for request in batch.requests])
+        batch.times.complete = time.perf_counter()
+        rows = self._rows_of(batch, pending)
+        if rows is not None:
+            self._commit(batch, rows)
+            try:
+                self._observe(batch)
+            except Exception:  # no text depends on it
+                note(log, logging.ERROR, "a step could not be measured", exc_info=True)
+        return batch.requests
+
+    def _rows_of(self, batch: ScheduledBatch, pending: InFlight | Exception) -> list[Rows] | None:
+        """For each request its rows, None if it wants none, or its error; None if the pass has no result."""
         try:
-            taps = self.speculator.taps(batch.requests)
-            return list(self.runner.run(batch.sequences, batch.outputs, self._is_given_up, taps))
+            if isinstance(pending, Exception):
+                raise pending
+            return list(self.runner.complete(pending, self._is_given_up))
         except ForwardCancelled:
             return None  # the scheduler takes back what was scheduled
         except Exception as error:
+            if self.runner.lost is not None:
+                return None
             if len(batch.requests) == 1:
                 return [error]
         # one by one, to find the request that fails
@@ -176,11 +207,11 @@ class EngineLoop:
         start, end = sequence.cached_len, sequence.scheduled_len
         try:
             sequence.rollback()
-            end = min(end, sequence.total_len)  # drafts are gone
+            end = min(end, sequence.total_len)  # proposals are gone
             while sequence.cached_len < end:
                 left = (start if sequence.cached_len < start else end) - sequence.cached_len
                 sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
-                (rows,) = self.runner.run([sequence], [output], None, self.speculator.taps([request]))
+                (rows,) = self.runner.run([sequence], [output], None, self._hidden_hooks([request]))
                 sequence.commit()
             return rows
         except Exception as error:
@@ -202,32 +233,59 @@ class EngineLoop:
             else:
                 n_ended += n
                 request.finish(reason)  # its pages stay until the pass is over
-                request.tell()
+                request.publish_end()
                 if request.listener is not None:
                     request.listener()
         return 2 * n_ended > n_rows
 
-    # --- what comes of it ---------------------------------------------------------------------------
+    def _abandon(self) -> None:
+        """Forgets the passes that are in flight: nobody takes their rows."""
+        self._in_flight.clear()
+        self.scheduler.in_flight = []
+
+    def _restart(self, lost: OxiLlamaError) -> None:
+        """Mends the runner. The sequences have no pages any more, only their tokens."""
+        self._abandon()
+        if not self.runner.begins_again:
+            for request in list(self.scheduler.running):
+                self.scheduler.finish(request, "error", type(lost)(str(lost)))
+        self.scheduler.begin_again()
+        for sequence in self.held:
+            sequence.forget()
+        try:
+            self.runner.restart()
+        except OxiLlamaError as error:
+            self.end_all("error", partial(type(error), str(error)))
+        else:
+            self.runner.lost = None
+
+    # --- the rows -----------------------------------------------------------------------------------
 
     def _commit(self, batch: ScheduledBatch, rows: list[Rows]) -> None:
         """Hands rows to their requests and samples the next tokens of all streams together. An error ends
         only the request that raised it."""
+        batch.times.commit = time.perf_counter()
         streams: Streams = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
                 self._fail(request, row)
                 continue
             self.scheduler.ran(request)
-            if request.finish_reason is not None:  # told between layers
+            if request.finish_reason is not None:  # it was ended between layers
                 self.scheduler.finish(request, request.finish_reason)
-            elif isinstance(request, TextRequest) and row is not None:
+            elif row is None:
+                continue
+            elif isinstance(request, TextRequest):
                 streams.append((request, row))
-            elif isinstance(request, EmbeddingRequest) and row is not None:
+            elif isinstance(request, EmbeddingRequest):
                 self._take(request, partial(request.take, row))
-        self._sample(streams)
+        batch.times.sample = time.perf_counter()
+        if streams:
+            self._sample(batch, streams)
+        batch.times.end = time.perf_counter()
 
     def _take(self, request: Request, take: Callable[[], str | None]) -> None:
-        """Gives a request what a step brought it; its error ends it alone."""
+        """Gives a request the result of a step; an error ends the request alone."""
         try:
             reason = take()
         except Exception as error:
@@ -239,134 +297,90 @@ class EngineLoop:
     def _fail(self, request: Request, error: BaseException) -> None:
         self.scheduler.finish(request, "error", fault(error))
 
-    def _sample(self, streams: Streams) -> None:
-        """Samples tokens for each request from its rows of logits, as long as they are the drafted ones."""
-        speculations = [request.speculation for request, _ in streams if request.speculation is not None]
-        if not any(request.sequence.n_drafts for request, _ in streams):
-            for speculation in speculations:
-                speculation.skip()
-            speculations = []
-        for request, _ in streams if speculations else ():
-            if request.speculation is not None:
-                request.speculation.begin(request.sequence.n_drafts)
-        going, starts = streams, [request.sequence.n_certain for request, _ in streams]
+    def _sample(self, batch: ScheduledBatch, streams: Streams) -> None:
+        """Samples each request's rows of logits in order, and goes on as long as the sampled token is the
+        proposed one: the next row is then the one after it."""
+        before = [(r, r.n_generated, r.sequence.n_drafts, r.n_accepted) for r, _ in streams]
+        going = [(request, rows, request.sequence.n_certain) for request, rows in streams]
         while going:
-            rows = [
+            found = [
                 (request, request.row(rows[request.sequence.n_certain - start]))
-                for (request, rows), start in zip(going, starts)
+                for request, rows, start in going
             ]
-            for (request, row), sampled in zip(rows, self._sampled(rows)):
+            for (request, row), sampled in zip(found, self._sampled(found)):
                 if not isinstance(sampled, BaseException):
-                    self._take(request, partial(self._add_tokens, request, sampled, row))
+                    self._take(request, partial(request.take, sampled, row))
                 elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
                 else:
                     self._fail(request, sampled)
-            if not speculations:
-                return  # there is one row for each
-            left = [
-                (stream, start)
-                for stream, start in zip(going, starts)
-                if stream[0].finish_reason is None and not stream[0].sequence.pending
+            going = [
+                (request, rows, start)
+                for request, rows, start in going
+                if request.finish_reason is None and not request.sequence.pending
             ]
-            going, starts = [stream for stream, _ in left], [start for _, start in left]
-        for speculation in speculations:
-            self.observers.draft(*speculation.end())
-
-    def _add_tokens(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
-        """Adds a sampled token and those that must follow; the reason if the last of them ends the text."""
-        reason = self._add_token(request, sampled, row)
-        if reason is not None or request.jump is None:
-            return reason
-        for token in next_tokens(request.jump, request.sampler):
-            if request.speculation is not None and request.sequence.n_drafts:
-                request.speculation.pass_over()
-            request.sampler.accept(token)
-            reason = self._add_token(request, token, None)
-            if reason is not None:
-                break
-        return reason
-
-    def _add_token(
-        self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray | None
-    ) -> str | None:
-        reason = request.take(sampled, row)
-        if request.speculation is not None:
-            # a token that is not pending was drafted: the pass has run it, and has the logits after it
-            request.speculation.n_accepted += not request.sequence.pending
-        now = self.scheduler.clock()
-        self.observers.token(request, now)
-        request.note_token(now)
-        return reason
+        batch.sampled = [
+            Sampled(r, r.n_generated - n_generated, n_drafts, r.n_accepted - n_accepted)
+            for r, n_generated, n_drafts, n_accepted in before
+        ]
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
-        """For each stream its next token, or what its sampler raised."""
-        if all(request.speculation is None or request.speculation.random is None for request, _ in streams):
-            return self._drawn(streams)
-        verified = [self._verified(request, row) for request, row in streams]
-        drawn = iter(self._drawn([s for s, token in zip(streams, verified) if token is None]))
-        return [next(drawn) if token is None else token for token in verified]
-
-    def _verified(self, request: TextRequest, row: np.ndarray) -> int | SampledToken | BaseException | None:
-        """The next token of a request whose draft the rejection rule verifies; None if there is none."""
-        sequence, speculation = request.sequence, request.speculation
-        if speculation is None or speculation.random is None or not sequence.n_drafts:
-            return None
-        try:
-            drafted = sequence.tokens[-sequence.n_drafts]
-            return speculation.verify(request.sampler, row, sequence.certain, drafted, request.n_top_logprobs)
-        except BaseException as error:
-            return error
-
-    def _drawn(self, streams: Streams) -> list[int | SampledToken | BaseException]:
-        """For each stream the token that its sampler draws, or what that raised."""
-        if len(streams) == 1:
-            return [_drawn_alone(*streams[0])]
+        """For each stream its next token, or the error that its sampler raised."""
+        samplers = [request.sampler for request, _ in streams]
+        histories = [
+            request.sequence.certain if request.sampler.chain.window else [] for request, _ in streams
+        ]
+        tops = [request.n_top_logprobs for request, _ in streams]
         try:
             return [
                 *sample_batch(
-                    [request.sampler for request, _ in streams],
-                    [row for _, row in streams],
-                    [request.sequence.certain for request, _ in streams],
-                    [request.n_top_logprobs for request, _ in streams],
-                    n_threads=self.runner.n_threads,
+                    samplers, [row for _, row in streams], histories, tops, n_threads=self.runner.n_threads
                 )
             ]
-        except BaseException:  # a stage raised SystemExit, say; to see whose
-            pass
-        return [self._drawn([stream])[0] for stream in streams]
+        except BaseException as error:  # a stage raised SystemExit, say; to see whose
+            if len(streams) == 1:
+                return [error]
+        return [self._sampled([stream])[0] for stream in streams]
 
-    def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
+    def _observe(self, batch: ScheduledBatch) -> None:
+        """Tells the drafter, the observers and the requests what a step brought, and how long it took."""
+        times, now = batch.times, self.scheduler.clock()
+        seconds = times.end - times.propose
         self.scheduler.observe(batch, seconds)
-        self.observers.step(batch, seconds)
+        if self.drafter is not None:
+            self.drafter.observe(batch)
+        self.observers.notify("stepped", batch, now)
+        for sampled in batch.sampled:
+            if sampled.n_tokens:
+                sampled.request.note_tokens(now)
         for request, is_prefill in zip(batch.requests, batch.prefills):
             if is_prefill:
                 request.prefill_seconds += seconds
             else:
                 request.decode_seconds += seconds
 
-    def _announce(self, requests: list[Request]) -> int:
-        """Tells readers that there may be something to read; how many requests have ended."""
+    def _deliver(self, requests: list[Request]) -> int:
+        """Publishes the ends of requests, and tells listeners of new events; how many requests have ended."""
+        began = time.perf_counter()
         ended = self.scheduler.drain_finished()
         try:
             for request in ended:
                 self._close(request)
             if ended and not self.scheduler.running:
                 self.runner.pool.shrink_to_fit(KEEP_BYTES)
-        finally:  # whoever is told finds everything done and counted
+        finally:  # a consumer that learns of the end finds everything done and counted
             for request in ended:
-                request.tell()
+                request.publish_end()
             self._wake({r.listener for r in (*requests, *ended) if r.listener is not None})
+        if self.observers.hearers["delivered"]:
+            self.observers.notify("delivered", len(requests) + len(ended), began, self.scheduler)
         return len(ended)
 
     def _close(self, request: Request) -> None:
-        """Notes the end of a request, and frees what drafted for it."""
-        self.observers.end(request, self.scheduler.clock())
-        if isinstance(request, TextRequest) and request.speculation is not None:
-            try:
-                request.speculation.drafter.forget(request.sequence)
-            except Exception:
-                give_up(request.speculation.drafter, [request])
+        """Notes the end of a request, and frees what its drafter keeps."""
+        self.observers.notify("ended", request, self.scheduler.clock())
+        if self.drafter is not None and isinstance(request, TextRequest):
+            self.drafter.forget(request)
 
     def _wake(self, listeners: set[Callable[[], object]]) -> None:
         """Calls what waits for events without blocking."""
@@ -374,16 +388,4 @@ class EngineLoop:
             try:
                 listener()
             except Exception:
-                listener()  # or a reader would wait for ever
-
-
-def _drawn_alone(request: TextRequest, row: np.ndarray) -> int | SampledToken | BaseException:
-    """The token that the sampler of a request draws, or what that raised."""
-    sampler, top = request.sampler, request.n_top_logprobs
-    history = request.sequence.certain if sampler.chain.window else []
-    try:
-        return (
-            sampler.sample(row, history) if top is None else sampler.sample_with_logprobs(row, history, top)
-        )
-    except BaseException as error:
-        return error
+                listener()  # or a consumer would wait for ever

@@ -1,7 +1,7 @@
-"""A request: a sequence to run, what is wanted of it, and the events that its reader gets.
+"""A request: a sequence to run, which rows are wanted of its passes, and a queue of events for its consumer.
 
-The engine thread owns everything here but three things: its reader takes `events`, counts `n_read`, and any
-thread may set `cancelled`.
+The engine thread owns everything here but three things: the consumer takes `events` and counts `n_read`, and
+any thread may set `cancelled`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,27 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.shared_prompt import SharedPrompt
 from oxillama.engine.stop_strings import StopStrings
 from oxillama.faults import fault
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
-from oxillama.sessions.recorder import Recorder
-from oxillama.speculation.jump_forward import JumpForward
-from oxillama.speculation.state import Speculation
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.toolcalls.parsing import Reading
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Piece:
-    """Text for a reader, with the tokens that brought it.
+    """Text for a consumer, with its tokens. It does not change once it is emitted.
 
     Attributes
     ----------
     text : may be empty in the last piece.
     tokens : ids sampled since the piece before.
-    logprobs : of each of these, if they were asked for.
-    logits : float32 (vocab,) each of these was chosen from, if they were asked for.
-    links : for each of these that of `LogitsChain`, if a receipt was asked for.
+    logprobs : of each token, if they were asked for.
+    logits : float32 (vocab,) that each token was sampled from, if they were asked for.
+    links : what the request's `record_row` returned for each token, if it has one.
     """
 
     text: str = ""
@@ -59,7 +53,7 @@ class End:
     Attributes
     ----------
     reason : "stop", "length", "timeout", "cancelled", "error", or "done" where no text was asked for.
-    error : what went wrong, if the reason is "error".
+    error : the cause, if the reason is "error".
     """
 
     reason: str
@@ -76,13 +70,12 @@ class Progress:
     Attributes
     ----------
     n_prompt, n_known : tokens of the prompt, and those of them that the prefix cache had.
-    limit : most tokens of the text.
-    n_read, read : tokens and text that its reader has had.
-    unread : text that the reader has not had.
+    limit : max tokens of the text.
+    n_read, read : tokens and text that the consumer has read.
+    unread : text that the consumer has not read.
     held : text that may begin a stop string.
-    undecoded : bytes of a character that is not whole.
-    logprobs, logits : of each token of the text, if they were asked for.
-    links : of each token of the text, if a receipt was asked for.
+    undecoded : bytes of an incomplete character.
+    logprobs, logits, links : of each token of the text, as in `Piece`.
     """
 
     n_prompt: int
@@ -108,7 +101,7 @@ class Request:
     Parameters
     ----------
     sequence : the tokens to run; those that were run already are not run again.
-    key : of the prefix cache's tree for it; None to keep out of the prefix cache.
+    key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep : called with the sequence when the request has ended, in place of freeing its pages.
@@ -117,17 +110,18 @@ class Request:
     ----------
     id : number among the requests of the engine, in order of arrival.
     prompt : ids of the sequence at the start.
-    output : which rows of it are wanted of the passes.
-    shared : the prompt, if other requests have the same; None otherwise.
-    events : for the reader: pieces or arrays, then an `End`.
-    n_read : events that the reader has taken; the reader counts.
-    window : events that may wait for the reader; with as many the request pauses.
-    listener : called by the engine thread when there is an event, for a reader that does not block.
-    reader : its handle; when that is gone, the request ends.
+    output : which rows of a pass are wanted.
+    parts : what features keep of the request, by the name of the feature.
+    events : for the consumer: pieces or arrays, then an `End`.
+    n_read : events that the consumer has taken; the consumer counts.
+    window : events that may wait for the consumer; with as many the request pauses.
+    listener : called by the engine thread when there is an event, for a consumer that does not block.
+    consumer : the handle; when that is gone, the request ends.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
-    cause : the error that its reader then gets, unless the reader cancelled it.
-    finish_reason : None until it has ended. error : what the reader is told of it.
-    is_told : whether there will be no more events.
+    cause : the error that the consumer then gets, unless the consumer cancelled the request.
+    finish_reason : None until the request has ended. error : what the consumer gets raised.
+    is_published : whether the `End` has been emitted.
+    is_held : whether it waits until a prefix store has fetched a beginning of its prompt.
     """
 
     output = Output.NONE
@@ -150,37 +144,34 @@ class Request:
         self.timeout = timeout
         self.window = window
         self.keep = keep
-        self.shared: SharedPrompt | None = None
+        self.parts: dict[str, Any] = {}
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.n_events = 0
         self.n_read = 0
         self.listener: Callable[[], object] | None = None
-        self.reader: weakref.ref[Any] | None = None
+        self.consumer: weakref.ref[Any] | None = None
         self.cancelled = ""
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
         self.error: BaseException | None = None
-        self.is_told = False
-        # for the scheduler and the metrics
-        self.n_cached = 0  # tokens of the prompt that the prefix cache or a session had
+        self.is_published = False
+        self.is_held = False
+        # for the scheduler and observers: seconds of the scheduler's clock, and tokens of the prompt that the
+        # prefix cache or a session had
+        self.n_cached = 0
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
-        self.node: Node | None = None
-        # for the prefix cache on the disk
-        self.is_held = False  # while blocks of its prompt are read
-        self.blocks: list[str] = []  # names of the whole blocks of its prompt
-        self.n_offered = 0  # of these, those that were offered to be written
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
 
     @property
     def name(self) -> str:
-        """What logs and traces call it."""
+        """Of the request in logs and traces."""
         return str(self.id)
 
     @property
     def wanted(self) -> bool:
-        """Whether its reader has room for another event."""
+        """Whether the consumer has room for another event."""
         return self.n_events - self.n_read < self.window
 
     @property
@@ -189,29 +180,29 @@ class Request:
         return None
 
     def submit(self, now: float) -> None:
-        """Notes when it was submitted, and so when it is to end."""
+        """Notes the time of submission, from which the deadline follows."""
         self.submitted_at = now
         self.deadline = math.inf if self.timeout is None else now + self.timeout
 
     def ends_at(self, now: float) -> str | None:
-        """Why it is to end now; None if it goes on."""
-        if self.reader is not None and self.reader() is None:
+        """Why the request is to end now; None if it goes on."""
+        if self.consumer is not None and self.consumer() is None:
             return "cancelled"
         return self.cancelled or ("timeout" if now >= self.deadline else None)
 
-    def put(self, event: Event) -> None:
-        """Hands an event to the reader."""
+    def emit(self, event: Event) -> None:
+        """Hands an event to the consumer."""
         self.n_events += 1
         self.events.put(event)
 
-    def note_token(self, now: float) -> None:
-        """Notes when it got a token."""
-        if math.isnan(self.first_token_at):
+    def note_tokens(self, now: float) -> None:
+        """Notes when the request got tokens."""
+        if self.first_token_at != self.first_token_at:  # nan
             self.first_token_at = now
         self.last_token_at = now
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """Hands over all but the `End`; a second call does nothing. The scheduler frees the pages."""
+        """Emits all but the `End`; a second call does nothing. The scheduler frees the pages."""
         if self.finish_reason is not None:
             return
         self.error = error or (self.cause if reason == self.cancelled else None)
@@ -221,33 +212,39 @@ class Request:
         except Exception as failed:  # the text is not whole
             self.finish_reason, self.error = "error", fault(failed)
 
-    def tell(self) -> None:
-        """Hands over the `End`, when all that its reader may ask for is noted. A second call does nothing."""
-        if self.is_told or self.finish_reason is None:
+    def publish_end(self) -> None:
+        """Emits the `End`, when everything else about the request is noted. A second call does nothing."""
+        if self.is_published or self.finish_reason is None:
             return
-        with suppress(Exception):  # a reader that is not told looks for itself
-            self.put(End(self.finish_reason, self.error))
-        self.is_told = True
+        with suppress(Exception):  # a consumer that gets no event looks for itself
+            self.emit(End(self.finish_reason, self.error))
+        self.is_published = True
 
     def flush(self, error: BaseException | None) -> None:
-        """Hands over what was held back."""
+        """Emits what was held back."""
 
 
 class TextRequest(Request):
     """A sequence that is continued, token by token.
 
+    Parameters
+    ----------
+    shown : special tokens whose names belong to the text.
+
     Attributes
     ----------
-    n_generated : tokens sampled, an ending token included.
-    whole : whether the text is handed over in one piece at the end; the reader may switch this on.
-    speculation : drafts its next tokens; None without drafts.
-    jump : finds the tokens that must follow a sampled one; None if each token is sampled.
-    recorder : makes its receipt; None without one.
-    reading : how its reader takes the text apart; None for a text that is left as it is.
-    had : what its reader had before it went on from a snapshot.
+    n_generated : tokens of the text, an ending token included. n_accepted : those that were proposed.
+    whole : whether the text is emitted in one piece at the end; the consumer may switch this on.
+    had : what the consumer had before the request was resumed from a snapshot.
+    forced_tokens : returns tokens that follow the last one in any case; None if each token is sampled.
+    record_row : called with the logits of each sampled token; None for nothing to record.
+    new_parser : makes the `OutputParser` of the text; None for a text that is left as it is.
     """
 
     output = Output.LAST_LOGITS
+    forced_tokens: Callable[[], list[int]] | None = None
+    record_row: Callable[[np.ndarray], bytes] | None = None
+    new_parser: Callable[[], Any] | None = None
 
     def __init__(
         self,
@@ -260,7 +257,7 @@ class TextRequest(Request):
         key: bytes | None = b"",
         whole: bool = False,
         keep: Callable[[Sequence], object] | None = None,
-        reading: Reading | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(
             sequence,
@@ -273,22 +270,18 @@ class TextRequest(Request):
         self.options = options
         self.sampler = sampler
         self.whole = whole
-        self.speculation: Speculation | None = None
-        self.recorder: Recorder | None = None
-        self.jump: JumpForward | None = None
-        self.n_generated = 0
+        self.n_generated = self.n_accepted = 0
+        self.n_top_logprobs = options.n_top_logprobs
         room = context_size - len(self.prompt)
         self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
         self._ends = tokenizer.eog_ids
         self._n_vocab = tokenizer.n_vocab
+        self._keeps_logits = options.keep_logits
         self._stop = StopStrings(tuple(options.stop or ()))
         self._stopped = False  # a stop string was found: what follows is not shown
-        self.reading = reading
-        self._decoder = tokenizer.stream_decoder(
-            continuing=True, shown=frozenset() if reading is None else reading.shown
-        )
-        self._piece = Piece()  # not handed over yet
-        self._handed: list[Piece] = []  # all that was handed over, read or not
+        self._decoder = tokenizer.stream_decoder(continuing=True, shown=shown)
+        self._piece = Piece()  # not emitted yet
+        self._emitted: list[Piece] = []  # read or not
         self.had = Piece()
 
     @property
@@ -303,17 +296,12 @@ class TextRequest(Request):
     @property
     def limit(self) -> str | None:
         """ "length" if no token more may be generated."""
-        return "length" if self.n_left <= 0 else None
+        return "length" if self.n_generated >= self._limit else None
 
     @property
     def n_left(self) -> int:
         """Tokens that may yet be generated."""
         return self._limit - self.n_generated
-
-    @property
-    def n_top_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are noted with each; None without log-probabilities."""
-        return self.options.n_top_logprobs
 
     def row(self, logits: np.ndarray) -> np.ndarray:
         """float32 (vocab,): the logits to sample from.
@@ -322,44 +310,57 @@ class TextRequest(Request):
         """
         return logits[: self._n_vocab]
 
-    def take(self, sampled: int | SampledToken, logits: np.ndarray | None) -> str | None:
-        """Adds a token and its text; the reason if it was the last. One that must follow has no logits."""
+    def take(self, sampled: int | SampledToken, logits: np.ndarray) -> str | None:
+        """Adds a sampled token and those that follow in any case; the finish reason if the text ends.
+
+        Parameters
+        ----------
+        logits : float32 (vocab,) that the token was sampled from.
+        """
         piece = self._piece
         if isinstance(sampled, SampledToken):
             piece.logprobs.append(sampled)
             sampled = sampled.token
-        token = sampled
-        piece.tokens.append(token)
-        if self.options.keep_logits and logits is not None:
+        if self._keeps_logits:
             piece.logits.append(logits.copy())
-        if self.recorder is not None and logits is not None:
-            piece.links.append(self.recorder.add(logits))
-        self.sequence.append(token)
+        if self.record_row is not None:
+            piece.links.append(self.record_row(logits))
+        reason = self._append(sampled)
+        if reason is None and self.forced_tokens is not None:
+            for token in self.forced_tokens():
+                self.sampler.accept(token)
+                reason = self._append(token)
+                if reason is not None:
+                    break
+        return reason
+
+    def _append(self, token: int) -> str | None:
+        """Adds a token and its text; the finish reason if the text ends."""
+        self._piece.tokens.append(token)
+        self.n_accepted += self.sequence.append(token)
         self.n_generated += 1
         if token in self._ends:
             return "stop"
-        shown, self._stopped = self._stop.push(self._decoder.push(token))
-        self._add(shown)
-        return "stop" if self._stopped else self.limit
-
-    def _add(self, text: str) -> None:
-        """Adds text to the piece under way, and hands the piece over unless the text is wanted whole."""
-        piece = self._piece
+        text = self._decoder.push(token)
+        if self._stop.stops:
+            text, self._stopped = self._stop.push(text)
         if text:
-            rest = (piece.tokens, piece.logprobs, piece.logits, piece.links)
-            self._piece = piece = Piece(piece.text + text, *rest)
-        if piece.text and not self.whole:
-            self._hand_over()
+            self._piece.text += text
+            if not self.whole:
+                self._emit_piece()
+        if self._stopped:
+            return "stop"
+        return "length" if self.n_generated >= self._limit else None
 
-    def _hand_over(self) -> None:
-        self._handed.append(self._piece)
-        self.put(self._piece)
-        self._piece = Piece()
+    def _emit_piece(self) -> None:
+        piece, self._piece = self._piece, Piece()
+        self._emitted.append(piece)
+        self.emit(piece)
 
     def progress(self) -> Progress:
         """How far it has come; for the engine thread."""
-        n = min(self.n_read, len(self._handed))
-        read, unread = joined([self.had, *self._handed[:n]]), joined([*self._handed[n:], self._piece])
+        n = min(self.n_read, len(self._emitted))
+        read, unread = joined([self.had, *self._emitted[:n]]), joined([*self._emitted[n:], self._piece])
         return Progress(
             n_prompt=len(self.prompt),
             n_known=self.n_cached,
@@ -393,15 +394,16 @@ class TextRequest(Request):
         self.n_generated, self.n_cached = len(generated), progress.n_known
         self.had = Piece(progress.read, generated[:n], logprobs[:n], logits[:n], links[:n])
         self._piece = Piece(progress.unread, generated[n:], logprobs[n:], logits[n:], links[n:])
-        self._add("")
+        if self._piece.text and not self.whole:
+            self._emit_piece()
 
     def flush(self, error: BaseException | None) -> None:
-        """Hands over the text that was held back and the last tokens."""
+        """Emits the text that was held back and the last tokens."""
         if not self._stopped and error is None:
             shown, found = self._stop.push(self._decoder.flush())
-            self._add(shown + ("" if found else self._stop.flush()))
+            self._piece.text += shown + ("" if found else self._stop.flush())
         if self._piece.text or self._piece.tokens:
-            self._hand_over()
+            self._emit_piece()
 
 
 def joined(pieces: list[Piece]) -> Piece:
@@ -416,7 +418,7 @@ def joined(pieces: list[Piece]) -> Piece:
 
 
 class EmbeddingRequest(Request):
-    """A sequence whose hidden states are wanted; its one event before the end is what is made of them.
+    """A sequence whose hidden states are wanted; its one event before the end is their reduction.
 
     Parameters
     ----------
@@ -443,5 +445,5 @@ class EmbeddingRequest(Request):
         self._parts.append(rows)
         if self.sequence.pending:
             return None
-        self.put(self._reduce(np.concatenate(self._parts)))
+        self.emit(self._reduce(np.concatenate(self._parts)))
         return "done"

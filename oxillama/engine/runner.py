@@ -15,18 +15,17 @@ from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
 from oxillama.models.batch import Batch, StatePart, StateSlots
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.weights.low_rank import AdaptedRows, RowGroup, joined
 
-Tap = Callable[[int, np.ndarray], object]
+HiddenHook = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
 
-
-MOST_LAYOUTS = 64
+MAX_LAYOUTS = 64
 """Layouts of batches that are kept."""
 
 
@@ -50,21 +49,22 @@ class Output(enum.Enum):
         return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
 
 
-@dataclass
-class Flight:
-    """A pass that is under way.
+@dataclass(slots=True)
+class InFlight:
+    """A pass that was launched.
 
     Attributes
     ----------
-    layout, ran : of the rows that are wanted, and of those that the pass gives, the taps' included.
+    hooks : for each sequence what takes the hidden states of its rows, or None; () for none at all.
+    layout, ran : of the rows that are wanted, and of those that the pass gives, the hooks' included.
     tables : of each page group int32 (sequences, width), the pages of the sequences.
-    states : what it does to the recurrent state of each sequence; None without recurrent layers.
-    handle : of what other processes pass on.
+    states : what the pass does to the recurrent state of each sequence; None without recurrent layers.
+    handle : of the hidden states that other processes pass on.
     """
 
     sequences: Listed[Sequence]
     outputs: Listed[Output]
-    taps: Listed[Tap | None]
+    hooks: Listed[HiddenHook | None]
     layout: Layout
     ran: Layout
     batch: Batch
@@ -78,10 +78,15 @@ class Runner:
 
     Attributes
     ----------
-    depth : most passes that may be under way at a time.
+    depth : passes that may be in flight at a time.
+    lost : why keys, values and states of all sequences were lost; None while they are there.
+    begins_again : whether requests run again from their tokens once `restart` has mended that. Otherwise they
+        end with the error.
     """
 
     depth = 1
+    lost: OxiLlamaError | None = None
+    begins_again = True
 
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
@@ -130,7 +135,7 @@ class Runner:
             raise
         for sequence, _ in parts:
             sequence.commit()
-            sequence.give_back()
+            sequence.free_out_of_window()
         found = [row for row in rows if row is not None]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -139,15 +144,15 @@ class Runner:
         sequences: Listed[Sequence],
         outputs: Listed[Output],
         cancelled: Callable[[], bool] | None = None,
-        taps: Listed[Tap | None] = (),
+        hooks: Listed[HiddenHook | None] = (),
     ) -> list[np.ndarray | None]:
-        """Runs what is scheduled of some sequences together; it is then for the caller to `commit`.
+        """Runs the scheduled tokens of some sequences together; the caller then calls `Sequence.commit`.
 
         Parameters
         ----------
-        outputs : what is wanted of each sequence.
+        outputs : which rows are wanted of each sequence.
         cancelled : asked between layers whether to give up.
-        taps : for each sequence what is called with all its rows after the pass, or None; () for nothing.
+        hooks : for each sequence what is called with all its rows, or None; () for none at all.
 
         Returns
         -------
@@ -158,12 +163,12 @@ class Runner:
         ConfigError : logits of a model whose positions see what comes later.
         ForwardCancelled : ``cancelled`` said so.
         """
-        return self.finish(self.start(sequences, outputs, taps), cancelled)
+        return self.complete(self.launch(sequences, outputs, hooks), cancelled)
 
-    def start(
-        self, sequences: Listed[Sequence], outputs: Listed[Output], taps: Listed[Tap | None] = ()
-    ) -> Flight:
-        """Starts a pass, which `finish` ends; at most `depth` may be under way. Arguments as for `run`.
+    def launch(
+        self, sequences: Listed[Sequence], outputs: Listed[Output], hooks: Listed[HiddenHook | None] = ()
+    ) -> InFlight:
+        """Begins a pass, which `complete` ends; at most `depth` may be in flight. Arguments as for `run`.
 
         Raises ConfigError as `run`.
         """
@@ -172,47 +177,58 @@ class Runner:
         if layout.n_logits:
             self.check_logits()
         ran = layout
-        if taps:
-            shown = [Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs)]
+        if hooks:
+            shown = [Output.ALL_HIDDEN if hook else output for hook, output in zip(hooks, outputs)]
             ran = self._layout_of(shown, rows_of)
         caches = [s.kv for s in sequences]
         tables = [group.of(caches) for group in self._tables]
         states = None if self.pool.recurrent_states is None else _states(sequences)
         batch = self._batch(sequences, ran, states)
-        return self._start(Flight(sequences, outputs, taps, layout, ran, batch, tables, states))
+        return self._send(InFlight(sequences, outputs, hooks, layout, ran, batch, tables, states))
 
-    def _start(self, flight: Flight) -> Flight:
+    def _send(self, in_flight: InFlight) -> InFlight:
         """Has other processes begin with a pass: there are none."""
-        return flight
+        return in_flight
 
-    def finish(self, flight: Flight, cancelled: Callable[[], bool] | None = None) -> list[np.ndarray | None]:
-        """Runs a pass that was started; returns and raises as `run`."""
-        batch, sequences, taps, layout = flight.batch, flight.sequences, flight.taps, flight.layout
+    def complete(
+        self, in_flight: InFlight, cancelled: Callable[[], bool] | None = None
+    ) -> list[np.ndarray | None]:
+        """Runs a pass that was launched; returns and raises as `run`."""
+        batch, sequences, hooks, layout = (
+            in_flight.batch,
+            in_flight.sequences,
+            in_flight.hooks,
+            in_flight.layout,
+        )
         paged, starts = self.model.kernels.attention.PagedBatch, batch.starts
-        given = self._given(flight)
+        given = self._received(in_flight)
         kv = [
             paged(group.shape, group.table, table, batch.row_start, starts)
-            for group, table in zip(self.pool.groups, flight.tables)
+            for group, table in zip(self.pool.groups, in_flight.tables)
         ]
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
-        for sequence in sequences:
-            if isinstance(sequence.kv, RecurrentCache):
-                sequence.kv.end(sequence.scheduled_len)
-        if taps:
+        if in_flight.states is not None:
+            for sequence in sequences:
+                if isinstance(sequence.kv, RecurrentCache):
+                    sequence.kv.end(sequence.scheduled_len)
+        if hooks:
             positions = [s.cached_len for s in sequences]
-            hidden = _show(hidden, positions, taps, flight.ran.counts, layout.counts)
-        return self._outputs(hidden, flight.outputs, layout, batch.adapted)
+            hidden = _call_hooks(hidden, positions, hooks, in_flight.ran.counts, layout.counts)
+        return self._outputs(hidden, in_flight.outputs, layout, batch.adapted)
 
-    def _given(self, flight: Flight) -> Carried | None:
-        """What other processes passed on: nothing."""
+    def _received(self, in_flight: InFlight) -> Carried | None:
+        """The hidden states that other processes pass on: none."""
         return None
+
+    def restart(self) -> None:
+        """Mends what `lost` says, once no pass is in flight. Raises an OxiLlamaError if it cannot."""
 
     def _layout_of(self, outputs: Listed[Output], rows_of: list[tuple[int, int]]) -> Layout:
         """The layout of a batch; decoding, with drafts and without, takes turns between a few."""
         parts = tuple([(output, n, drafts) for output, (n, drafts) in zip(outputs, rows_of)])
         found = self._layouts.get(parts)
         if found is None:
-            if len(self._layouts) >= MOST_LAYOUTS:
+            if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             found = self._layouts[parts] = Layout(parts)
         return found
@@ -322,16 +338,20 @@ def _wanted(output: Output, end: int, n: int, n_drafts: int) -> range:
     return range(end if output is Output.NONE else end - n if output.is_all else end - 1 - n_drafts, end)
 
 
-def _show(
-    hidden: np.ndarray, positions: list[int], taps: Listed[Tap | None], counts: list[int], wanted: list[int]
+def _call_hooks(
+    hidden: np.ndarray,
+    positions: list[int],
+    hooks: Listed[HiddenHook | None],
+    counts: list[int],
+    wanted: list[int],
 ) -> np.ndarray:
-    """Calls the taps with their rows; returns the wanted ones, which are the last of each sequence."""
+    """Calls the hooks with their rows; returns the wanted rows, which are the last of each sequence."""
     kept, at = [], 0
-    for position, tap, n, n_wanted in zip(positions, taps, counts, wanted):
+    for position, hook, n, n_wanted in zip(positions, hooks, counts, wanted):
         part = hidden[at : at + n]
         at += n
-        if tap is not None:
-            tap(position, part)
+        if hook is not None:
+            hook(position, part)
         kept.append(part[n - n_wanted :])
     return kept[0] if len(kept) == 1 else np.concatenate(kept)
 

@@ -131,7 +131,7 @@ class Sequence:
 
     def shortage(self, n: int) -> int:
         """Bytes that must be allocated before ``n`` more tokens can be run."""
-        return self.kv.shortage(self.cached_len, self.cached_len + n, self._open(n))
+        return self.kv.shortage(self.cached_len, self.cached_len + n, self._open(n) if self.n_drafts else 0)
 
     def _open(self, n: int) -> int:
         """How many of the tokens up to the next ``n`` are drafted and may be taken back."""
@@ -144,20 +144,19 @@ class Sequence:
 
     def schedule(self, n: int) -> None:
         """Announces that ``n`` more tokens are run now, and makes place for them. Raises KvCacheFullError."""
-        assert self.scheduled_len == self.cached_len and 0 < n <= self.pending
-        self.kv.reserve(self.cached_len, self.cached_len + n, self._open(n))
-        self.scheduled_len = self.cached_len + n
-        self.check()
+        start, end = self.cached_len, self.cached_len + n
+        assert self.scheduled_len == start < end <= len(self.tokens)
+        self.kv.reserve(start, end, self._open(n) if self.n_drafts else 0)
+        self.scheduled_len = end
 
     def commit(self) -> None:
-        """Notes that what was scheduled has been run."""
+        """Notes that the scheduled tokens have been run."""
         self.cached_len = self.scheduled_len
-        self.check()
 
-    def give_back(self, most: float = math.inf) -> None:
-        """Frees the pages that no row sees from where the sequence goes on, or from position ``most`` on."""
+    def free_out_of_window(self, before: float = math.inf) -> None:
+        """Frees the pages whose positions no later row sees; those from position ``before`` on are kept."""
         if self.pool.has_windows:
-            self.kv.give_back(int(min(most, self.cached_len, len(self.tokens) - self.n_drafts)))
+            self.kv.give_back(int(min(before, self.cached_len, len(self.tokens) - self.n_drafts)))
 
     def rollback(self) -> None:
         """Notes that what was scheduled has not been run; drafts are forgotten."""
@@ -172,13 +171,18 @@ class Sequence:
         self.tokens += tokens
         self.n_drafts += len(tokens)
 
-    def append(self, token: int) -> None:
-        """Adds a certain token: the next drafted one if that is the same, else in the place of all drafts."""
-        if self.n_drafts and self.tokens[-self.n_drafts] == token:
-            self.n_drafts -= 1
-        else:
+    def append(self, token: int) -> bool:
+        """Adds a certain token: the next drafted one if that is the same, else in the place of all drafts.
+
+        Returns whether the token was drafted.
+        """
+        if self.n_drafts:
+            if self.tokens[-self.n_drafts] == token:
+                self.n_drafts -= 1
+                return True
             self.drop_drafts()
-            self.tokens.append(token)
+        self.tokens.append(token)
+        return False
 
     def keep_drafts(self) -> None:
         """Makes all drafted tokens certain."""

@@ -107,15 +107,15 @@ class EngineThread:
         """
         self.check_outside()
         self._check_open()
-        call = _Call(lambda: self._landed(job))
+        call = _Call(lambda: self._alone(job))
         self._inbox.put(call)
         self._start()
         return call.result(self)
 
-    def _landed(self, job: Callable[[], T]) -> T:
-        """Runs a job when no pass is under way."""
+    def _alone(self, job: Callable[[], T]) -> T:
+        """Runs a job when no pass is in flight."""
         if self.loop is not None:
-            self.loop.land()
+            self.loop.complete_all()
         return job()
 
     def check_outside(self) -> None:
@@ -237,7 +237,7 @@ class EngineThread:
     def _cancel_all(self) -> None:
         self._is_ending = True
         if self.loop is not None:
-            self.loop.land()
+            self.loop.complete_all()
             self.loop.end_all("cancelled", self._refusal)
 
     def _give_up_pass(self) -> None:
@@ -279,7 +279,7 @@ class EngineThread:
         if self.loop is not None:
             for request in coming:
                 request.finish("error", in_parent())
-                request.tell()
+                request.publish_end()
             self.loop.end_all("error", in_parent)
 
 

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from oxillama.engine.observers import Observer
-from oxillama.grammar.mask_timer import MaskTimer
+from oxillama.engine.protocols import Observer
 from oxillama.locks import ForkedOpen
-from oxillama.observability.exposition import plain, prometheus_text
+from oxillama.observability.mask_timer import MaskTimer
 from oxillama.observability.metrics_snapshot import Histogram, MetricsSnapshot
 
 if TYPE_CHECKING:
+    from oxillama.engine.batch import ScheduledBatch
     from oxillama.engine.request import Request
-    from oxillama.engine.scheduler import ScheduledBatch
 
 REQUEST_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -39,14 +38,13 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 class EngineMetrics(Observer):
     """Counters of one engine. For any thread.
 
-    What a reader of a request has been told is counted: the counts of a step precede the end of each request
-    that the step ended.
+    The counts of a step precede the ends of the requests that the step has ended.
 
     Parameters
     ----------
     gauges : returns the present values of the gauges, by the names of `MetricsSnapshot`.
     labels : see `MetricsSnapshot`.
-    mask_timer : is told of masks of grammars.
+    mask_timer : counts the masks of grammars; None for one of its own.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class EngineMetrics(Observer):
         self.accepted_tokens = 0
         self.drafted_at: list[int] = []
         self.accepted_at: list[int] = []
-        self.refused = 0
+        self.n_refused = 0
         self.snapshots = 0
         self.finished: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
@@ -83,40 +81,48 @@ class EngineMetrics(Observer):
         self.text_lengths = Histogram(LENGTH_BUCKETS)
         self.step_rows = Histogram(ROW_BUCKETS)
 
-    def refuse(self, n: int) -> None:
+    def refused(self, n: int) -> None:
         with self._lock.lock:
-            self.refused += n
+            self.n_refused += n
 
-    def step(self, batch: ScheduledBatch, seconds: float) -> None:
-        share = seconds * batch.n_prefill / (batch.n_prefill + batch.n_decode)
+    def stepped(self, batch: ScheduledBatch, now: float) -> None:
+        times, rows = batch.times, batch.n_prefill + batch.n_decode
+        seconds = times.end - times.propose
+        share = seconds * batch.n_prefill / rows
         with self._lock.lock:
             self.steps += 1
             self.prefill_tokens += batch.n_prefill
             self.prefill_seconds += share
             self.decode_seconds += seconds - share
-            self.step_rows.add(batch.n_prefill + batch.n_decode)
+            self.step_rows.add(rows)
+            for request, n, drafted, accepted in batch.sampled:
+                if n:
+                    self._count_tokens(request, n, now)
+                if drafted:
+                    self._count_draft(drafted, accepted)
 
-    def token(self, request: Request, now: float) -> None:
-        with self._lock.lock:
-            self.generation_tokens += 1
-            if math.isnan(request.first_token_at):
-                self.time_to_first_token.add(now - request.submitted_at)
-                self.queue_time.add(request.admitted_at - request.submitted_at)
-                self.prefill_time.add(now - request.admitted_at)
-            else:
-                self.time_per_output_token.add(now - request.last_token_at)
+    def _count_tokens(self, request: Request, n: int, now: float) -> None:
+        """Counts the tokens that a request got together."""
+        self.generation_tokens += n
+        if math.isnan(request.first_token_at):
+            self.time_to_first_token.add(now - request.submitted_at)
+            self.queue_time.add(request.admitted_at - request.submitted_at)
+            self.prefill_time.add(now - request.admitted_at)
+        else:
+            self.time_per_output_token.add(now - request.last_token_at)
+        for _ in range(n - 1):
+            self.time_per_output_token.add(0.0)
 
-    def draft(self, drafted: int, accepted: int) -> None:
-        with self._lock.lock:
-            self.drafts += bool(drafted)
-            self.drafted_tokens += drafted
-            self.accepted_tokens += accepted
-            for counts, n in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
-                counts.extend([0] * (drafted - len(counts)))
-                for place in range(n):
-                    counts[place] += 1
+    def _count_draft(self, drafted: int, accepted: int) -> None:
+        self.drafts += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        for counts, n in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
+            counts.extend([0] * (drafted - len(counts)))
+            for place in range(n):
+                counts[place] += 1
 
-    def end(self, request: Request, now: float) -> None:
+    def ended(self, request: Request, now: float) -> None:
         reason = request.finish_reason or "?"
         with self._lock.lock:
             self.finished[reason] += 1
@@ -152,7 +158,7 @@ class EngineMetrics(Observer):
                 grammar_masks=self.mask_timer.masks,
                 grammar_seconds=self.mask_timer.seconds,
                 snapshots=self.snapshots,
-                refused=self.refused,
+                refused=self.n_refused,
                 finished=dict(self.finished),
                 errors=dict(self.errors),
                 time_to_first_token=self.time_to_first_token.copy(),
@@ -173,6 +179,8 @@ class EngineMetrics(Observer):
         A metric with a label of its own is a dict by the values of that label. A histogram is a dict of
         "count", "sum" and "buckets": pairs of an upper bound (None for the last) and the values up to it.
         """
+        from oxillama.observability.exposition import plain  # on use
+
         return plain(self.snapshot())
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
@@ -188,6 +196,8 @@ class EngineMetrics(Observer):
         """
         if labels is None:
             labels = {"model_name": self.labels.get("model_name", "")}
+        from oxillama.observability.exposition import prometheus_text
+
         return prometheus_text([(labels, self.snapshot())])
 
 
@@ -202,4 +212,6 @@ def metrics_text(engines: Mapping[str, EngineMetrics]) -> str:
     ------
     ConfigError : the package ``prometheus_client`` is not installed, or a name is no text.
     """
+    from oxillama.observability.exposition import prometheus_text
+
     return prometheus_text([({"model_name": name}, m.snapshot()) for name, m in engines.items()])

@@ -10,7 +10,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from oxillama.engine.observers import Observer
+from oxillama.engine.protocols import Observer
 from oxillama.faults import note
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 class RequestLog(Observer):
     """Writes to the logger of this module; each record has the attribute ``request_id``."""
 
-    def queue(self, request: Request) -> None:
+    def queued(self, request: Request) -> None:
         n, priority = len(request.prompt), request.priority
         note(
             log, logging.DEBUG, "request %d: %d tokens, priority %d", request.id, n, priority,
             request=request.name,
         )  # fmt: skip
 
-    def refuse(self, n: int) -> None:
+    def refused(self, n: int) -> None:
         note(log, logging.WARNING, "the queue is full: requests refused: %d", n)
 
-    def admit(self, request: Request) -> None:
+    def admitted(self, request: Request) -> None:
         if not log.isEnabledFor(logging.DEBUG):
             return
         waited = request.admitted_at - request.submitted_at
@@ -41,13 +41,13 @@ class RequestLog(Observer):
             request.id, waited, request.sequence.cached_len, request=request.name,
         )  # fmt: skip
 
-    def preempt(self, request: Request) -> None:
+    def preempted(self, request: Request) -> None:
         note(
             log, logging.DEBUG, "request %d: gives up its pages and waits for others", request.id,
             request=request.name,
         )  # fmt: skip
 
-    def end(self, request: Request, now: float) -> None:
+    def ended(self, request: Request, now: float) -> None:
         if request.error is not None and request.finish_reason == "error":
             kind, error = type(request.error).__name__, request.error
             note(log, logging.WARNING, "request %d: %s", request.id, kind, request=request.name)

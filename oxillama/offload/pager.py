@@ -65,7 +65,8 @@ class LayerPager(PanelStore):
         find: Finder | None = None,
     ) -> None:
         self.most = self.budget = budget
-        self.resident_bytes = self.peak_bytes = self.read_bytes = 0
+        self.resident_bytes: int = 0
+        self.peak_bytes = self.read_bytes = 0
         self.wait_seconds = 0.0
         self._fetch, self._fetch_now = fetch, fetch_now
         self._pinned = tuple(pinned)
@@ -120,8 +121,8 @@ class LayerPager(PanelStore):
         if self._probe is not None:
             self._control = BudgetControl(self.budget, self._sizes.least, self._probe)
 
-    def keep(self, progress: Callable[[str, int], object]) -> None:
-        """Brings what stays, and tells ``progress`` of every matrix, as if all were in memory now."""
+    def preload(self, linears: Sequence[object], progress: Callable[[str, int], object]) -> None:
+        """Brings the parts that stay; ``progress`` gets every matrix, as if all were in memory now."""
         for part in self._parts:
             if part.stays and part.load is None:
                 self._bring_staying(part)

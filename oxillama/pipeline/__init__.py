@@ -5,6 +5,6 @@ The other stages only do as they are told: `messages` says what runs, on which p
 copied before. A page has the same number in every stage, and each stage keeps its own layers of it.
 
 `partition` splits the layers, `stage` runs some of them, `links` reach a stage, `pool` and `runner` take the
-place of the engine's own, and `loop` keeps several passes under way, so that all stages work. `engine` puts
-these together. How a process is reached is for others to say: a `StageLink`.
+place of the engine's own; the engine's loop keeps several passes in flight, so that all stages work. `engine`
+puts these together. How a process is reached is for others to say: a `StageLink`.
 """

@@ -11,31 +11,26 @@ from typing import Any
 from oxillama.cache.pool import CachePool
 from oxillama.config import EngineConfig
 from oxillama.config.engine import MAX_CONTEXT
+from oxillama.engine.building import EngineFactory
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.loop import EngineLoop
-from oxillama.engine.observers import Observer
 from oxillama.engine.runner import Runner
-from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ConfigError, LoadError, StageFailed
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.models.page_groups import page_groups
-from oxillama.observability.metrics import EngineMetrics
-from oxillama.observability.tracing import Untraced
 from oxillama.pipeline.links import Connect, StageLink, connect_here
-from oxillama.pipeline.loop import PipelinedLoop
 from oxillama.pipeline.messages import StageFacts, StagePlan, facts_of_file
 from oxillama.pipeline.partition import split
-from oxillama.pipeline.pool import Journal, spread_pool
+from oxillama.pipeline.pool import CommandLog, spread_pool
 from oxillama.pipeline.runner import PipelinedRunner
 from oxillama.weights.packer import Progress
 
-ALONE = ("prefix_cache_dir", "trace")
+ALONE = ("prefix_cache_dir",)
 """Options that only an engine in one process has."""
 
 
-class PipelinedParts(Untraced):
+class PipelinedFactory(EngineFactory):
     """Makes the parts of an engine that is the last stage of a pipeline.
 
     Parameters
@@ -44,7 +39,7 @@ class PipelinedParts(Untraced):
     speeds, borders : as for `split`.
     paths : of the model's file for each of the other stages.
     connect : starts a stage.
-    goes_on : as for `PipelinedLoop`.
+    begins_again : as for `PipelinedRunner`.
     """
 
     def __init__(
@@ -54,11 +49,11 @@ class PipelinedParts(Untraced):
         borders: Sequence[int] | None,
         paths: Sequence[str],
         connect: Connect,
-        goes_on: bool,
+        begins_again: bool,
     ) -> None:
         self.config, self.speeds, self.borders, self.paths = config, speeds, borders, paths
-        self.connect, self.goes_on = connect, goes_on
-        self.journal = Journal([])
+        self.connect, self.begins_again = connect, begins_again
+        self.log = CommandLog([])
         self.plans: list[StagePlan] = []
         self.facts: list[StageFacts] = []
 
@@ -74,8 +69,8 @@ class PipelinedParts(Untraced):
 
     def _connect_all(self, model: tuple[int, int]) -> None:
         self._model = model
-        self.journal.links[:] = [self._connected(number) for number in range(len(self.plans))]
-        self.facts = [link.facts() for link in self.journal.links]
+        self.log.links[:] = [self._connected(number) for number in range(len(self.plans))]
+        self.facts = [link.facts() for link in self.log.links]
         for plan, facts in zip(self.plans, self.facts):
             if facts.model != model:
                 self.close()
@@ -86,7 +81,7 @@ class PipelinedParts(Untraced):
 
     def restart(self) -> None:
         """Replaces the stages that do not answer. Raises StageFailed if one cannot be started."""
-        for number, link in enumerate(self.journal.links):
+        for number, link in enumerate(self.log.links):
             try:
                 link.facts()
             except StageFailed:
@@ -94,29 +89,24 @@ class PipelinedParts(Untraced):
                 fresh = self._connected(number)
                 if fresh.facts().model != self._model:
                     raise StageFailed(f"stage {number}: its file is another one now") from None
-                self.journal.links[number] = fresh
-        self.journal.take()
+                self.log.links[number] = fresh
+        self.log.take()
 
     def pool(self, model: Decoder, config: EngineConfig) -> CachePool:
         stages = [replace(self.whole, part=plan.part) for plan in self.plans] + [model.spec]
         groups = [page_groups(spec) for spec in stages]
-        return spread_pool(model, page_groups(self.whole), groups, config, self.journal, self.facts)
+        return spread_pool(model, page_groups(self.whole), groups, config, self.log, self.facts)
 
     def unused(self, tensors: list[str]) -> list[str]:
         return [name for name in tensors if all(name in facts.unused for facts in self.facts)]
 
     def runner(self, model: Decoder, pool: CachePool, n_threads: int) -> Runner:
-        return PipelinedRunner(model, pool, n_threads, self.journal)
-
-    def loop(
-        self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics, *observers: Observer
-    ) -> EngineLoop:
-        return PipelinedLoop(self.restart, self.goes_on, runner, scheduler, metrics, *observers)
+        return PipelinedRunner(model, pool, n_threads, self.log, self.restart, self.begins_again)
 
     def close(self) -> None:
-        for link in self.journal.links:
+        for link in self.log.links:
             link.close()
-        self.journal.links.clear()
+        self.log.links.clear()
 
 
 class StagedEngine(InferenceEngine):
@@ -175,7 +165,7 @@ class StagedEngine(InferenceEngine):
         files = [own] * (stages - 1) if paths is None else [os.fspath(path) for path in paths]
         if len(files) != stages - 1:
             raise ConfigError(f"paths: expected {stages - 1}, got {len(files)}")
-        self._parts = (speeds, borders, files, connect, on_failure == "resume")
+        self._factory = (speeds, borders, files, connect, on_failure == "resume")
         super().__init__(config, progress=progress)
 
     @classmethod
@@ -186,5 +176,5 @@ class StagedEngine(InferenceEngine):
         return cls(EngineConfig(model_path=path, **kind), **mine)
 
     def _new_model(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> LoadedModel:
-        parts = PipelinedParts(self.config, *self._parts)
-        return LoadedModel(source, self.config, progress, parts)
+        factory = PipelinedFactory(self.config, *self._factory)
+        return LoadedModel(source, self.config, progress, factory)

@@ -19,8 +19,8 @@ from oxillama.pipeline.links import StageLink
 from oxillama.pipeline.messages import Copy, StageFacts
 
 
-class Journal:
-    """The copies of pages that the other stages have not been told of yet.
+class CommandLog:
+    """The copies of pages that were not sent to the other stages yet.
 
     Parameters
     ----------
@@ -61,25 +61,25 @@ class SpreadPagePool(KvCachePool):
     widths : bytes of a page in each stage, 0 where the stage has no layer of the group; this one's is last.
     """
 
-    def __init__(self, journal: Journal, number: int, widths: Sequence[int], *args: Any, **kind: Any) -> None:
+    def __init__(self, log: CommandLog, number: int, widths: Sequence[int], *args: Any, **kind: Any) -> None:
         super().__init__(*args, **kind)
-        self._journal, self._number, self._widths = journal, number, widths
+        self._log, self._number, self._widths = log, number, widths
 
     def copy_page(self, to: int, source: int) -> None:
         super().copy_page(to, source)
-        self._journal.note(Copy(self._number, to, source))
+        self._log.note(Copy(self._number, to, source))
 
     def read_pages(self, pages: Sequence[int]) -> np.ndarray:
         own = np.array([self.page(page) for page in pages], np.uint8).reshape(len(pages), -1)
-        parts = [*self._journal.ask("read_pages", self._number, list(pages)), own]
+        parts = [*self._log.ask("read_pages", self._number, list(pages)), own]
         kept = [part for part, width in zip(parts, self._widths) if width]
         return np.concatenate(kept, axis=1) if len(pages) else np.empty((0, self.page_bytes), np.uint8)
 
     def write_pages(self, pages: Sequence[int], data: np.ndarray) -> None:
-        self._journal.flush()
+        self._log.flush()
         ends = np.cumsum(self._widths)[:-1]
         *parts, own = np.split(np.asarray(data), ends, axis=1)
-        for link, part, width in zip(self._journal.links, parts, self._widths):
+        for link, part, width in zip(self._log.links, parts, self._widths):
             if width:
                 link.call("write_pages", self._number, list(pages), part)
         if self._widths[-1]:
@@ -95,18 +95,18 @@ class SpreadStatePool(RecurrentStatePool):
     """
 
     def __init__(
-        self, journal: Journal, facts: Sequence[StageFacts], limit: MemoryLimit, model: Decoder
+        self, log: CommandLog, facts: Sequence[StageFacts], limit: MemoryLimit, model: Decoder
     ) -> None:
         others = sum(each.state_floats for each in facts), sum(each.record_floats for each in facts)
         super().__init__(limit, model.state_floats, model.record_floats, others)
-        self._journal, self._sizes = journal, [each.state_floats for each in facts]
+        self._log, self._sizes = log, [each.state_floats for each in facts]
 
     def read(self, number: int) -> np.ndarray:
-        return np.concatenate([*self._journal.ask("read_state", number), super().read(number)])
+        return np.concatenate([*self._log.ask("read_state", number), super().read(number)])
 
     def write(self, number: int, data: np.ndarray) -> None:
         *parts, own = np.split(data, np.cumsum(self._sizes))
-        for link, part in zip(self._journal.links, parts):
+        for link, part in zip(self._log.links, parts):
             link.call("write_state", number, part)
         super().write(number, own)
 
@@ -116,7 +116,7 @@ def spread_pool(
     groups: Sequence[PageGroup],
     stages: Sequence[Sequence[PageGroup]],
     config: EngineConfig,
-    journal: Journal,
+    log: CommandLog,
     facts: Sequence[StageFacts],
 ) -> CachePool:
     """The memory of a model's sequences in all stages, under one limit.
@@ -143,9 +143,9 @@ def spread_pool(
         layout = KvLayout(*group.sizes, config.kv_type)
         pools.append(
             SpreadPagePool(
-                journal, number, widths, shape, layout, size, limit,
+                log, number, widths, shape, layout, size, limit,
                 layers=group.layers, reach=group.reach, alone=len(groups) == 1 and not has_states,
                 page_bytes=layout.page_bytes(size),
             )
         )  # fmt: skip
-    return CachePool(pools, SpreadStatePool(journal, facts, limit, model) if has_states else None)
+    return CachePool(pools, SpreadStatePool(log, facts, limit, model) if has_states else None)

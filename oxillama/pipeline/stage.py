@@ -12,8 +12,7 @@ from oxillama._kernels.openmp_thread import may_enter_openmp
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import SlotPool
 from oxillama.config import available_cpus
-from oxillama.engine.building import cache_pool, load_decoder, load_weights, panel_store
-from oxillama.engine.packing import open_packed
+from oxillama.engine.building import cache_pool, load_decoder, load_weights, packed_file, weight_store
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.models.batch import Batch
@@ -63,8 +62,8 @@ class Stage:
         config = plan.config
         with ModelFile.open(plan.path) as file:
             spec = replace(read_spec(file), part=plan.part)
-            packed, _ = open_packed(file, config)
-            weights = load_weights(file, _kernels.best(), config, None, panel_store(packed, config))
+            packed, _ = packed_file(file, config)
+            weights = load_weights(file, _kernels.best(), config, None, weight_store(packed, config))
             model = load_decoder(spec, weights, plan.context_size, pack_now=True)
             facts = facts_of_file(file)
         n_threads = config.num_threads or available_cpus()

@@ -87,7 +87,7 @@ def collect_imatrix(
         raise ConfigError(
             f"chunk_size: expected up to {engine.context_size} (context_size), got {chunk_size}"
         )
-    tokens = engine.tokenize(content)
+    tokens = engine.tokenizer.encode(content)
     pieces = [tokens[i : i + chunk_size] for i in range(0, len(tokens), chunk_size)]
     if len(pieces) > 1 and len(pieces[-1]) < chunk_size:
         pieces.pop()
@@ -126,5 +126,5 @@ def _read(path: Path) -> str:
 
 def _first_token(engine: InferenceEngine) -> int | None:
     """The BOS, where the vocabulary puts one before a text."""
-    with_it, without = engine.tokenize("a"), engine.tokenize("a", add_special=False)
+    with_it, without = engine.tokenizer.encode("a"), engine.tokenizer.encode("a", add_special=False)
     return with_it[0] if len(with_it) > len(without) and with_it[0] != without[0] else None

@@ -16,7 +16,7 @@ def lora_scales(engine: InferenceEngine, name: str, value: Any) -> list[float]:
     """
     if not isinstance(value, list):
         raise invalid(name, "a list", value)
-    n, found = len(engine.lora_stack), {}
+    n, found = len(engine.adapters.stack), {}
     for i, item in enumerate(value):
         if not isinstance(item, dict) or item.keys() != {"id", "scale"}:
             raise invalid(f"{name}[{i}]", "an id and a scale", item)
@@ -35,12 +35,12 @@ def lora_scales(engine: InferenceEngine, name: str, value: Any) -> list[float]:
 def loras(engine: InferenceEngine, name: str, value: Any) -> tuple[tuple[LoadedLora, float], ...]:
     """The adapters of one request, with their scales. Raises ApiError."""
     scales = lora_scales(engine, name, value)
-    return tuple((lora, scale) for (lora, _), scale in zip(engine.lora_stack, scales) if scale)
+    return tuple((lora, scale) for (lora, _), scale in zip(engine.adapters.stack, scales) if scale)
 
 
 def listed(engine: InferenceEngine) -> list[dict[str, Any]]:
     """The adapters of a model, with the scales of requests that say none."""
     return [
         {"id": i, "path": "" if lora.path is None else str(lora.path), "scale": scale}
-        for i, (lora, scale) in enumerate(engine.lora_stack)
+        for i, (lora, scale) in enumerate(engine.adapters.stack)
     ]

@@ -44,7 +44,7 @@ def score(
     adapters : as in `GenerationOptions`.
     """
     session, n_vocab = engine.session(adapters=adapters), engine.tokenizer.n_vocab
-    rows = max(1, LOGIT_BYTES // (4 * engine.spec.n_vocab))
+    rows = max(1, LOGIT_BYTES // (4 * engine.model.spec.n_vocab))
     found: list[TokenLogprobs | None] = [None]
     try:
         for first in range(0, len(tokens), rows):

@@ -83,7 +83,9 @@ class Slot:
         began = time.perf_counter()
         try:
             taken = read(path)
-            restored = engine.restore_session(taken, loras=[lora for lora, _ in engine.lora_stack])
+            restored = Session.restored(
+                engine.model, engine.config.sampler, taken, [lora for lora, _ in engine.adapters.stack]
+            )
         except (ModelFileError, SnapshotIncompatible) as error:
             reason = "no such file" if isinstance(error, ModelFileError) else str(error)
             raise ApiError(

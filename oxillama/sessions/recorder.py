@@ -11,6 +11,8 @@ from blake3 import blake3
 from oxillama._version import __version__
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sessions.chain import START, LogitsChain
@@ -113,3 +115,22 @@ def grammar_hash(config: SamplerConfig, plain: Plain) -> str | None:
     if config.constraint is None:
         return None
     return blake3(canonical_json([config.constraint, plain[config.constraint]])).hexdigest()
+
+
+RECEIPT = "receipt"
+"""The key of `Request.parts`."""
+
+
+def attach(model: LoadedModel, request: TextRequest) -> None:
+    """Has a receipt made of a request. Raises ConfigError, ReceiptError, as `receipt_head`."""
+    facts = (model.fingerprint, model.config, model.context_size, request.sequence.adapters, request.prompt)
+    followed = replace(request.options, sampler=request.sampler.config)
+    recorder = Recorder(receipt_head(*facts, followed, request.sampler.seed))
+    request.parts[RECEIPT] = recorder
+    request.record_row = recorder.add
+
+
+def recorder_of(request: TextRequest) -> Recorder | None:
+    """What makes the receipt of a request; None without a receipt."""
+    found: Recorder | None = request.parts.get(RECEIPT)
+    return found

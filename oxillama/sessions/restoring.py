@@ -6,7 +6,7 @@ What is restored is checked, and laid out as pages, before anything that lives i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError, ModelFileError, ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.grammar import GrammarState
 from oxillama.sessions.plain import Stages, options_of
+from oxillama.sessions.recorder import recorder_of
 from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot, RequestFacts
 from oxillama.sessions.taking import model_facts
 from oxillama.sessions.values import refusals
-from oxillama.speculation.state import Speculation
 
 Source = bytes | bytearray | memoryview | str | os.PathLike[str] | EngineSnapshot
 """A snapshot, its bytes, or the path of a file with them."""
@@ -163,9 +163,9 @@ def restored_request(
     stages: Stages | None,
     loras: Loras,
     fields: Mapping[str, Any],
-    speculation: Speculation | None = None,
+    attach: Callable[[TextRequest], object] | None = None,
 ) -> TextRequest:
-    """The request of a snapshot, which has no pages yet; ``speculation`` replaces what its options ask for.
+    """The request of a snapshot, which has no pages yet; ``attach`` gives it a drafter of the caller's.
 
     Raises
     ------
@@ -188,7 +188,8 @@ def restored_request(
     generated = snapshot.tokens[facts.n_prompt :].tolist()
     with refusals():
         _check_request(facts, options, snapshot)
-    drafts = speculation is not None or model.drafter(options.speculate) is not None
+    speculate = model.config.speculate if options.speculate is None else options.speculate
+    drafts = attach is not None or speculate not in (None, "off")
     sequence = Sequence(
         model.pool,
         snapshot.tokens[: facts.n_prompt].tolist(),
@@ -196,8 +197,8 @@ def restored_request(
         adapters=adaptation(model, snapshot, loras),
     )
     request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
-    if speculation is not None:
-        request.speculation = speculation
+    if attach is not None:
+        attach(request)
     with refusals():
         constraint = request.sampler.constraint
         digest = constraint.grammar.digest.hex() if isinstance(constraint, GrammarState) else ""
@@ -214,8 +215,9 @@ def restored_request(
         )
         names = Progress.__dataclass_fields__.keys() - set(PER_TOKEN)
         logits = [] if facts.logits is None else list(facts.logits)
-        if request.recorder is not None and facts.receipt_context is not None:
-            request.recorder.go_on(facts.seed, facts.receipt_context, facts.links or [])
+        recorder = recorder_of(request)
+        if recorder is not None and facts.receipt_context is not None:
+            recorder.go_on(facts.seed, facts.receipt_context, facts.links or [])
         request.go_on(
             Progress(
                 **{name: getattr(facts, name) for name in names},
@@ -226,12 +228,13 @@ def restored_request(
             generated,
         )
     sequence.state = SeqState.PREEMPTED  # it was admitted before, and counted
-    if request.speculation is not None and facts.speculation is not None:
+    speculation = request.parts.get("speculation")
+    if speculation is not None and facts.speculation is not None:
         counts = dict(facts.speculation)
         random = counts.pop("random")
-        if request.speculation.random is not None and random is not None:
-            request.speculation.random.state = random
-        request.speculation.stats = type(request.speculation.stats)(**counts)  # type: ignore[arg-type]
+        if speculation.random is not None and random is not None:
+            speculation.random.state = random
+        speculation.stats = type(speculation.stats)(**counts)
     return request
 
 

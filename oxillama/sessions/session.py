@@ -30,7 +30,7 @@ from oxillama.errors import (
 from oxillama.faults import fault
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.locks import ForkedOpen, NotCopied
-from oxillama.sessions.restoring import Loras, adaptation, check_fits, page_data, put
+from oxillama.sessions.restoring import Loras, Source, adaptation, check_fits, page_data, put, read
 from oxillama.sessions.snapshot import EngineSnapshot
 from oxillama.sessions.taking import Snapshotted, Taken, kv_of, model_facts, snapshot_of
 
@@ -253,7 +253,7 @@ class Session(Snapshotted, NotCopied):
                 least = "at least one token" if not sequence.tokens else "room for a token"
                 raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
             if checked.adapters is not None:
-                asked = model.adapters.adaptation(checked.adapters, None)
+                asked = model.adaptation(checked.adapters, None)
                 if asked != sequence.adapters:
                     raise ConfigError("adapters: expected those of the session, got others")
             fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters)
@@ -281,7 +281,7 @@ class Session(Snapshotted, NotCopied):
     # --- snapshots ----------------------------------------------------------------------------------
 
     def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of, for `InferenceEngine.restore_session`."""
+        """What `snapshot` gives the bytes of, for `InferenceEngine.restore`."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             return snapshot_of(
@@ -290,9 +290,10 @@ class Session(Snapshotted, NotCopied):
 
     @classmethod
     def restored(
-        cls, model: LoadedModel, default_sampler: SamplerConfig, snapshot: EngineSnapshot, loras: Loras
+        cls, model: LoadedModel, default_sampler: SamplerConfig, source: Source, loras: Loras
     ) -> Session:
-        """See `InferenceEngine.restore_session`."""
+        """The session of a snapshot; see `InferenceEngine.restore`."""
+        snapshot = read(source)
         if snapshot.kind == "generation":
             raise SnapshotIncompatible("expected one of a session, got one of a generation")
         check_fits(model, snapshot)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from oxillama._version import __version__
+from oxillama.atomic_file import replaced_file
 from oxillama.cache.kv_pool import KvLayout
 from oxillama.cache.positions import position_bytes
 from oxillama.config import checks
@@ -337,6 +340,12 @@ class EngineSnapshot:
     def serialize(self, *, compress: bool = False) -> bytes:
         """The bytes of a snapshot, in the format ``OXISNAP1``."""
         return b"".join(self.pieces(compress))
+
+    def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        with replaced_file(Path(path)) as file:
+            for piece in self.pieces(compress):
+                file.write(piece)
 
     @classmethod
     def deserialize(cls, data: bytes | bytearray | memoryview) -> EngineSnapshot:

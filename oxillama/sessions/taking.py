@@ -29,6 +29,7 @@ from oxillama.grammar import GrammarState
 from oxillama.models.page_groups import page_groups
 from oxillama.sessions.container import Buffer
 from oxillama.sessions.plain import plain_engine, plain_options
+from oxillama.sessions.recorder import recorder_of
 from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot, ModelFacts, RequestFacts
 
 DRAFTERS = ("lookup", "self", "auto", "off")
@@ -163,7 +164,7 @@ def snapshot_of_request(
     n = len(taken.tokens) - progress.n_prompt
     kept = np.array(progress.logits, np.float32).reshape(n, -1 if n else 0)
     held = {name: value for name, value in vars(progress).items() if name not in PER_TOKEN}
-    recorder = request.recorder
+    recorder = recorder_of(request)
     return snapshot_of(
         model,
         taken,
@@ -197,8 +198,9 @@ def _taken_of_request(
         raise ConfigError(f"generation: expected one that goes on, got one with {request.finish_reason!r}")
     model.scheduler.recover()
     drafts, left = None, None
-    if request.speculation is not None:
-        random, stats = request.speculation.random, request.speculation.stats
+    speculation = request.parts.get("speculation")
+    if speculation is not None:
+        random, stats = speculation.random, speculation.stats
         drafts = {"random": None if random is None else random.state, **vars(stats)}
     if request.timeout is not None:
         left = request.deadline - model.scheduler.clock()

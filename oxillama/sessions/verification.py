@@ -70,12 +70,14 @@ class Difference(Exception):
 
 def verify(
     model: LoadedModel,
-    receipt: Receipt,
+    receipt: Receipt | str | bytes,
     adapters: Adapters,
     stages: Stages | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> Verification:
     """Checks a receipt with a model that runs; see `InferenceEngine.verify`."""
+    if not isinstance(receipt, Receipt):
+        receipt = Receipt.from_json(receipt)
     request: TextRequest | None = None
     found = Difference("", 0, f"verified: {len(receipt.tokens)} tokens")
     try:
@@ -140,7 +142,7 @@ def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> A
             got = ", ".join(sorted(known)) or "none"
             raise Difference("adapters", 0, f"another adapter: expected {use.fingerprint}, got {got}")
     chosen = [(known[use.fingerprint], use.scale) for use in receipt.adapters]
-    found = model.adapters.adaptation(chosen, receipt.prompt)
+    found: Adaptation | None = model.adaptation(chosen, receipt.prompt)
     applied = [] if found is None else [(use.lora.fingerprint.hex(), use.start) for use in found.applied]
     claimed = [(use.fingerprint, use.start) for use in receipt.adapters]
     if applied != claimed:

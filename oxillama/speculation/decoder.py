@@ -8,13 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.prompts import Prompt
 from oxillama.errors import ConfigError, GenerationCancelled
+from oxillama.speculation.attaching import attach_drafter
 from oxillama.speculation.run_ahead import RunAheadDrafter
 from oxillama.speculation.state import Speculation
 from oxillama.speculation.token_map import same_tokens
@@ -192,9 +193,12 @@ class SpeculativeDecoder:
         tokens = self.target.model.prompt_tokens(prompt, free=1)
         options = GenerationOptions(sampler=config.target_sampler, max_tokens=config.max_tokens)
         drafter = None if config.force_n1 else self._drafter(tokens)
-        speculation = None if drafter is None else Speculation(drafter, config.spec_k)
+        speculation = None
         try:
-            generation = self.target._stream_drafted(tokens, options, speculation)
+            request = self.target._request(tokens, replace(options, speculate="off"))
+            if drafter is not None:
+                speculation = attach_drafter(self.target.model, request, drafter, config.spec_k)
+            (generation,) = self.target._submit([request])
             token._watch(generation)
             try:
                 async for piece in generation:

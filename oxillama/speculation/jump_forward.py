@@ -9,10 +9,13 @@ number of threads, and with or without drafts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from oxillama.config import GenerationOptions
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import GrammarState
 from oxillama.sampling.sampler import Sampler
@@ -183,3 +186,14 @@ def next_tokens(jump: JumpForward, sampler: Sampler) -> list[int]:
         return jump.tokens(sampler.constraint)
     except GrammarError:
         return []
+
+
+def new_jump_forward(model: LoadedModel) -> JumpForward:
+    """Finds the tokens that must follow in texts of a model."""
+    return JumpForward(model.tokenizer)
+
+
+def attach(model: LoadedModel, request: TextRequest) -> None:
+    """Has a request append the tokens that must follow. Raises ConfigError as `jumps`."""
+    if jumps(request.options, request.sampler):
+        request.forced_tokens = partial(next_tokens, model.feature("forced tokens"), request.sampler)

@@ -10,8 +10,15 @@ from pathlib import Path
 
 from oxillama.config import EngineConfig, OffloadPolicy
 from oxillama.config.engine import Texts
-from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
-from oxillama.engine.packing import open_packed
+from oxillama.engine.building import (
+    load_decoder,
+    load_weights,
+    matrix_bytes,
+    new_pool,
+    packed_file,
+    weight_store,
+)
+from oxillama.engine.loading import LoadedModel
 from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, OxiLlamaError, TokenizerError
 from oxillama.formats import FORMATS
@@ -75,6 +82,16 @@ class Drafters:
         self._corpus_sources = config.draft_corpora
         self._context_size = context_size
 
+    @classmethod
+    def of(cls, model: LoadedModel) -> Drafters:
+        """Those of a model; the one that its options name is loaded now."""
+        found = cls(model.file, model.runner, model.tokenizer, model.config, model.context_size)
+        default = "lookup" if model.config.draft_corpora else "off"
+        wanted = default if model.config.speculate is None else os.fspath(model.config.speculate)
+        if wanted != "off":
+            found.load(wanted)
+        return found
+
     def load(self, name: str) -> Drafter:
         """What drafts for requests with ``speculate`` ``name``: "lookup", "self", "auto" or a path.
 
@@ -124,11 +141,11 @@ class Drafters:
             context_size = min(self._context_size, spec.context_length)
             config = self._config  # a packed file that it names is that of the target
             named = config.packed not in ("auto", "make", "off")
-            packed, note = open_packed(file, replace(config, packed="auto") if named else config)
+            packed, note = packed_file(file, replace(config, packed="auto") if named else config)
             if note:
                 log.warning("%s", note)
             kernels = self._target.model.kernels
-            weights = load_weights(file, kernels, config, None, panel_store(packed, config))
+            weights = load_weights(file, kernels, config, None, weight_store(packed, config))
             runner = self._runner(load_decoder(spec, weights, context_size, pack_now=True))
             ends = self._tokenizer.eog_ids
             if tokens is None:
@@ -165,11 +182,6 @@ class Drafters:
 
     def _runner(self, model: Decoder) -> Runner:
         return Runner(model, new_pool(model, self._config), self._target.n_threads)
-
-
-def matrix_bytes(model: Decoder) -> int:
-    """Bytes of all matrices in memory, packed or not yet."""
-    return sum(source.packed_bytes(m.cols) for m in model.linears() for source in m.sources)
 
 
 def shared_tokens(name: str, draft: TokenizerBridge, target: TokenizerBridge) -> TokenMap | None:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from oxillama.engine.sequence import Sequence
 from oxillama.errors import GrammarError, SamplingError
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Distribution, Sampler
 from oxillama.sampling.workspaces import workspaces
@@ -89,6 +92,49 @@ class DraftSampler:
     def rewind(self) -> None:
         """Sets the sampler back."""
         self.sampler.truncate(self._n_generated)
+
+
+class RejectionSampler(Sampler):
+    """A request's sampler by the rejection rule: it verifies the next drafted token, if there is one.
+
+    Parameters
+    ----------
+    sampler : of the request, which this one replaces.
+    sequence : of the request, with the drafted tokens.
+    distributions : that the tokens of the last draft were drawn from.
+    random : draws residuals.
+    """
+
+    def __init__(
+        self, sampler: Sampler, sequence: Sequence, distributions: list[Distribution], random: Xorshift64
+    ) -> None:
+        self.__dict__.update(vars(sampler))
+        self._sequence, self._distributions, self._residuals = sequence, distributions, random
+
+    def row(self, logits: np.ndarray, history: Any) -> tuple[Any, ...] | None:
+        return None if self._sequence.n_drafts else super().row(logits, history)
+
+    def sample(self, logits: np.ndarray, history: Any = None) -> int:
+        if not self._sequence.n_drafts:
+            return super().sample(logits, history)
+        token = self._verified(logits, history, None)
+        assert isinstance(token, int)
+        return token
+
+    def sample_with_logprobs(self, logits: np.ndarray, history: Any = None, top: int = 0) -> SampledToken:
+        if not self._sequence.n_drafts:
+            return super().sample_with_logprobs(logits, history, top)
+        found = self._verified(logits, history, top)
+        assert isinstance(found, SampledToken)
+        return found
+
+    def _verified(self, logits: np.ndarray, history: Any, top: int | None) -> int | SampledToken:
+        """The next drafted token, or another in its place."""
+        n = self._sequence.n_drafts
+        drafted, draft, random = self._sequence.tokens[-n], self._distributions[-n], self._residuals
+        return self.sample_drafted(
+            logits, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
+        )
 
 
 def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:

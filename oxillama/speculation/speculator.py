@@ -14,14 +14,14 @@ from typing import cast
 
 import numpy as np
 
+from oxillama.engine.batch import ScheduledBatch
+from oxillama.engine.protocols import HiddenHook
 from oxillama.engine.request import Request, TextRequest
-from oxillama.engine.runner import Tap
-from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState
 from oxillama.faults import note
 from oxillama.speculation.drafters import Drafter, HiddenStateDrafter
 from oxillama.speculation.length import FIRST_PROBE, IN_A_ROW, PROBE, Acceptance, RowCosts, draft_lengths
-from oxillama.speculation.state import Speculation
+from oxillama.speculation.state import SPECULATION, Speculation, speculation_of
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +41,17 @@ class Speculator:
         self._prober: Acceptance | None = None  # of the stream that a model drafted for to see if it pays
         self._seen: list[tuple[TextRequest, int, np.ndarray]] = []  # hidden states, not observed yet
 
-    def draft(self, requests: list[TextRequest]) -> None:
-        """Adds drafts to the sequences of those running requests that speculate."""
+    def propose(self, requests: list[TextRequest]) -> None:
+        """Adds drafts to the sequences of those running requests that speculate (`Drafter.propose`)."""
         if self._seen:
             self._observe_hidden()
         began = time.perf_counter()
         streams = [r for r in requests if r.sequence.state is SeqState.DECODING and r.wanted]
         asking = [
-            (request, request.speculation)
+            (request, found)
             for request in streams
-            # what is scheduled belongs to a pass that was given up, and is rolled back
-            if request.speculation is not None and not request.sequence.is_scheduled
+            # scheduled tokens belong to a pass that was given up, and are rolled back
+            if (found := speculation_of(request)) is not None and not request.sequence.is_scheduled
         ]
         if not asking:
             return
@@ -67,7 +67,7 @@ class Speculator:
         for drafter in {id(s.drafter): s.drafter for _, s in asking}.values():
             of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
             if of_this:
-                self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this], deciding)
+                self._draft(drafter, [r for r, _ in of_this], [n for _, n in of_this], deciding)
 
     def _may_probe(self, acceptance: Acceptance) -> bool:
         """Whether it is a stream's turn to try a draft that does not seem to pay.
@@ -115,16 +115,13 @@ class Speculator:
         self._in_a_row = self._in_a_row + 1 if any(lengths) and self._in_a_row < IN_A_ROW else 0
         return lengths if self._in_a_row else [0] * len(lengths)
 
-    def _propose(
+    def _draft(
         self, drafter: Drafter, requests: list[TextRequest], counts: list[int], deciding: float
     ) -> None:
         """Drafts with one drafter; ``deciding`` : seconds that it took to find the lengths."""
         started = time.perf_counter() - deciding
-        samplers = [
-            request.speculation.draft_sampler(request.sampler)
-            for request in requests
-            if request.speculation is not None
-        ]
+        speculations: list[Speculation] = [request.parts[SPECULATION] for request in requests]
+        samplers = [s.draft_sampler(request.sampler) for s, request in zip(speculations, requests)]
         try:
             try:
                 proposals = drafter.propose([request.sequence for request in requests], samplers, counts)
@@ -134,15 +131,13 @@ class Speculator:
         except Exception:
             give_up(drafter, requests)
             return
-        self._note_seconds(requests, time.perf_counter() - started, max(map(len, proposals)))
-        for request, sampler, tokens in zip(requests, samplers, proposals):
+        self._note_seconds(speculations, time.perf_counter() - started, max(map(len, proposals)))
+        for request, speculation, sampler, tokens in zip(requests, speculations, samplers, proposals):
             request.sequence.draft(tokens)
-            assert request.speculation is not None
-            request.speculation.distributions = sampler.distributions
+            speculation.distributions[:] = sampler.distributions
 
-    def _note_seconds(self, requests: list[TextRequest], seconds: float, longest: int) -> None:
-        """Notes what a drafter took, for each token and beside that."""
-        speculations = [r.speculation for r in requests if r.speculation is not None]
+    def _note_seconds(self, speculations: list[Speculation], seconds: float, longest: int) -> None:
+        """Notes the seconds that a drafter took, for each token and beside that."""
         name = speculations[0].drafter.name
         outlooks = [s.outlook for s in speculations if s.outlook is not None and s.outlook.probabilities]
         if not outlooks:  # it runs no passes
@@ -156,15 +151,16 @@ class Speculator:
                 catches_up = any(s.acceptance.idle for s in speculations)
                 self._costs.observe_start(name, seconds - longest * min(passes), at_most=catches_up)
 
-    def taps(self, requests: Listed[Request]) -> list[Tap | None]:
-        """For each request what takes the hidden states of its rows, or None; empty if none is wanted."""
-        found = [self._tap(request) for request in requests]
+    def hidden_hooks(self, requests: Listed[Request]) -> list[HiddenHook | None]:
+        """For each request what takes the hidden states of its rows, or None; [] if none is wanted."""
+        found = [self._hook(request) for request in requests]
         return found if any(found) else []
 
-    def _tap(self, request: Request) -> Tap | None:
-        if not isinstance(request, TextRequest) or request.speculation is None:
+    def _hook(self, request: Request) -> HiddenHook | None:
+        speculation = speculation_of(request)
+        if speculation is None or not isinstance(request, TextRequest):
             return None
-        if not getattr(request.speculation.drafter, "needs_hidden", False):  # most drafters have no such word
+        if not getattr(speculation.drafter, "needs_hidden", False):  # most drafters have no such attribute
             return None
         return lambda start, hidden: self._seen.append((request, start, hidden))
 
@@ -172,9 +168,10 @@ class Speculator:
         """Shows drafters the hidden states of the last pass, without those of tokens that were rejected."""
         seen, self._seen = self._seen, []
         for request, start, hidden in seen:
-            if request.speculation is None or request.finish_reason is not None:
+            speculation = speculation_of(request)
+            if speculation is None or request.finish_reason is not None:
                 continue
-            drafter, n = request.speculation.drafter, request.sequence.cached_len - start
+            drafter, n = speculation.drafter, request.sequence.cached_len - start
             try:
                 if n > 0:
                     # only such have taps; asking whether it is one takes as long as drafting a token
@@ -182,10 +179,33 @@ class Speculator:
             except Exception:
                 give_up(drafter, [request])
 
-    def observe(self, batch: ScheduledBatch, seconds: float) -> None:
-        """Notes how long a step took, drafting left out."""
+    def observe(self, batch: ScheduledBatch) -> None:
+        """Notes how long a step took, drafting left out, and what became of its drafts."""
         if not batch.n_prefill:
-            self._costs.observe(batch.n_decode, seconds)
+            self._costs.observe(batch.n_decode, batch.times.end - batch.times.schedule)
+        has_drafts = any(sampled.n_drafted for sampled in batch.sampled)
+        for request, _, drafted, accepted in batch.sampled:
+            speculation = speculation_of(request)
+            if speculation is None:
+                continue
+            if has_drafts:
+                speculation.note(drafted, accepted)
+            else:
+                speculation.acceptance.note(0, 0)
+
+    def forget(self, request: TextRequest) -> None:
+        """Frees what a drafter keeps of a request that has ended."""
+        speculation = speculation_of(request)
+        if speculation is not None:
+            try:
+                speculation.drafter.forget(request.sequence)
+            except Exception:
+                give_up(speculation.drafter, [request])
+
+
+def new_speculator(model: object) -> Speculator:
+    """The speculator of a model."""
+    return Speculator()
 
 
 def give_up(drafter: Drafter, requests: list[TextRequest]) -> None:
@@ -195,7 +215,7 @@ def give_up(drafter: Drafter, requests: list[TextRequest]) -> None:
             log, logging.ERROR, "request %d: %s: cannot draft", request.id, drafter.name,
             request=request.name, exc_info=True,
         )  # fmt: skip
-        request.speculation = None
+        request.parts.pop(SPECULATION, None)
         drafter.forget(request.sequence)
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from oxillama.sampling.logprobs import SampledToken
+from oxillama.engine.request import Request
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Distribution, Sampler
 from oxillama.speculation.drafters import Drafter
 from oxillama.speculation.length import Acceptance, Outlook
-from oxillama.speculation.sampling import DraftSampler, accept_or_replace
+from oxillama.speculation.sampling import DraftSampler
+
+SPECULATION = "speculation"
+"""The key of `Request.parts`."""
 
 
 @dataclass
 class SpeculationStats:
-    """What became of the drafts of a request.
+    """Counts of the drafts of a request.
 
     Attributes
     ----------
@@ -46,12 +47,12 @@ class Speculation:
 
     Attributes
     ----------
-    drafter : what proposes its tokens.
-    most : tokens of a draft.
+    drafter : proposes its tokens.
+    most : max tokens of a draft.
     random : draws drafts and residuals by the rejection rule; None for the seeded rule.
-    distributions : what the drafted tokens that are not verified yet were drawn from; of the rejection rule.
-    n_drafted, n_accepted : drafted tokens of the last pass, and those that were right.
-    least : probability that a draft is accepted below which it ends.
+    distributions : that the tokens of the last draft were drawn from; of the rejection rule.
+    stats, acceptance : of all drafts so far.
+    least : probability that a draft is accepted below which the draft ends.
     outlook : of the last draft.
     """
 
@@ -61,44 +62,23 @@ class Speculation:
     distributions: list[Distribution] = field(default_factory=list)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     acceptance: Acceptance = field(default_factory=Acceptance)
-    n_drafted: int = 0
-    n_accepted: int = 0
     least: float = 0.0
     outlook: Outlook | None = None
 
     def draft_sampler(self, sampler: Sampler) -> DraftSampler:
-        """What samples the next draft."""
+        """Samples the next draft."""
         self.outlook = Outlook(self.acceptance, self.least)
         return DraftSampler(sampler, self.random, self.outlook.goes_on)
 
-    def verify(
-        self, sampler: Sampler, row: np.ndarray, history: list[int], drafted: int, top: int | None
-    ) -> int | SampledToken:
-        """The next token by the rejection rule: the drafted one, or another in its place."""
-        random, draft = self.random, self.distributions.pop(0)
-        assert random is not None
-        return sampler.sample_drafted(
-            row, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
-        )
-
-    def pass_over(self) -> None:
-        """The next drafted token is not verified: the grammar has chosen the token in its place."""
-        if self.distributions:
-            self.distributions.pop(0)
-
-    def begin(self, n_drafted: int) -> None:
-        """A pass has run so many drafted tokens, which are verified now."""
-        self.n_drafted, self.n_accepted = n_drafted, 0
-
-    def skip(self) -> None:
-        """A pass has run none."""
-        self.acceptance.note(0, 0)
-
-    def end(self) -> tuple[int, int]:
-        """Notes what became of them: how many there were, and how many were accepted."""
-        drafted, accepted = self.n_drafted, self.n_accepted
+    def note(self, drafted: int, accepted: int) -> None:
+        """Notes how many drafted tokens a pass has run, and how many of them were accepted."""
         self.acceptance.note(drafted, accepted, self.outlook.probabilities if self.outlook else ())
         self.stats.drafted += drafted
         self.stats.accepted += accepted
         self.stats.passes += bool(drafted)
-        return drafted, accepted
+
+
+def speculation_of(request: Request) -> Speculation | None:
+    """The drafts of a request; None for a request without."""
+    found: Speculation | None = request.parts.get(SPECULATION)
+    return found

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from oxillama.config.sampler import SamplerConfig
+from oxillama.engine.loading import LoadedModel
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.json_schema import JsonSchemaCompiler
@@ -40,7 +41,12 @@ class Constraints:
         self._grammars: OrderedDict[tuple[str, bool, object], Grammar] = OrderedDict()
         self._lock = ForkedOpen()
 
-    def of(self, config: SamplerConfig) -> GrammarState | None:
+    @classmethod
+    def of(cls, model: LoadedModel) -> Constraints:
+        """Those of a model."""
+        return cls(model.tokenizer, None if model.counters is None else model.counters.mask_timer)
+
+    def new(self, config: SamplerConfig) -> GrammarState | None:
         """A fresh state of the grammar that one of `CONSTRAINTS` comes to; None if ``config`` has none.
 
         Raises

@@ -7,10 +7,7 @@ grammars of what these read. `definitions` makes JSON definitions of tools, `con
 calls and results. A `ToolDispatcher` runs calls; `run_tools` and `arun_tools` are the loop with any engine.
 """
 
-from oxillama.toolcalls.definitions import definitions
-from oxillama.toolcalls.detector import ToolCallDetector
-from oxillama.toolcalls.dispatch import FunctionDispatcher, NoOpDispatcher, ToolDispatcher, ToolResult
-from oxillama.toolcalls.events import (
+from oxillama.events import (
     ArgumentsPart,
     CallEnd,
     CallFailed,
@@ -20,6 +17,9 @@ from oxillama.toolcalls.events import (
     TextPart,
     ToolCall,
 )
+from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.detector import ToolCallDetector
+from oxillama.toolcalls.dispatch import FunctionDispatcher, NoOpDispatcher, ToolDispatcher, ToolResult
 from oxillama.toolcalls.formats import GRAMMARS, grammar_of_template
 from oxillama.toolcalls.message import MessageParser
 from oxillama.toolcalls.run import CallResult, ToolRun, arun_tools, run_tools

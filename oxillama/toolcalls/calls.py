@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxillama.toolcalls.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
+from oxillama.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
 from oxillama.toolcalls.schemas import ANY, json_of, loads, parameter_types
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
 

@@ -12,8 +12,8 @@ from typing import Any
 from oxillama.chat.template import ChatTemplate
 from oxillama.config import checks
 from oxillama.errors import ChatTemplateError, ConfigError
+from oxillama.events import ToolCall
 from oxillama.toolcalls.dispatch import ToolResult
-from oxillama.toolcalls.events import ToolCall
 from oxillama.toolcalls.formats import grammar_of_template
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 

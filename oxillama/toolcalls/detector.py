@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oxillama.toolcalls.events import CallEnd, Event, ToolCall
+from oxillama.events import CallEnd, Event, ToolCall
 from oxillama.toolcalls.message import MessageParser
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 

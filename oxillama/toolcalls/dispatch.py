@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from oxillama.errors import ConfigError
+from oxillama.events import ToolCall
 from oxillama.toolcalls.arguments import converted
 from oxillama.toolcalls.definitions import Definition, definitions, name_of, signature_of
-from oxillama.toolcalls.events import ToolCall
 
 
 @dataclass(frozen=True)

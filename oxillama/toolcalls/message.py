@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.events import ArgumentsPart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.calls import Calls
-from oxillama.toolcalls.events import ArgumentsPart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.json_calls import objects
 from oxillama.toolcalls.parts import Part
 from oxillama.toolcalls.schemas import parameter_schemas, tool_names

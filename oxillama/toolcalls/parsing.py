@@ -32,12 +32,12 @@ WITH_TOOLS = "tool_use"
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the text of one request is read.
+class TextFormat:
+    """How the text of one request is parsed.
 
     Attributes
     ----------
-    format : how calls and reasoning are written; without calls where there can be none.
+    format : of calls and reasoning; without calls where there can be none.
     tools : definitions; None without tools.
     in_reasoning : whether the text begins inside reasoning.
     grammar : of the whole text; None without tools.
@@ -55,8 +55,8 @@ class Reading:
         return MessageParser(self.format, self.tools, self.in_reasoning, self.grammar is not None)
 
 
-class Readings:
-    """Makes the readings that options ask for, over one model's vocabulary. Thread-safe."""
+class Parsers:
+    """Makes the parsers that options ask for, over one model's vocabulary. Thread-safe."""
 
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         self.tokenizer = tokenizer
@@ -64,8 +64,13 @@ class Readings:
         self._grammars: OrderedDict[object, Grammar] = OrderedDict()
         self._lock = ForkedOpen()
 
-    def of(self, options: GenerationOptions, prompt: list[int]) -> Reading | None:
-        """The reading of a text that follows a prompt; None for a text that is left as it is.
+    @classmethod
+    def of(cls, model: Any) -> Parsers:
+        """Those of a `LoadedModel`."""
+        return cls(model.tokenizer)
+
+    def new(self, options: GenerationOptions, prompt: list[int]) -> TextFormat | None:
+        """How a text that follows a prompt is parsed; None for a text that is left as it is.
 
         Raises
         ------
@@ -86,7 +91,7 @@ class Readings:
             plain = plain if choice == "none" else form
         if plain.style == "none" and not (plain.reasoning or plain.dropped or grammar):
             return None  # there is nothing to take apart
-        return Reading(plain, tools, in_reasoning, grammar, frozenset(self.special(plain).values()))
+        return TextFormat(plain, tools, in_reasoning, grammar, frozenset(self.special(plain).values()))
 
     def format(self, options: GenerationOptions) -> ToolCallGrammar:
         """The format that options name. Raises ConfigError."""

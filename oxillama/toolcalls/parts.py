@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oxillama.toolcalls.events import Event, ReasoningPart, TextPart
+from oxillama.events import Event, ReasoningPart, TextPart
 
 
 class Part:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from oxillama.config import checks
 from oxillama.errors import ConfigError
+from oxillama.events import Event, ToolCall
 from oxillama.toolcalls.conversation import Message, answer_message, result_message
 from oxillama.toolcalls.definitions import definitions
 from oxillama.toolcalls.dispatch import FunctionDispatcher, ToolDispatcher, ToolResult, failure
-from oxillama.toolcalls.events import Event, ToolCall
 
 MAX_STEPS = 8
 TIMEOUT = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from oxillama.events import ReasoningPart
 from oxillama.toolcalls.calls import Calls
-from oxillama.toolcalls.events import ReasoningPart
 from oxillama.toolcalls.parts import Part
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
 from oxillama.toolcalls.tag_calls import invokes

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oxillama.weights.packer import Packer, Source
 
@@ -34,7 +34,14 @@ class Panels(Protocol):
 
 
 class PanelStore(Protocol):
-    """Gives the linear layers of a model their `Panels`."""
+    """Gives the linear layers of a model their `Panels`.
+
+    Attributes
+    ----------
+    resident_bytes : of the matrices that are in memory; None for all of them.
+    """
+
+    resident_bytes: int | None = None
 
     def panels(self, sources: list[Source], cols: int) -> Panels:
         """The panels of a layer of matrices of ``cols`` columns.
@@ -42,6 +49,18 @@ class PanelStore(Protocol):
         Layers ask in the order in which they are built, which is the same for each load of a model.
         """
         ...
+
+    def arrange(self, groups: Sequence[Any]) -> None:
+        """Takes the model's groups of matrices (`MatrixGroup`), in the order of a pass, once it is built.
+
+        Raises ConfigError if the store cannot hold such a model.
+        """
+        return
+
+    def preload(self, linears: Sequence[Any], progress: Callable[[str, int], object]) -> None:
+        """Brings the linear layers of the model into memory now; ``progress`` gets (tensor name, bytes)."""
+        for linear in linears:
+            linear.pack()
 
     def begin_pass(self) -> None:
         """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""

@@ -20,5 +20,5 @@ async def set_adapters(request: Request) -> Response:
     """Sets the scales for later requests; an adapter that is not listed gets 0."""
     value = await read_json(request)
     _, engine = await chosen(request, request.query_params.get("model"))
-    engine.lora_stack.rescale(lora_scales(engine, "body", value))
+    engine.adapters.stack.rescale(lora_scales(engine, "body", value))
     return JSONResponse({"success": True})

@@ -123,11 +123,11 @@ def model_card(hosted: Hosted) -> dict[str, Any]:
     if hosted.engine is not None:
         engine = hosted.engine
         card["meta"] = {
-            "architecture": engine.spec.family.name,
+            "architecture": engine.model.spec.family.name,
             "n_vocab": engine.tokenizer.n_vocab,
             "n_ctx": engine.context_size,
-            "n_ctx_train": engine.spec.context_length,
-            "n_embd": engine.spec.n_embd,
+            "n_ctx_train": engine.model.spec.context_length,
+            "n_embd": engine.model.spec.n_embd,
             "size": engine.model.file.file_size,
         }
     return card

@@ -23,7 +23,7 @@ async def embed(request: Request) -> Response:
     body = await read_body(request, EmbedBody)
     body.refuse_rest()
     asked = await ask(request, body.model, body.keep_alive)
-    most = asked.engine.spec.n_embd
+    most = asked.engine.model.spec.n_embd
     if body.dimensions is not None and body.dimensions > most:
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
     found, n_tokens = await connected(request, vectors(asked, body.input, body.options, True))

@@ -25,8 +25,8 @@ async def embeddings(request: Request) -> Response:
     body = await read_body(request, EmbeddingBody)
     body.refuse_rest()
     here, engine = await chosen(request, body.model)
-    if body.dimensions is not None and body.dimensions > engine.spec.n_embd:
-        most = engine.spec.n_embd
+    if body.dimensions is not None and body.dimensions > engine.model.spec.n_embd:
+        most = engine.model.spec.n_embd
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
 
     def start() -> tuple[list[list[int]], list[Embedding]]:

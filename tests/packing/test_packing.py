@@ -25,7 +25,7 @@ from oxillama import (
     demo,
     pack_model,
 )
-from oxillama.engine import packing
+from oxillama.packing import files as packing
 from oxillama.gguf import fingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.weights import packed_store, packer

@@ -1,0 +1,41 @@
+"""Has tokens drafted for a request."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import TextRequest
+from oxillama.sampling.random import Xorshift64
+from oxillama.speculation.sampling import RejectionSampler
+from oxillama.speculation.state import SPECULATION, Speculation
+
+if TYPE_CHECKING:
+    from oxillama.speculation.drafters import Drafter
+
+
+def attach(model: LoadedModel, request: TextRequest) -> None:
+    """Has tokens drafted for a request, as its options or the engine's say. A draft model is loaded once.
+
+    Raises
+    ------
+    ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
+    ConfigError : it cannot draft for this model, and why.
+    """
+    chosen = model.config.speculate if request.options.speculate is None else request.options.speculate
+    assert chosen is not None
+    name, drafters = os.fspath(chosen), model.feature("drafters")
+    drafter = drafters.loaded.get(name) or model.call(lambda: drafters.load(name))
+    attach_drafter(model, request, drafter, model.config.draft_max)
+
+
+def attach_drafter(model: LoadedModel, request: TextRequest, drafter: Drafter, most: int) -> Speculation:
+    """Has a drafter propose up to ``most`` tokens at a time for a request that is not submitted yet."""
+    by_rejection = request.options.draft_acceptance == "rejection"
+    random = Xorshift64(~request.sampler.seed) if by_rejection else None  # apart from the sampler's own
+    found = request.parts[SPECULATION] = Speculation(drafter, most, random)
+    if random is not None:
+        request.sampler = RejectionSampler(request.sampler, request.sequence, found.distributions, random)
+    model.loop.drafter = model.feature("speculator")
+    return found
