@@ -10,8 +10,7 @@ import pytest
 
 from oxillama import ConfigError, GenerationOptions, InferenceEngine, SamplerConfig
 from oxillama.chat.template import ChatTemplate
-from oxillama.conversations.messages import plain_messages, writes_parts
-from oxillama.conversations.prompt import chat_prompt, chat_text
+from oxillama.conversations.prompt import chat_prompt, chat_text, plain_messages, writes_parts
 from oxillama.toolcalls import ToolCallGrammar
 from tests.support.server import serving
 from tests.support.tiny_file import CHATML, write_tiny_model

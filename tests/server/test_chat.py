@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.server.messages import Deltas, whole_message
+from oxillama.server.openai.chat import delta_of, whole_message
 from oxillama.toolcalls import (
     ArgumentsPart,
     CallEnd,
@@ -390,9 +390,8 @@ def test_a_template_without_tools(client: Client) -> None:
 
 
 def test_a_message_of_its_deltas() -> None:
-    parts = Deltas(first=2)
     found = [
-        parts.of(event)
+        delta_of(event, 2)
         for event in (
             ReasoningPart("so"),
             TextPart("a"),

@@ -23,18 +23,20 @@ from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
+    Served,
     checked_prompt,
+    chosen,
     connected,
     deltas,
     in_thread,
     prompt_lists,
+    receipt_of,
     results,
     start,
+    timings,
 )
 from oxillama.server.slots import to_its_end
-from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, data_line
-from oxillama.server.timings import timings
 
 ABSENT = object()
 
@@ -102,7 +104,7 @@ async def started(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIte
     """The generations of a plan; its slot, if it names one, is its own until the block ends."""
     id = plan.body.id_slot
     if id < 0:
-        yield await in_thread(start, engine, plan.prompts, plan.options, 1)
+        yield await in_thread(start, engine, plan.prompts, plan.options)
         return
     if len(plan.prompts) > 1:
         message = f"id_slot: expected one prompt for a slot, got {len(plan.prompts)}"
@@ -181,9 +183,7 @@ def last_part(
         "tokens_cached": len(generation.prompt_tokens) + len(generation.tokens) - 1,
         "timings": timings(generation),
     }
-    if generation.receipt is not None:
-        found["receipt"] = generation.receipt.to_json()
-    return found
+    return found | receipt_of(generation)
 
 
 def stop_type(generation: Generation) -> tuple[str, str]:

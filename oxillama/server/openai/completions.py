@@ -25,17 +25,19 @@ from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
+    Served,
     checked_prompt,
+    chosen,
     connected,
     deltas,
     encoded,
     in_thread,
     prompt_lists,
+    receipt_of,
     results,
     start,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 MAX_TOKENS = 16
@@ -165,9 +167,7 @@ class Answer:
             "logprobs": joined(parts) if parts else None,
             "finish_reason": completion.finish_reason,
         }
-        if completion.receipt is not None:
-            choice["receipt"] = completion.receipt.to_json()
-        return choice
+        return choice | receipt_of(completion)
 
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Numbers of tokens; a prompt counts once, however many texts go on from it."""
@@ -224,9 +224,8 @@ async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIter
         if plan.top is not None:
             logprobs = text_logprobs(lists[delta.index], delta.tokens, delta.logprobs)
         made = chunk(delta.index, delta.text, logprobs, delta.finish_reason)
-        receipt = generations[delta.index].receipt if delta.finish_reason else None
-        if receipt is not None:
-            made["choices"][0]["receipt"] = receipt.to_json()
+        if delta.finish_reason:
+            made["choices"][0] |= receipt_of(generations[delta.index])
         return made
 
     if plan.body.echo:
