@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.events import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
@@ -29,22 +27,7 @@ from oxillama.toolcalls.conversation import call_id
 async def chat_completions(request: Request) -> Response | EventStream:
     body = await read_body(request, ChatBody)
     here, engine = await chosen(request, body.model)
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
-    chat = chat_of(
-        body,
-        tool_choice=body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls,
-        keeps_reasoning=body.reasoning_format == "none",
-    )
-
-    def prepared() -> tuple[list[int], GenerationOptions]:
-        known, logprobs = ChatBody.model_fields, body.logprobs or None
-        ranks = body.top_logprobs or None
-        id = request.state.request_id
-        return chat.prepared(engine, id, body.rest, known, logprobs=logprobs, top_logprobs=ranks)
-
-    answer = Answer(engine, here.hosted.name, body, chat.n_calls, *await in_thread(prepared))
+    answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
     if body.stream:
         return EventStream(answer.lines(), here.config.ping_seconds)
     return await connected(request, answer.whole())
@@ -58,23 +41,32 @@ async def input_tokens(request: Request) -> Response:
     return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
-@dataclass(frozen=True)
 class Answer:
     """The answer to a body, whole or as chunks: the role, pieces that are never empty, the finish reason.
 
-    Attributes
-    ----------
-    model : its name.
-    n_calls : in the conversation so far.
-    prompt, options : of the generations.
+    Raises ApiError, and errors of the library.
     """
 
-    engine: InferenceEngine
-    model: str
-    body: ChatBody
-    n_calls: int
-    prompt: list[int]
-    options: GenerationOptions
+    def __init__(self, engine: InferenceEngine, model: str, body: ChatBody, request_id: str) -> None:
+        if body.top_logprobs is not None and not body.logprobs:
+            message = "top_logprobs: expected logprobs true beside it, got false"
+            raise ApiError(400, message, param="top_logprobs")
+        self.engine, self.model, self.body = engine, model, body
+        chat = chat_of(
+            body,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+            keeps_reasoning=body.reasoning_format == "none",
+        )
+        self.n_calls = chat.n_calls
+        self.prompt, self.options = chat.prepared(
+            engine,
+            request_id,
+            body.rest,
+            ChatBody.model_fields,
+            logprobs=body.logprobs or None,
+            top_logprobs=body.top_logprobs or None,
+        )
 
     async def start(self) -> list[Generation]:
         return await in_thread(start, self.engine, [self.prompt], self.options, self.body.n)
