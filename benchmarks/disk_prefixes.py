@@ -24,7 +24,7 @@ from oxillama import InferenceEngine
 model, folder, threads, n = json.loads(sys.argv[1])
 context = {"num_threads": threads, "context_size": n + 64, "prefix_cache_dir": folder}
 with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) as engine:
-    prompt = [100 + i * 7 % (engine.spec.n_vocab - 100) for i in range(n)]
+    prompt = [100 + i * 7 % (engine.model.spec.n_vocab - 100) for i in range(n)]
     begun = time.perf_counter()
     done = engine.stream(prompt, temperature=0, max_tokens=1).result()
     print(json.dumps([1e3 * (time.perf_counter() - begun), done.usage.cached_tokens, done.tokens]))

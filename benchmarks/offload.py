@@ -26,9 +26,9 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama import InferenceEngine
 from oxillama.bench.report import Metric, Row, rows
 from oxillama.bench.run import fixed_tokens
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 
 PARTS = ("cold", "warm", "fits", "peak")
@@ -187,7 +187,7 @@ def streamed_bytes(engine: InferenceEngine) -> int:
     pager = engine.layer_pager()
     assert pager is not None
     with engine.session() as session:
-        session.prefill(fixed_tokens(PROMPT, engine.spec.n_vocab))
+        session.prefill(fixed_tokens(PROMPT, engine.model.spec.n_vocab))
         session.forward(1)
         before = pager.read_bytes
         session.forward(1)
@@ -199,7 +199,7 @@ def decode(
 ) -> dict[str, float]:
     """Tokens a second, without the time of what is called before each."""
     with engine.session() as session:
-        session.prefill(fixed_tokens(PROMPT, engine.spec.n_vocab))
+        session.prefill(fixed_tokens(PROMPT, engine.model.spec.n_vocab))
         seconds = 0.0
         for token in range(n_tokens):
             before()

@@ -90,7 +90,7 @@ def seconds_per_token(engine: InferenceEngine, n: int, n_tokens: int) -> float:
     """Seconds in which ``n`` texts get a token each: those of long texts, less those of short ones."""
     spans = []
     for tokens in (2, 2 + n_tokens):
-        prompts = [[1 + i, *fixed_tokens(PROMPT - 1, engine.spec.n_vocab)] for i in range(n)]
+        prompts = [[1 + i, *fixed_tokens(PROMPT - 1, engine.model.spec.n_vocab)] for i in range(n)]
         start = time.perf_counter()
         engine.generate_batch(prompts, max_tokens=tokens, **GREEDY)
         spans.append(time.perf_counter() - start)

@@ -24,9 +24,10 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
+from oxillama import ImportanceMatrix, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
 from oxillama.bench.report import Metric, Row, Summary, rows
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile

@@ -156,7 +156,7 @@ def settle(engine: InferenceEngine, found: Found) -> None:
     while busy() and time.monotonic() < deadline:
         time.sleep(0.01)
     found.left = busy()
-    engine.check_integrity()
+    engine.model.check_integrity()
     model.call(model.prefix_cache.clear)
     found.lost = model.pool.n_used
 

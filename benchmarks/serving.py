@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def make_engine(model: Path, threads: int, context: int) -> Any:
     """An engine for the model, with everything in memory."""
-    from oxillama import InferenceEngine
+    from oxillama.compat.engine import InferenceEngine
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the context may be longer than the model was trained with
@@ -137,7 +137,7 @@ def measure_decoding(
 
     def ours() -> dict[str, float]:
         before = engine.metrics_snapshot()
-        generate(engine, prompts_of(n, engine.spec.n_vocab), new + 1)  # the first token is the prompt's
+        generate(engine, prompts_of(n, engine.model.spec.n_vocab), new + 1)  # the first token is the prompt's
         after = engine.metrics_snapshot()
         tokens = after.generation_tokens - before.generation_tokens - n
         return {metric.name: tokens / (after.decode_seconds - before.decode_seconds)}
@@ -175,7 +175,7 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
 
         runner.run = timed
         begun = time.perf_counter()
-        generate(engine, prompts_of(n, engine.spec.n_vocab), args.new)
+        generate(engine, prompts_of(n, engine.model.spec.n_vocab), args.new)
         total = time.perf_counter() - begun
         runner.run = real
         found.append([str(n), f"{1 - inside[0] / total:.2%}"])
@@ -184,9 +184,9 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
 
 def first_tokens(engine: Any, length: int, n: int = 16) -> list[list[str]]:
     """Time to the first token of requests, one after the other, that begin with the same tokens."""
-    prefix = prompts_of(1, engine.spec.n_vocab, length)[0]
+    prefix = prompts_of(1, engine.model.spec.n_vocab, length)[0]
     seconds = []
-    for tail in prompts_of(n, engine.spec.n_vocab, 8):
+    for tail in prompts_of(n, engine.model.spec.n_vocab, 8):
         begun = time.perf_counter()
         generate(engine, [prefix + tail], 1)
         seconds.append(time.perf_counter() - begun)
@@ -208,8 +208,8 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
         tell(batch, seconds)
 
     engine.metrics.step = step
-    (long,) = prompts_of(1, engine.spec.n_vocab, length)
-    stream = engine.stream(prompts_of(1, engine.spec.n_vocab)[0], max_tokens=None, window=None)
+    (long,) = prompts_of(1, engine.model.spec.n_vocab, length)
+    stream = engine.stream(prompts_of(1, engine.model.spec.n_vocab)[0], max_tokens=None, window=None)
     for _ in range(4):
         next(stream)
     begun = time.perf_counter()

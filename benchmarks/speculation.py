@@ -24,8 +24,9 @@ from benchmarks.drafting import FixedLengths, Forced, LlamaCppLookup, Oracle, Wo
 from benchmarks.peers import LlamaCpp
 from benchmarks.serving import make_engine, prompts_of
 from benchmarks.timing import alternate
-from oxillama import BeamSearchConfig, InferenceEngine, SamplerConfig, demo
+from oxillama import BeamSearchConfig, SamplerConfig, demo
 from oxillama.bench.report import Metric, Row, align
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence as Tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
@@ -121,7 +122,7 @@ class Bench:
 
     def oracle(self) -> list[Row]:
         """Fixed shares of right tokens, fixed and chosen lengths, beside the cost of the rows."""
-        engine, (prompt,) = self.engine, prompts_of(1, self.engine.spec.n_vocab, PROMPT)
+        engine, (prompt,) = self.engine, prompts_of(1, self.engine.model.spec.n_vocab, PROMPT)
         text, ways = self._plain([prompt])[0], [(rate, k) for rate in RATES for k in (*LENGTHS, 0)]
         taken: dict[str, list[tuple[int, int]]] = {}  # tokens and steps
         subjects: dict[str, Turn] = {"plain": lambda: decoded(engine, [prompt], self.args.new, "off")[0]}
@@ -168,7 +169,7 @@ class Bench:
         peers = {}
         if self.args.peer:
             peers = {n: LlamaCppLookup(self.args.model, self.args.threads, CONTEXT, n) for n in (2, 10)}
-        for work in copying_work(self.args.new, engine.spec.n_vocab):
+        for work in copying_work(self.args.new, engine.model.spec.n_vocab):
             stats: list[Any] = []
 
             def turn(way: str, work: Work = work, stats: list[Any] = stats) -> Turn:
@@ -191,7 +192,7 @@ class Bench:
         """Drafts that are always wrong, for one stream and eight; and mostly right ones for eight."""
         engine, found = self.engine, []
         for n, rate in ((1, 0.0), (8, 0.0), (8, 0.8)):
-            prompts = prompts_of(n, engine.spec.n_vocab, PROMPT)
+            prompts = prompts_of(n, engine.model.spec.n_vocab, PROMPT)
             texts = self._plain(prompts)
             oracle = self._oracle(f"{n} at {rate}", rate, list(zip(prompts, texts)), MOST)
 
@@ -204,7 +205,7 @@ class Bench:
 
     def beams(self) -> list[Row]:
         """A step of a beam search beside a step of one stream."""
-        engine, (prompt,) = self.engine, prompts_of(1, self.engine.spec.n_vocab, PROMPT)
+        engine, (prompt,) = self.engine, prompts_of(1, self.engine.model.spec.n_vocab, PROMPT)
         new = self.args.new
 
         def search(n: int) -> None:

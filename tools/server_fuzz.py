@@ -62,7 +62,7 @@ def main() -> int:
                 return 1
             finally:
                 application.close()
-            engine.check_integrity()
+            engine.model.check_integrity()
     seconds = time.perf_counter() - begun
     shown = ", ".join(f"{n} times {status}" for status, n in sorted(seen.items()))
     print(f"{sum(seen.values())} requests to {len(PATHS)} paths in {seconds:.0f} s: {shown}")

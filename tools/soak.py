@@ -18,7 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from oxillama import AsyncEngine, InferenceEngine, QueueFull, SamplerConfig, SchedulerConfig, demo
+from oxillama import AsyncEngine, QueueFull, SamplerConfig, SchedulerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 
 WORDS = ["the", "toad", "a boat", "Mia", "said", "and then", "she", "saw", "who lived", "by", "old", "fox"]
 Job = tuple[str, SamplerConfig, int]
@@ -97,7 +98,7 @@ class Soak:
         async with AsyncEngine(self.engine) as engine:
             for part in range(10):
                 await asyncio.gather(*(bounded(engine) for _ in range(self.n // 10)))
-                self.engine.check_integrity()
+                self.engine.model.check_integrity()
                 sizes.append(resident())
                 print(f"{(part + 1) * self.n // 10} requests, {sizes[-1] / 2**20:.1f} MB", flush=True)
         return sizes

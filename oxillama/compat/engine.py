@@ -16,11 +16,11 @@ from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import LoraStack
 from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.cache.prefix import PinnedPrefix
-from oxillama.config import EngineConfig, SamplerConfig, checks
+from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters
 from oxillama.engine import engine as ours
 from oxillama.engine.embedding import PoolingMode
-from oxillama.engine.generation import Generation
+from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.request import TextRequest
 from oxillama.errors import KvCacheFullError
@@ -103,6 +103,20 @@ class InferenceEngine(ours.InferenceEngine):
         # a text that is wanted whole is a result, whose generation the caller does not have
         self._last.generation = found[-1] if requests[-1].whole else weakref.ref(found[-1])
         return found
+
+    def generate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        callback: ours.Callback | None = None,
+        **fields: Any,
+    ) -> str:
+        """As `oxillama.InferenceEngine.generate`; `finish_reason` and `logprobs` are of that text then."""
+        generation = self._stream(prompt, options, fields, callback, whole=callback is None)
+        text = text_of(generation.result())
+        self._last.generation = generation
+        return text
 
     def generate_with_config(self, prompt: Prompt, config: SamplerConfig, **fields: Any) -> str:
         """``generate(prompt, sampler=config)``."""

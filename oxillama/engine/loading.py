@@ -308,6 +308,7 @@ class LoadedModel(NotCopied):
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
+        self.loop.observers.notify("close")
         self.factory.close()
         self.scheduler.prefixes.close()
 

@@ -18,22 +18,20 @@ class Observers:
 
     Attributes
     ----------
-    hearers : by event, the methods that are not `Observer`'s own.
+    hearers : by event, those whose method is not `Observer`'s own.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         every = tuple(observers)
         self.hearers = {
-            event: [
-                getattr(o, event) for o in every if getattr(type(o), event) is not getattr(Observer, event)
-            ]
+            event: [o for o in every if getattr(type(o), event) is not getattr(Observer, event)]
             for event in EVENTS
         }
 
     def notify(self, event: str, *facts: object) -> None:
         """Calls every observer's method for an event."""
-        for hear in self.hearers[event]:
+        for observer in self.hearers[event]:
             try:
-                hear(*facts)
+                getattr(observer, event)(*facts)
             except Exception:
                 note(log, logging.ERROR, "an observer failed", exc_info=True)

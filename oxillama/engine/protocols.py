@@ -173,3 +173,6 @@ class Observer:
         began : seconds of `time.perf_counter` when the delivery began.
         scheduler : with the requests that run and wait.
         """
+
+    def close(self) -> None:
+        """The engine was closed, and its thread has ended. Called from any thread, perhaps more than once."""

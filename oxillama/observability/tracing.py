@@ -49,6 +49,7 @@ class Tracer(Observer):
         self._name = f"{name} ({others + 1})" if others else name
         self._is_open = True
         self._counted = (0, 0)
+        self._stepped_at = 0.0
         self._phases: dict[int, str] = {}  # by number, of the requests that go on
         self.mask_timer = TracedMasks(trace)
         for i, layer in enumerate(decoder.layers):
@@ -61,9 +62,8 @@ class Tracer(Observer):
     def stepped(self, batch: ScheduledBatch, now: float) -> None:
         trace, times = self._trace, batch.times
         n = len(batch.requests)
-        trace.span(
-            "step", times.propose, times.end, requests=n, prefill=batch.n_prefill, decode=batch.n_decode
-        )
+        began, self._stepped_at = max(times.propose, self._stepped_at), times.end  # pipelined steps overlap
+        trace.span("step", began, times.end, requests=n, prefill=batch.n_prefill, decode=batch.n_decode)
         drafted = [sampled.n_drafted for sampled in batch.sampled if sampled.n_drafted]
         if drafted:
             trace.span("draft", times.propose, times.schedule, requests=len(drafted), tokens=sum(drafted))
@@ -118,10 +118,14 @@ class Tracer(Observer):
     def _track(self, request: Request) -> str:
         return f"{self._name} {request.id}"
 
-    def __del__(self) -> None:
-        if getattr(self, "_is_open", False):
+    def close(self) -> None:
+        if self._is_open:
             self._is_open = False
             self._trace.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_open"):
+            self.close()
 
 
 class TracedMasks(MaskTimer):

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama import BeamSearchConfig, InferenceEngine, LoadedLora, demo
+from oxillama import BeamSearchConfig, LoadedLora, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.sessions.session import KvSnapshot
@@ -60,13 +61,13 @@ def test_one_batch_with_different_adapters(engine: InferenceEngine, other: Path)
     texts = [generation.result().text for generation in started]
     assert texts == texts_alone(stacks) * 2
     assert len(set(texts)) == len(stacks)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_scale_that_is_an_integer_is_a_number(engine: InferenceEngine) -> None:
     text = engine.generate(PROMPT, max_tokens=10, adapters=(demo.PIRATE, 2.0), **GREEDY)
     assert engine.generate(PROMPT, max_tokens=10, adapters=(demo.PIRATE, 2), **GREEDY) == text
-    engine.lora_stack.push(engine.load_adapter(demo.PIRATE), 2)
+    engine.adapters.stack.push(engine.load_adapter(demo.PIRATE), 2)
     assert engine.generate(PROMPT, max_tokens=10, **GREEDY) == text
 
 
@@ -94,7 +95,7 @@ def test_adapters_are_swapped_while_texts_run(engine: InferenceEngine) -> None:
     first = engine.stream(PROMPT, max_tokens=40, window=1, **GREEDY)
     next(first)
     engine.push_lora(demo.PIRATE)
-    assert engine.lora_stack.scales == [1.0]
+    assert engine.adapters.stack.scales == [1.0]
     assert engine.generate(PROMPT, max_tokens=40, **GREEDY) == pirate
     assert engine.generate(PROMPT, max_tokens=40, adapters=[], **GREEDY) == plain
     assert first.result().text == plain
@@ -109,7 +110,7 @@ def test_adapters_are_swapped_while_texts_run(engine: InferenceEngine) -> None:
 def test_the_engines_own_adapters() -> None:
     with InferenceEngine.from_gguf(demo.STORY, adapters=(demo.PIRATE, 0.5)) as engine:
         assert engine.generate(PROMPT, max_tokens=40, **GREEDY) == texts_alone([(demo.PIRATE, 0.5)])[0]
-        assert engine.lora_stack.scales == [0.5]
+        assert engine.adapters.stack.scales == [0.5]
         engine.clear_loras()
         assert engine.generate(PROMPT, max_tokens=40, **GREEDY) == texts_alone([[]])[0]
 
@@ -150,7 +151,7 @@ def test_an_adapter_that_does_not_fit_leaves_the_engine_as_it_is(engine: Inferen
         LoadError, match=r"blk\.0\.attn_q\.weight\.lora_a: expected shape \(256, 2\), got \(8, 2\)"
     ):
         engine.push_lora(wrong)
-    assert len(engine.lora_stack) == 0
+    assert len(engine.adapters.stack) == 0
     assert engine.generate(PROMPT, max_tokens=40, **GREEDY) == texts_alone([[]])[0]
 
 
@@ -221,7 +222,7 @@ class TestActivatedAdapters:
         again = engine.stream(prompt, max_tokens=30, adapters=activated, **GREEDY)
         assert again.result().text == text
         assert again.usage.cached_tokens == len(prompt) - 1
-        engine.check_integrity()
+        engine.model.check_integrity()
 
     def test_without_its_invocation_it_does_not_apply(
         self, engine: InferenceEngine, activated: Path, other: Path

@@ -17,12 +17,12 @@ from oxillama import (
     BeamSearchConfig,
     ConfigError,
     EngineClosed,
-    InferenceEngine,
     KvCacheFullError,
     PromptError,
     demo,
 )
 from oxillama.beams.search import EngineBeams, beam_generate, likeliest
+from oxillama.compat.engine import InferenceEngine
 
 PROMPT = "Once upon a time"
 
@@ -132,7 +132,7 @@ def test_pages_are_shared_and_freed(engine: InferenceEngine) -> None:
     streams = [engine.stream(PROMPT, max_tokens=30, temperature=0, seed=i) for i in range(2)]
     engine.beam_search(PROMPT, BeamSearchConfig(beam_width=5, max_new_tokens=20))
     assert len({stream.result().text for stream in streams}) == 1
-    engine.check_integrity()
+    engine.model.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.pool.n_used == 0
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=8 * engine.model.pool.page_stride)

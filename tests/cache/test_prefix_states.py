@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
+from oxillama import AsyncEngine, SamplerConfig
 from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
 from oxillama.cache.recurrent_states import RecurrentStatePool
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.sequence import Sequence as Running

@@ -23,8 +23,9 @@ import pytest
 import tqdm  # type: ignore[import-untyped]
 
 import oxillama
-from oxillama import EngineConfig, InferenceEngine, SamplerConfig
+from oxillama import EngineConfig, SamplerConfig
 from oxillama.cli import build_parser, console, generate, main, progress
+from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,

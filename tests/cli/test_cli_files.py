@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import oxillama
-from oxillama import EngineConfig, InferenceEngine, LoadError, SamplerConfig
+from oxillama import EngineConfig, LoadError, SamplerConfig
 from oxillama.cli import main
+from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (

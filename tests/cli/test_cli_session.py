@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.cli import main
+from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.container import read_header
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.command_line import output

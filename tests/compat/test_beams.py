@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oxillama import BeamSearchConfig, EngineBeamAdapter, InferenceEngine, PromptError, beam_generate, demo
+from oxillama import BeamSearchConfig, EngineBeamAdapter, PromptError, beam_generate, demo
+from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
 
 PROMPT = "Once upon a time"

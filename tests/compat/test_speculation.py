@@ -11,7 +11,6 @@ from oxillama import (
     ConfigError,
     EngineClosed,
     EngineConfig,
-    InferenceEngine,
     ModelFileError,
     PositionBeyondEnd,
     Rewindable,
@@ -23,9 +22,10 @@ from oxillama import (
     SpeculativeEngine,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
 from tests.support.random_use import new_engine
-from tests.support.serving import AsManyAsMayBe
+from tests.support.serving import AsManyAsMayBe, use_drafter
 from tests.support.tiny_file import write_tiny_model
 
 PROMPT = demo.PROMPTS[0]
@@ -43,7 +43,7 @@ def test_the_text_is_that_of_the_target_in_fewer_steps(temperature: float) -> No
         expected = plain.stream(PROMPT, max_tokens=50).result()
     pieces: list[str] = []
     with SpeculativeEngine(SpeculativeConfig(config, DRAFT, num_speculative=6, seed=5)) as engine:
-        engine.target.model.loop.speculator = AsManyAsMayBe()
+        use_drafter(engine.target.model, AsManyAsMayBe())
         assert engine.generate(PROMPT, 50, pieces.append) == expected.text == "".join(pieces)
         assert len(pieces) > 10
         assert engine.generate(PROMPT, max_tokens=50) == expected.text
@@ -116,7 +116,7 @@ def test_a_checkpoint_can_be_restored_more_than_once(kind: str) -> None:
     del sync
     engine._default_session = None
     engine.model.call(engine.model.loop._release_dropped)
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert not engine.model.loop.held
     engine.close()
 

@@ -13,7 +13,6 @@ from oxillama import (
     ConfigError,
     EngineConfig,
     EngineSnapshot,
-    InferenceEngine,
     ModelFileError,
     ModelFingerprintMismatch,
     SamplerConfig,
@@ -25,9 +24,10 @@ from oxillama import (
     demo,
 )
 from oxillama.cli import main
+from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.container import SPECULATIVE, Container, pieces
 from tests.support.kernels import same_bits
-from tests.support.serving import AsManyAsMayBe
+from tests.support.serving import AsManyAsMayBe, use_drafter
 
 PROMPT = demo.PROMPTS[0]
 DRAFT = EngineConfig(model_path=demo.DRAFT, num_threads=1, context_size=100)
@@ -63,12 +63,12 @@ def test_a_text_goes_on(at: int, sampler: dict[str, Any], tmp_path: Path) -> Non
     moved = tmp_path / "moved.gguf"
     moved.write_bytes(demo.DRAFT.read_bytes())
     with pair(**sampler) as engine:
-        engine.target.model.loop.speculator = AsManyAsMayBe()
+        use_drafter(engine.target.model, AsManyAsMayBe())
         text, data, begun = text_and_snapshots(engine, at, compress=at == 7)
     (tmp_path / "a.spec").write_bytes(data)
     rest: list[str] = []
     with SpeculativeEngine.resume_from_file(tmp_path / "a.spec", None, moved) as again:
-        again.target.model.loop.speculator = AsManyAsMayBe()
+        use_drafter(again.target.model, AsManyAsMayBe())
         assert again.config.num_speculative == 5
         assert again.config.draft.context_size == 100
         unchanged = SpeculativeEngineSnapshot.decode(again.snapshot())  # before it goes on
@@ -100,16 +100,16 @@ def test_the_engine_goes_on_with_its_own_session() -> None:
 
 def test_what_is_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pair(temperature=0) as engine:
-        engine.target.model.loop.speculator = AsManyAsMayBe()
+        use_drafter(engine.target.model, AsManyAsMayBe())
         _, data, _ = text_and_snapshots(engine, 15)
-        engine.snapshot_to_file(tmp_path / "engine.spec")
-        assert engine.snapshot() == (tmp_path / "engine.spec").read_bytes()
+        engine.snapshot_to_file(tmp_path / "engine.model.spec")
+        assert engine.snapshot() == (tmp_path / "engine.model.spec").read_bytes()
     found = SpeculativeEngineSnapshot.decode(data)
     assert data.startswith(b"OXISPEC1") and found.encode() == data
     assert found.fingerprint() == blake3(data).digest()
     assert (found.target.kind, found.draft.kind, found.num_speculative) == ("generation", "engine", 5)
     assert found.accepted_tokens > 0 and found.rng_state and not len(found.draft.tokens)
-    idle = SpeculativeEngineSnapshot.decode((tmp_path / "engine.spec").read_bytes())
+    idle = SpeculativeEngineSnapshot.decode((tmp_path / "engine.model.spec").read_bytes())
     assert (idle.target.kind, idle.accepted_tokens, idle.rng_state) == ("engine", 0, None)
     (tmp_path / "a.spec").write_bytes(data)
     assert main(["snapshot", "info", "--check", str(tmp_path / "a.spec")]) == 0

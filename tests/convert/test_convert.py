@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.convert import convert
 from oxillama.convert.vocabulary import sentence_piece
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError, TokenizerError

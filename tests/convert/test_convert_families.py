@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import LoadError, OxiLlamaError
 from oxillama.gguf.model_file import ModelFile
 from tests.support import huggingface as hf

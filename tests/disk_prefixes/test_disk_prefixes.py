@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama import ConfigError, EngineConfig, InferenceEngine, demo
+from oxillama import ConfigError, EngineConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.disk_prefixes import store as disk_prefixes
 from oxillama.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder
 from oxillama.engine import loading
@@ -62,7 +63,7 @@ def run(folder: Path | None, prompt: list[int], config: dict[str, Any] | None = 
     """An engine of its own, as a process of its own would have; what it answered, and what it read."""
     with engine_of(folder, **(config or {})) as engine:
         done = answer(engine, prompt)
-        engine.check_integrity()
+        engine.model.check_integrity()
         read = engine.metrics.snapshot().disk_prompt_tokens
     return done, read
 
@@ -117,7 +118,7 @@ def test_any_process_reads_what_any_has_written(
         same(done, answer(alone, prompts[2]))
         known = max(min(n[2], n[0]) // BLOCK * BLOCK, 0)
         assert done.cached >= known
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -146,7 +147,7 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         later = answer(engine, [*prompt[: 2 * BLOCK + 3], 7, 7, 9], **options)
         if folder is not None:
             assert recurrent or later.cached == 2 * BLOCK + 3
-        engine.check_integrity()
+        engine.model.check_integrity()
         if recurrent and folder is not None:  # memory has the pages, and only the disk a state
             assert engine.model.scheduler.disk is not None
             engine.model.scheduler.disk.flush()
@@ -155,7 +156,7 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             again = answer(engine, prompt, **options)
             same(again, found[0])
             assert again.cached == 3 * BLOCK
-            engine.check_integrity()
+            engine.model.check_integrity()
         engine.close()
         found.append(later)
     for done, other in zip(found[2::2], found[3::2]):
@@ -182,7 +183,7 @@ def test_blocks_are_whole_though_windows_pass_them(
         found.append(answer(engine, prompt, ignore_eos=True))
         read = engine.metrics.snapshot().disk_prompt_tokens
         assert read == (3 * BLOCK if len(found) > 1 else 0)
-        engine.check_integrity()
+        engine.model.check_integrity()
         engine.close()
     same(*found)
 
@@ -226,7 +227,7 @@ def test_the_context_is_in_the_key_where_it_decides_bits(
 
 def test_adapters_are_told_apart(tmp_path: Path) -> None:
     with InferenceEngine.from_gguf(demo.STORY) as engine:
-        n_embd = engine.spec.n_embd
+        n_embd = engine.model.spec.n_embd
     rng = np.random.default_rng(5)
     pairs = {
         "blk.1.attn_output.weight": (
@@ -400,7 +401,7 @@ def test_requests_that_begin_alike_read_once(tmp_path: Path) -> None:
             assert found.usage.cached_tokens >= 4 * BLOCK
         assert other.result().tokens
         assert engine.metrics.snapshot().disk_prompt_tokens == 4 * BLOCK
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +420,7 @@ def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: 
         assert late.finish_reason == "timeout"
         gate.set()
         assert waits.result().usage.cached_tokens == 4 * BLOCK
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +468,8 @@ def test_a_forked_child_reads_and_writes(tmp_path: Path, monkeypatch: pytest.Mon
 
 OTHER_PROCESS = """
 import json, sys
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from oxillama.compat.engine import InferenceEngine
 engine = InferenceEngine.from_gguf(demo.DRAFT, prefix_cache_dir=sys.argv[1], num_threads=1)
 assert engine.model.kernels.target == sys.argv[2]
 done = engine.stream(json.loads(sys.argv[3]), temperature=0, max_tokens=6).result()

@@ -17,13 +17,13 @@ from oxillama import (
     ConfigError,
     EngineClosed,
     GenerationTimeout,
-    InferenceEngine,
     QueueFull,
     RequestFailed,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
 from oxillama.sampling.sampler import Sampler
 from tests.support.waiting import idle, stopped, until
@@ -44,7 +44,7 @@ def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     yield
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama" and t not in before])
     idle(engine)
-    engine.check_integrity()
+    engine.model.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.runner.pool.n_used == 0
 

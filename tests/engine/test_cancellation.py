@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from oxillama import EngineClosed, InferenceEngine, SamplerConfig, demo
+from oxillama import EngineClosed, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.models.layers.layer import Layer
 from tests.support.kernels import same_bits
 from tests.support.waiting import until
@@ -53,7 +54,7 @@ def test_a_prompt_ends_in_the_middle_of_its_chunk(how: str, monkeypatch: pytest.
     assert gate.n_run == 2  # of all layers of the one chunk
     assert engine.generate("Mia", sampler=GREEDY, max_tokens=10) == expected
     assert engine.generate(LONG, sampler=GREEDY, max_tokens=5)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_closing_the_engine_gives_up_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_a_session_goes_on_after_a_pass_that_is_given_up(monkeypatch: pytest.Mon
         assert list(stream) == []
         assert session.tokens == [5, 6, 7]
         assert same_bits(session.forward(8), whole[-1])
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_a_small_part_of_a_pass_is_told_at_once_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_a_small_part_of_a_pass_is_told_at_once_and_the_pass_goes_on(monkeypatch
     assert others[1].result().text == expected[2]
     assert gate.n_run - before >= len(gate.layers) - 1  # the pass that was under way was finished
     first.close()
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_streams_beside_a_pass_that_is_given_up_get_their_own_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +123,4 @@ def test_streams_beside_a_pass_that_is_given_up_get_their_own_bits(monkeypatch: 
     gate.opened.set()
     assert text + "".join(stream) == expected
     assert list(long) == []
-    engine.check_integrity()
+    engine.model.check_integrity()

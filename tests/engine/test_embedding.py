@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, PoolingMode, PromptError
+from oxillama import ConfigError, PoolingMode, PromptError
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
@@ -44,10 +45,10 @@ def test_modes_pool_what_they_say() -> None:
 def test_states_are_those_the_output_matrix_sees(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXTS[0])
     states = engine.hidden_states(tokens)
-    assert states.shape == (len(tokens), engine.spec.n_embd)
+    assert states.shape == (len(tokens), engine.model.spec.n_embd)
     assert not np.array_equal(states[0], states[1])
     output = engine.model.runner.model.output
-    logits = np.empty((len(tokens), engine.spec.n_vocab), np.float32)
+    logits = np.empty((len(tokens), engine.model.spec.n_vocab), np.float32)
     assert output is not None
     output.apply(states, logits, Pass(np.empty(output.scratch_bytes(len(tokens)), np.uint8), 1))
     assert same_bits(logits, engine.logits(TEXTS[0]))
@@ -56,7 +57,7 @@ def test_states_are_those_the_output_matrix_sees(engine: InferenceEngine) -> Non
 @pytest.mark.parametrize("mode", list(PoolingMode))
 def test_a_batch_gives_what_each_text_gives_alone(engine: InferenceEngine, mode: PoolingMode) -> None:
     together = engine.embed_batch_with(TEXTS, mode)
-    assert together.shape == (3, engine.spec.n_embd)
+    assert together.shape == (3, engine.model.spec.n_embd)
     for text, vector in zip(TEXTS, together):
         assert same_bits(engine.embed_with(text, mode), vector)
         assert same_bits(engine.embed_with(text, mode.value), vector)
@@ -72,7 +73,7 @@ def test_chunks_change_no_bit(path: Path, engine: InferenceEngine, chunk: int) -
 def test_defaults(engine: InferenceEngine) -> None:
     """A decoder without a word in its file: the last token."""
     assert same_bits(engine.embed(TEXTS[0]), engine.embed_with(TEXTS[0], PoolingMode.LAST))
-    assert engine.embed_batch([]).shape == (0, engine.spec.n_embd)
+    assert engine.embed_batch([]).shape == (0, engine.model.spec.n_embd)
     unit = engine.embed(TEXTS[0], normalize=True)
     assert np.linalg.norm(unit) == pytest.approx(1, abs=1e-6)
     assert np.allclose(unit * np.linalg.norm(engine.embed(TEXTS[0])), engine.embed(TEXTS[0]), atol=1e-5)

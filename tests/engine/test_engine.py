@@ -13,7 +13,6 @@ from oxillama import (
     ConfigError,
     EngineConfig,
     GGUFError,
-    InferenceEngine,
     LoadError,
     ModelFileError,
     PromptError,
@@ -22,6 +21,7 @@ from oxillama import (
     TokenizerError,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.generation import WINDOW
 from tests.support.waiting import until
 
@@ -41,7 +41,7 @@ def no_page_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
     if "engine" in request.fixturenames:
         engine = request.getfixturevalue("engine")
         engine.reset()
-        engine.check_integrity()
+        engine.model.check_integrity()
         engine.model.prefix_cache.clear()
         pool = engine.model.runner.pool
         pool.check_integrity()
@@ -412,8 +412,8 @@ def test_a_context_beyond_the_training_is_said() -> None:
 def test_logits_that_are_not_numbers_are_an_error(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = np.full((1, engine.spec.n_vocab), np.nan, np.float32)
-    monkeypatch.setattr(engine.model.runner, "run", lambda *args: [bad])
+    bad = np.full((1, engine.model.spec.n_vocab), np.nan, np.float32)
+    monkeypatch.setattr(engine.model.runner, "complete", lambda *args: [bad])
     for sampler in (GREEDY, SamplerConfig()):
         with pytest.raises(SamplingError, match="NaN"):
             engine.generate(PROMPT, sampler=sampler)

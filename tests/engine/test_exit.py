@@ -15,7 +15,8 @@ from oxillama.locks import waited
 
 BEGIN = """
 import asyncio, atexit, os, sys, threading, time
-from oxillama import AsyncEngine, EngineClosed, InferenceEngine, demo
+from oxillama import AsyncEngine, EngineClosed, demo
+from oxillama.compat.engine import InferenceEngine
 engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=2)
 long = dict(max_tokens=480, ignore_eos=True)
 def stream(**more):
@@ -111,7 +112,8 @@ def test_ctrl_c_while_a_model_is_loaded() -> None:
     """At whatever moment it comes, the next load succeeds and no thread is left."""
     program = f"""
 import faulthandler, gc, signal, threading, random, time
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from oxillama.compat.engine import InferenceEngine
 faulthandler.dump_traceback_later(50, exit=True)
 def interrupt(*args):
     raise KeyboardInterrupt

@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
-from oxillama import (
-    AsyncEngine,
-    InferenceEngine,
-    KvCacheFullError,
-    OxiLlamaError,
-    RequestFailed,
-    SamplerConfig,
-    demo,
-)
+from oxillama import AsyncEngine, KvCacheFullError, OxiLlamaError, RequestFailed, SamplerConfig, demo
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.handle import Waker
 from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Runner
@@ -47,7 +40,7 @@ SAMPLERS = [
 PLACES: dict[str, tuple[Any, str]] = {
     "page allocation": (PagePool, "allocate"),
     "pages of a sequence": (Sequence, "schedule"),
-    "forward pass": (Runner, "run"),
+    "forward pass": (Runner, "complete"),
     "hidden states": (Decoder, "hidden_states"),
     "logits": (Decoder, "logits"),
     "sampling kernel": (batch_module, "in_openmp_thread"),
@@ -61,10 +54,10 @@ PLACES: dict[str, tuple[Any, str]] = {
     "tuning": (ThreadTuner, "layer"),
     "time of a layer": (SizeTuner, "took"),
     "measuring": (Scheduler, "observe"),
-    "metrics": (EngineMetrics, "step"),
-    "metrics of a token": (EngineMetrics, "token"),
-    "delivery": (TextRequest, "put"),
-    "waking a reader": (Waker, "__call__"),
+    "metrics": (EngineMetrics, "stepped"),
+    "metrics of a token": (EngineMetrics, "_count_tokens"),
+    "delivery": (TextRequest, "emit"),
+    "waking a consumer": (Waker, "__call__"),
     "prefix lookup": (PrefixKvCache, "match"),
     "prefix cache": (PrefixKvCache, "insert"),
     "logging": (request_log.log, "log"),
@@ -138,7 +131,7 @@ def test_a_fault_ends_one_request_at_most(
         own = i == 3 and type(found[i]) is error  # a chain with the user's stages passes errors on
         assert own or isinstance(found[i], OxiLlamaError), found[i]
         assert own or isinstance(found[i].__cause__, error) or isinstance(found[i], error)
-    engine.check_integrity()
+    engine.model.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.pool.n_used == 0
     assert texts(engine) == expected
@@ -159,7 +152,7 @@ def test_what_always_fails_is_told_to_everybody(
         found = texts(engine)
     assert {type(error) for error in found} <= {RequestFailed, ZeroDivisionError}
     assert sum(type(error) is RequestFailed for error in found) >= 3
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert texts(engine) == expected
 
 
@@ -178,7 +171,7 @@ def test_a_fault_leaves_a_session_as_it_was(
             assert isinstance(caught.value.__cause__, error)
             assert session.tokens == [5]
         assert same_bits(session.prefill([6, 7, 8]), whole[-1])
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_filter_that_raises_disturbs_nobody(engine: InferenceEngine, expected: list[str]) -> None:

@@ -21,7 +21,6 @@ from oxillama import (
     EngineClosed,
     EngineConfig,
     GenerationOptions,
-    InferenceEngine,
     OxiLlamaError,
     PromptError,
     SamplerConfig,
@@ -29,6 +28,7 @@ from oxillama import (
     demo,
     pool_hidden_states,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.request import Piece
 from oxillama.locks import ForkedOpen
 from oxillama.sampling import breakers
@@ -109,7 +109,7 @@ def test_a_timeout_beyond_the_clock_harms_no_one(timeout: float, engine: Inferen
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=20, window=1, timeout=timeout)
     first = next(stream)
     until(lambda: not stream._request.wanted)
-    engine.check_integrity()  # the engine thread waits for the deadline now
+    engine.model.check_integrity()  # the engine thread waits for the deadline now
     assert first + "".join(stream) == expected
 
 
@@ -126,7 +126,7 @@ def test_a_callback_cannot_end_a_text_in_silence(error: type[BaseException], eng
             await engine.stream(PROMPT, max_tokens=20, callback=callback)
 
     asyncio.run(main())
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_two_tasks_await_a_text(engine: InferenceEngine) -> None:
 
 def test_a_closed_text_is_not_called_whole(engine: InferenceEngine) -> None:
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=10, window=None, ignore_eos=True)
-    until(lambda: stream._request.is_told)
+    until(lambda: stream._request.is_published)
     next(stream)
     stream.close()
     assert stream.finish_reason == "cancelled"
@@ -316,12 +316,12 @@ def test_a_child_finds_locks_open() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_is_told_of_a_request_that_was_on_its_way(engine: InferenceEngine) -> None:
+def test_a_child_is_published_of_a_request_that_was_on_its_way(engine: InferenceEngine) -> None:
     thread = engine.model.thread
     stream = engine.stream(PROMPT, max_tokens=2)
     stream.result()
     request = stream._request
-    request.is_told, request.finish_reason = False, None
+    request.is_published, request.finish_reason = False, None
     thread._coming.add(request)  # as if the inbox still held it
     child = os.fork()
     if child == 0:

@@ -11,12 +11,12 @@ from oxillama import (
     ConfigError,
     EngineConfig,
     GenerationOptions,
-    InferenceEngine,
     PromptError,
     SamplerConfig,
     SamplingError,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.generation import FIELD_NAMES, OPTION_NAMES, GenerationFields
 from oxillama.config.sampler import SamplerFields
 
@@ -87,8 +87,8 @@ def test_tokens_outside_the_vocabulary_are_told_at_once(engine: InferenceEngine)
     for options in ({"logit_bias": {n: 1.0}}, {"banned_tokens": (n,)}, {"allowed_tokens": (n,)}):
         with pytest.raises(ConfigError, match=f"expected token ids below {n}, got {n}"):
             engine.stream(PROMPT, **options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=f"top_logprobs: expected at most {engine.spec.n_vocab}"):
-        engine.stream(PROMPT, top_logprobs=engine.spec.n_vocab + 1)
+    with pytest.raises(ConfigError, match=f"top_logprobs: expected at most {engine.model.spec.n_vocab}"):
+        engine.stream(PROMPT, top_logprobs=engine.model.spec.n_vocab + 1)
     assert engine.metrics.steps == steps
 
 
@@ -148,7 +148,7 @@ def test_a_prompt_leaves_room_for_a_token() -> None:
 
 
 def test_token_ids_end_with_the_vocabulary(engine: InferenceEngine) -> None:
-    n = engine.spec.n_vocab
+    n = engine.model.spec.n_vocab
     assert len(engine.logits([n - 1])) == 1
     for wrong in (n, n + 1, -1):
         with pytest.raises(PromptError, match=f"expected token ids below {n}, got {wrong}"):

@@ -14,7 +14,8 @@ import threading
 
 import pytest
 
-from oxillama import InferenceEngine, SamplerConfig, demo
+from oxillama import SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from tests.support.waiting import idle, until
 
 N = int(os.environ.get("OXILLAMA_INTERRUPTS", "300"))
@@ -71,7 +72,7 @@ def test_random_interrupts_leave_the_engine_as_it_was() -> None:
     assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=12) == expected
     idle(engine)
     until(lambda: not engine.model.loop.held)
-    engine.check_integrity()
+    engine.model.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.pool.n_used == 0
     assert len([t for t in threading.enumerate() if t.name == "oxillama"]) >= 1

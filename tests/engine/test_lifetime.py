@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from oxillama import AsyncEngine, EngineClosed, InferenceEngine, SamplerConfig, demo
+from oxillama import AsyncEngine, EngineClosed, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()
@@ -103,7 +104,7 @@ def test_a_dropped_session_is_freed() -> None:
     next(stream)
     del session, stream
     until(lambda: not engine.model.loop.held and not engine.model.scheduler.running)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_closed_engine_says_so() -> None:

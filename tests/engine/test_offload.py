@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import EngineConfig, InferenceEngine, OffloadPolicy, demo, pack_model
+from oxillama import EngineConfig, OffloadPolicy, demo, pack_model
 from oxillama.cli import main
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.offload import pager as pager_module
 from oxillama.offload.parts import PagedMatrix
@@ -64,7 +65,7 @@ def test_all_requests_give_the_same(path: Path, which: int, packed: bool) -> Non
         assert pager is not None
         assert 0 < pager.peak_bytes <= budget == pager.budget
         assert engine.metrics_snapshot().matrix_bytes == pager.resident_bytes
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 @pytest.mark.parametrize("options", [{"quantize": "Q8_0"}, {"compute": "f32"}], ids=str)
@@ -111,7 +112,7 @@ def test_a_file_that_changes_ends_the_request_with_a_typed_error(path: Path, pac
             stream.result()
         with pytest.raises(ModelFileError, match=CHANGED):
             engine.generate("once", max_tokens=2)
-        engine.check_integrity()
+        engine.model.check_integrity()
         assert untouched.generate("once upon", max_tokens=8, temperature=0) == expected
 
 
@@ -165,7 +166,7 @@ def test_an_idle_engine_gives_memory_back(path: Path, monkeypatch: pytest.Monkey
         assert pager.resident_bytes == total
         left[0] = 0
         until(lambda: pager.budget == least)
-        engine.check_integrity()  # a job comes after the step that shrinks
+        engine.model.check_integrity()  # a job comes after the step that shrinks
         assert pager.resident_bytes < total
         assert engine.generate("once", max_tokens=4, temperature=0) == expected
         assert pager.resident_bytes <= least

@@ -7,7 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, InferenceEngine, PromptError, TokenizerBridge, demo
+from oxillama import AsyncEngine, ConfigError, PromptError, TokenizerBridge, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from tests.references.transformer import Reference
 from tests.support.kernels import same_bits
@@ -63,7 +64,7 @@ def test_scores_are_those_of_the_reference(name: str, monkeypatch: pytest.Monkey
             return await many.rerank(QUERY, DOCUMENTS)
 
     assert same_bits(asyncio.run(main()), found)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_template_of_the_file_makes_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

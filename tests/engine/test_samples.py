@@ -17,13 +17,13 @@ from oxillama import (
     ConfigError,
     EngineClosed,
     GenerationOptions,
-    InferenceEngine,
     KvCacheFullError,
     QueueFull,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.samples import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
@@ -46,7 +46,7 @@ def engine() -> InferenceEngine:
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     idle(engine)
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert engine.model.pool.n_used == 0
 
 
@@ -64,7 +64,7 @@ def test_the_prompt_is_run_once(name: str, chunk: int) -> None:
     serving = Serving(name, cached_pages=0, cached_states=0, chunk=chunk)
     samples = serving.submit_samples(tokens_of(50, n_vocab_of(name)), 4, HOT)
     serving.run(*samples)
-    assert serving.loop.metrics.prefill_tokens == 49 + 4  # the last token of it gives each its logits
+    assert serving.metrics.prefill_tokens == 49 + 4  # the last token of it gives each its logits
     assert [request.n_cached for request in samples] == [0, 49, 49, 49]
     for request in samples:
         check_as_alone(serving, request, 8)
@@ -82,7 +82,7 @@ def test_who_is_left_goes_on_from_what_a_cancelled_sample_has_run(name: str, ste
     serving.scheduler.check_integrity()
     serving.run(*samples)
     assert samples[0].finish_reason == "cancelled"
-    assert serving.loop.metrics.prefill_tokens <= 49 + 4
+    assert serving.metrics.prefill_tokens <= 49 + 4
     for request in samples:
         check_as_alone(serving, request, 8)
     serving.check_empty()
@@ -92,7 +92,7 @@ def test_samples_that_wait_longer_than_the_first_lives_begin_with_its_pages() ->
     serving = Serving(cached_pages=0, max_sequences=1)
     samples = serving.submit_samples(tokens_of(50, 40), 3, HOT, max_tokens=4)
     serving.run(*samples)
-    assert serving.loop.metrics.prefill_tokens == 49 + 3
+    assert serving.metrics.prefill_tokens == 49 + 3
     serving.check_empty()
 
 
@@ -104,9 +104,9 @@ def test_samples_that_were_preempted_share_their_prompt_again() -> None:
     other = serving.submit(tokens_of(70, 40, seed=3), priority=1)
     serving.run(other)
     assert serving.scheduler.preemptions == 3
-    before = serving.loop.metrics.prefill_tokens
+    before = serving.metrics.prefill_tokens
     serving.run(*samples)
-    assert serving.loop.metrics.prefill_tokens - before <= 49 + 3 * 8
+    assert serving.metrics.prefill_tokens - before <= 49 + 3 * 8
     for request in samples:
         check_as_alone(serving, request, 8)
     serving.check_empty()

@@ -10,6 +10,7 @@ import pytest
 
 from oxillama.config.engine import SchedulerConfig
 from oxillama.engine.request import EmbeddingRequest
+from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, RequestFailed, SamplingError
@@ -422,10 +423,10 @@ def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: py
         serving.submit(prompt(n, seed=n), max_tokens=2, timeout=timeout)
         for n, timeout in ((5, 100), (24, 100), (29, 10))
     )
-    real, answers = serving.runner.run, list[bool]()
+    real, answers = serving.runner.complete, list[bool]()
 
-    def run(sequences: list[Sequence], outputs: Any, cancelled: Any, *taps: Any) -> list[np.ndarray | None]:
-        assert sum(s.scheduled_len for s in sequences) == 58
+    def complete(in_flight: InFlight, cancelled: Any) -> list[np.ndarray | None]:
+        assert sum(s.scheduled_len for s in in_flight.sequences) == 58
         for event in (
             lambda: None,
             lambda: serving.loop.cancel(small),
@@ -433,13 +434,13 @@ def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: py
         ):
             event()
             answers.append(cancelled())
-        rows = real(sequences, outputs, cancelled, *taps)
+        rows = real(in_flight, cancelled)
         serving.clock.now += 11
         cancelled()
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(serving.runner, "run", run)
+        patch.setattr(serving.runner, "complete", complete)
         serving.step()
     assert answers == [False, False, False]
     reasons = [request.finish_reason for request in (small, half, late)]
@@ -486,15 +487,15 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     good, bad = (serving.submit(tokens_of(10, n_vocab_of(name), seed=i), max_tokens=6) for i in range(2))
     serving.step()
     serving.step()
-    real = serving.runner.run
+    real = serving.runner.complete
 
-    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
-        rows = real(sequences, *args)
+    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
+        sequences, rows = in_flight.sequences, real(in_flight, *args)
         if bad.sequence in sequences:
             raise MemoryError("too much")
         return rows
 
-    monkeypatch.setattr(serving.runner, "run", run)
+    monkeypatch.setattr(serving.runner, "complete", complete)
     serving.run(good, bad)
     assert isinstance(bad.error, MemoryError)
     assert good.error is None
@@ -505,15 +506,15 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
 def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
     good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
-    real = serving.runner.run
+    real = serving.runner.complete
 
-    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
-        rows = real(sequences, *args)
+    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
+        sequences, rows = in_flight.sequences, real(in_flight, *args)
         if bad.sequence in sequences and rows[sequences.index(bad.sequence)] is not None:
             rows[sequences.index(bad.sequence)] = np.full((1, n_vocab_of("llama")), np.nan, np.float32)
         return rows
 
-    monkeypatch.setattr(serving.runner, "run", run)
+    monkeypatch.setattr(serving.runner, "complete", complete)
     serving.run(good, bad)
     assert isinstance(bad.error, SamplingError)
     check_as_alone(serving, good, 6)
@@ -533,15 +534,15 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.scheduler._row_seconds = 1e-9  # a chunk is full but for the stream's row
     serving.step()
     assert wanted.sequence.cached_len == 19
-    real = serving.runner.run
+    real = serving.runner.complete
 
-    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
-        rows = real(sequences, *args)
+    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
+        sequences, rows = in_flight.sequences, real(in_flight, *args)
         if bad.sequence in sequences:
             raise MemoryError("too much")
         return [None if row is None else row.copy() for row in rows]
 
-    monkeypatch.setattr(serving.runner, "run", run)
+    monkeypatch.setattr(serving.runner, "complete", complete)
     while wanted.finish_reason is None:
         serving.step()
     assert isinstance(bad.error, MemoryError)
@@ -549,7 +550,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.check_empty()
 
 
-@pytest.mark.parametrize("where", ["run", "schedule"])
+@pytest.mark.parametrize("where", ["complete", "schedule"])
 def test_an_interrupted_step_leaves_the_others_as_they_were(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,8 +563,8 @@ def test_an_interrupted_step_leaves_the_others_as_they_were(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if where == "run":
-            patch.setattr(serving.runner, "run", interrupted)
+        if where == "complete":
+            patch.setattr(serving.runner, "complete", interrupted)
         else:
             patch.setattr(ScheduledBatch, "add", interrupted)
         serving.loop.step()

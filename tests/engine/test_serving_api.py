@@ -12,7 +12,6 @@ from oxillama import (
     ConfigError,
     EngineConfig,
     GenerationTimeout,
-    InferenceEngine,
     KvCacheFullError,
     PromptError,
     QueueFull,
@@ -20,6 +19,7 @@ from oxillama import (
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
 from tests.support.waiting import idle, stopped, until
 
@@ -37,7 +37,7 @@ def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
     idle(engine)
-    engine.check_integrity()
+    engine.model.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.runner.pool.n_used == 0
 
@@ -207,22 +207,22 @@ def test_two_threads_share_batches(engine: InferenceEngine) -> None:
 def test_cancelling_from_another_thread_between_chunks() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, prefill_chunk_size=1)
     runner, calls, generations = engine.model.runner, [], []
-    real, may_cancel = runner.run, threading.Event()
+    real, may_cancel = runner.complete, threading.Event()
 
-    def run(*args: object) -> list[np.ndarray | None]:
+    def complete(*args: object) -> list[np.ndarray | None]:
         calls.append(1)
         if len(calls) == 3:
             may_cancel.wait(20)
             generations[0].cancel()
         return real(*args)  # type: ignore[arg-type]
 
-    runner.run = run  # type: ignore[method-assign, assignment]
+    runner.complete = complete  # type: ignore[method-assign, assignment]
     generations.append(engine.stream("word " * 80, sampler=GREEDY, max_tokens=5))
     may_cancel.set()
     assert list(generations[0]) == []
     assert generations[0].finish_reason == "cancelled"
     assert len(calls) == 3
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:

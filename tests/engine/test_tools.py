@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import jsonschema
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, GenerationOptions, InferenceEngine, demo
+from oxillama import AsyncEngine, ConfigError, GenerationOptions, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.toolcalls import (
     GRAMMARS,
     ArgumentsPart,

@@ -17,12 +17,12 @@ from oxillama import (
     EngineClosed,
     Generation,
     GrammarError,
-    InferenceEngine,
     QueueFull,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.thread import EngineThread
 from tests.support.waiting import stopped, until
 
@@ -38,14 +38,14 @@ def engine() -> InferenceEngine:
 def slowed(engine: InferenceEngine, seconds: float) -> list[int]:
     """Makes each pass of an engine take a while; the list grows with each."""
     runner, passes = engine.model.runner, []
-    real = runner.run
+    real = runner.complete
 
-    def run(*args: object) -> list[np.ndarray | None]:
+    def complete(*args: object) -> list[np.ndarray | None]:
         passes.append(1)
         time.sleep(seconds)
         return real(*args)  # type: ignore[arg-type]
 
-    runner.run = run  # type: ignore[method-assign, assignment]
+    runner.complete = complete  # type: ignore[method-assign, assignment]
     return passes
 
 
@@ -84,7 +84,7 @@ def stamped(engine: InferenceEngine, passes: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     "job",
     [
-        lambda engine: engine.check_integrity(),
+        lambda engine: engine.model.check_integrity(),
         lambda engine: engine.logits("Mia"),
         lambda engine: engine.embed("Mia"),
         lambda engine: engine.kv_snapshot(),
@@ -118,7 +118,7 @@ def test_twenty_threads_get_their_turns(engine: InferenceEngine) -> None:
 
     def work() -> None:
         for _ in range(5):
-            engine.check_integrity()
+            engine.model.check_integrity()
 
     threads = [threading.Thread(target=work) for _ in range(20)]
     for thread in threads:

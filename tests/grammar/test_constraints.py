@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from oxillama import ConfigError, GrammarError, InferenceEngine, SamplerConfig, SamplingError, demo
+from oxillama import ConfigError, GrammarError, SamplerConfig, SamplingError, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.grammar import Grammar
 
 SCHEMA = {
@@ -111,7 +112,7 @@ def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
     with pytest.raises(SamplingError):
         engine.generate("The toad", sampler=dead, max_tokens=12)
     assert first + "".join(other) == alone
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_what_the_prefix_cache_has_changes_nothing(engine: InferenceEngine) -> None:
@@ -145,7 +146,7 @@ def test_a_bad_grammar_ends_its_request_alone(engine: InferenceEngine) -> None:
 
 def test_a_dead_end_is_an_error(engine: InferenceEngine) -> None:
     """The bans leave nothing of what the grammar allows."""
-    banned = tuple(range(engine.spec.n_vocab))
+    banned = tuple(range(engine.model.spec.n_vocab))
     with pytest.raises(SamplingError):
         engine.generate("x", sampler=SamplerConfig(choices=("a",), banned_tokens=banned))
 

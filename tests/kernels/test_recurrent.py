@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
 from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
 from oxillama.cache.recurrent_states import RecurrentStatePool
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError
 from tests.support.kernels import same_bits

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.embedding import PoolingMode, pool_hidden_states
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from oxillama.compat.engine import InferenceEngine
 
 RECORDED = json.loads(demo.PERPLEXITY.read_text())
 

@@ -16,7 +16,7 @@ from benchmarks.make_model import vocabulary, write_model
 from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
 from benchmarks.shape import Shape
 from benchmarks.shapes import BASE_FORMATS, SHAPES, tensors
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 from tests.references import formats as reference
@@ -119,7 +119,7 @@ def test_a_file_of_every_shape_loads_and_its_logits_are_of_size_one(name: str, t
     write_model(tmp_path / "model.gguf", shape, "Q4_K_M")
     engine = InferenceEngine.from_gguf(tmp_path / "model.gguf", num_threads=1, context_size=16)
     logits = engine.logits([1, 5, 9])
-    assert engine.spec.family.name == shape.family
+    assert engine.model.spec.family.name == shape.family
     assert 0.3 < logits.std() < 10
     assert np.abs(logits[1] - logits[2]).max() > 0.1
 

@@ -16,7 +16,8 @@ import gguf
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, SamplerConfig
+from oxillama import SamplerConfig
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import GGUFError, LoadError, ModelFileError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile

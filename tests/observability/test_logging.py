@@ -12,12 +12,12 @@ from oxillama import (
     ConfigError,
     GenerationOptions,
     GrammarError,
-    InferenceEngine,
     QueueFull,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from tests.support.waiting import stopped
 
 

@@ -9,10 +9,12 @@ import time
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, SamplerConfig, demo, metrics_text
-from oxillama.engine.observers import Observer, Observers
+from oxillama import ConfigError, SamplerConfig, demo, metrics_text
+from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.batch import Sampled, ScheduledBatch, StepTimes
+from oxillama.engine.observers import Observers
+from oxillama.engine.protocols import Observer
 from oxillama.engine.request import Request
-from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.observability.exposition import TABLE
 from oxillama.observability.metrics import EngineMetrics
 from oxillama.observability.metrics_snapshot import Histogram
@@ -25,9 +27,9 @@ GREEDY = SamplerConfig.greedy()
 
 def test_a_mixed_step_is_shared_out_by_rows() -> None:
     metrics = EngineMetrics(dict)
-    metrics.step(ScheduledBatch(n_prefill=30, n_decode=10), 4.0)
-    metrics.step(ScheduledBatch(n_decode=3), 1.0)
-    metrics.step(ScheduledBatch(n_prefill=5), 2.0)
+    for n_prefill, n_decode, seconds in ((30, 10, 4.0), (0, 3, 1.0), (5, 0, 2.0)):
+        times = StepTimes(propose=1.0, end=1.0 + seconds)
+        metrics.stepped(ScheduledBatch(n_prefill=n_prefill, n_decode=n_decode, times=times), 0.0)
     assert (metrics.prefill_seconds, metrics.decode_seconds) == (5.0, 2.0)
     assert (metrics.steps, metrics.prefill_tokens) == (3, 35)
 
@@ -48,7 +50,7 @@ def test_a_tokens_latency_counts_from_the_token_before() -> None:
     serving = Serving()
     request = serving.submit(tokens_of(20, 40), max_tokens=6)
     serving.run(request)
-    first, between = serving.loop.metrics.time_to_first_token, serving.loop.metrics.time_per_output_token
+    first, between = serving.metrics.time_to_first_token, serving.metrics.time_per_output_token
     assert (first.count, between.count) == (1, 5)
     assert between.total == pytest.approx(request.last_token_at - request.first_token_at)
     assert first.total == pytest.approx(request.first_token_at - request.submitted_at)
@@ -80,13 +82,13 @@ def test_histograms_count_up_to_each_bound() -> None:
 
 
 def test_whoever_has_the_end_finds_it_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = EngineMetrics.end
+    real = EngineMetrics.ended
 
     def slow(metrics: EngineMetrics, request: Request, now: float) -> None:
         time.sleep(0.05)
         real(metrics, request, now)
 
-    monkeypatch.setattr(EngineMetrics, "end", slow)
+    monkeypatch.setattr(EngineMetrics, "ended", slow)
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, speculate="lookup")
     prefill = 0.0
     for n in (1, 2, 3):
@@ -112,26 +114,27 @@ def test_errors_are_counted_by_their_class() -> None:
 
 def test_an_observer_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Observer):
-        def token(self, request: Request, now: float) -> None:
+        def stepped(self, batch: ScheduledBatch, now: float) -> None:
             raise ZeroDivisionError
 
-        def end(self, request: Request, now: float) -> None:
+        def ended(self, request: Request, now: float) -> None:
             told.append(request.id)
 
     told: list[int] = []
     serving = Serving()
-    serving.loop.observers = Observers([Broken(), serving.loop.metrics])
+    serving.loop.observers = Observers([Broken(), serving.metrics])
     request = serving.submit(tokens_of(20, 40), max_tokens=3)
     serving.run(request)
     assert (request.finish_reason, told) == ("length", [1])
-    assert serving.loop.metrics.generation_tokens == 3
+    assert serving.metrics.generation_tokens == 3
     assert "an observer failed" in caplog.messages
 
 
 def test_drafts_are_counted_by_their_place() -> None:
     metrics = EngineMetrics(dict)
     for drafted, accepted in ((3, 1), (0, 0), (2, 2), (1, 0)):
-        metrics.draft(drafted, accepted)
+        sampled = Sampled(Serving().request([1]), 0, drafted, accepted)
+        metrics.stepped(ScheduledBatch(n_decode=1, sampled=[sampled]), 0.0)
     assert (metrics.drafts, metrics.drafted_tokens, metrics.accepted_tokens) == (3, 6, 3)
     assert (metrics.drafted_at, metrics.accepted_at) == ([3, 2, 1], [2, 1, 0])
 
@@ -140,7 +143,7 @@ def test_a_request_that_is_preempted_has_queued_once() -> None:
     serving = Serving(max_pages=6)
     requests = [serving.submit(tokens_of(30, 40, seed=n), max_tokens=40) for n in range(3)]
     serving.run(*requests)
-    metrics = serving.loop.metrics
+    metrics = serving.metrics
     assert serving.scheduler.preemptions > 0
     assert metrics.queue_time.count == metrics.decode_time.count == 3
     for request in requests:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.observability import trace as trace_module
 from oxillama.observability.trace import Trace, open_trace
-from oxillama.observability.tracing import RequestTracks, TracedBlock, TracedLoop, TracedRunner
+from oxillama.observability.tracing import TracedBlock, Tracer
+from oxillama.pipeline.engine import StagedEngine
 from tests.support import zoo
 from tests.support.adapters import adapter_of
 from tests.support.kernels import same_bits
@@ -86,7 +88,8 @@ def test_a_trace_has_steps_layers_and_requests(path: Path) -> None:
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1, trace=path) as engine:
         engine.generate(PROMPT, sampler=GREEDY, max_tokens=12, request_id='a "name"', ignore_eos=True)
         engine.generate("the fox the fox the", max_tokens=6, regex="[a-z ]{100}", speculate="lookup")
-        n_layers, steps, masks = engine.spec.n_layers, engine.metrics.steps, engine.metrics.mask_timer.masks
+        n_layers, steps = engine.model.spec.n_layers, engine.metrics.steps
+        masks = engine.metrics.mask_timer.masks
         drafts = engine.metrics.drafts
     assert path.read_text(encoding="utf-8").endswith("\n]\n")
     found = events(path)
@@ -108,22 +111,14 @@ def test_a_trace_has_steps_layers_and_requests(path: Path) -> None:
 
 def test_a_track_follows_preemption_and_cancellation(path: Path) -> None:
     serving = Serving(max_pages=6)
-    trace = open_trace(path)
-    loop = TracedLoop(
-        trace,
-        "engine",
-        serving.runner,
-        serving.scheduler,
-        serving.loop.metrics,
-        RequestTracks(trace, "engine"),
-    )
-    serving.loop = loop
+    tracer = Tracer(path, "engine", SimpleNamespace(layers=[], hidden_states=None, logits=None))  # type: ignore[arg-type]
+    serving.loop = EngineLoop(serving.runner, serving.scheduler, tracer)
     requests = [serving.submit(tokens_of(30, 40, seed=n), max_tokens=40) for n in range(3)]
     waiting = serving.submit(tokens_of(30, 40), max_tokens=4)
     serving.step()
     serving.cancel(waiting)
     serving.run(*requests, waiting)
-    trace.close()
+    tracer.close()
     tracks = phases(events(path))
     assert tracks["engine 4"] == ["4", "queue"]
     lives = Counter(name for names in tracks.values() for name in names)
@@ -137,14 +132,14 @@ def test_a_track_follows_preemption_and_cancellation(path: Path) -> None:
 )
 def test_traced_models_have_the_same_bits(name: str, path: Path) -> None:
     data = MODELS[name].file() if name in MODELS else zoo.MODELS[name].file()
-    plain, traced, trace = Running(data), Running(data), open_trace(path)
-    traced.runner = TracedRunner(trace, traced.model, traced.pool, 1)
+    plain, traced = Running(data), Running(data)
+    tracer = Tracer(path, "engine", traced.model)
     lora = LoadedLora.load(adapter_of(ModelFile.open(data), plain.model, 2, 0), everywhere=True)
     tokens = tokens_of(20, 40)
     for running in (plain, traced):
         running.adapters = Adaptation([Applied(lora, bind(lora, running.model), 1.0, 0)])
     assert same_bits(traced.logits(tokens, 7), plain.logits(tokens, 7))
-    trace.close()
+    tracer.close()
     layers = [event["args"]["layer"] for event in events(path) if "layer" in event.get("args", {})]
     assert set(layers) == set(range(plain.model.spec.n_layers))
 
@@ -293,3 +288,15 @@ def test_a_forked_child_writes_nothing(path: Path) -> None:
 def nothing_is_left_open() -> Iterator[None]:
     yield
     until(lambda: not trace_module._open)
+
+
+def test_a_pipeline_is_traced(path: Path) -> None:
+    with StagedEngine.from_gguf(demo.STORY, num_threads=1, trace=path) as engine:
+        engine.generate_batch([PROMPT, "The fox"], max_tokens=6, ignore_eos=True)
+        steps = engine.metrics.steps
+    found = events(path)
+    check_nested(found)
+    assert len(spans(found, "step")) == len(spans(found, "forward pass")) == steps >= 6
+    layers = {event["args"]["layer"] for event in spans(found, "attention")}
+    assert layers < set(range(engine.model.spec.n_layers))
+    assert len(phases(found)) == 2

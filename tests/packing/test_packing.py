@@ -15,19 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import (
-    ConfigError,
-    EngineConfig,
-    InferenceEngine,
-    LoadError,
-    ModelFileError,
-    RequestFailed,
-    demo,
-    pack_model,
-)
-from oxillama.packing import files as packing
+from oxillama import ConfigError, EngineConfig, LoadError, ModelFileError, RequestFailed, demo, pack_model
+from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf import fingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.packing import files as packing
 from oxillama.weights import packed_store, packer
 from tests.support.adapters import adapter_of
 from tests.support.paths import ROOT
@@ -412,7 +404,8 @@ def test_a_file_that_is_replaced_or_deleted_goes_on(path: Path) -> None:
 
 OTHER_PROCESS = """
 import sys
-from oxillama import InferenceEngine, ModelFileError
+from oxillama import ModelFileError
+from oxillama.compat.engine import InferenceEngine
 engine = InferenceEngine.from_gguf(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:

@@ -74,7 +74,7 @@ def test_batches_are_under_way_together(name: str) -> None:
     together = 0
     while any(request.finish_reason is None for request in requests):
         assert serving.step()
-        together = max(together, len(serving.scheduler.flying))
+        together = max(together, len(serving.scheduler.in_flight))
     assert together >= 2, "nothing was under way while the next batch was scheduled"
     for request in requests:
         check_as_alone(serving, request, 12)
@@ -99,13 +99,13 @@ def test_streams_are_divided_among_the_stages() -> None:
 def test_a_request_in_a_stage_is_ended_when_it_has_landed() -> None:
     serving = Serving("llama", borders=[1])
     first, second = (serving.submit(tokens_of(20, 40, seed=i), max_tokens=30) for i in range(2))
-    while not serving.scheduler.flying:
+    while not serving.scheduler.in_flight:
         serving.step()
-    flying = serving.scheduler.flying[0]
-    serving.cancel(flying)
-    assert flying.finish_reason is None, "a stage still writes its pages"
+    in_flight = serving.scheduler.in_flight[0]
+    serving.cancel(in_flight)
+    assert in_flight.finish_reason is None, "a stage still writes its pages"
     serving.run(first, second)
-    assert flying.finish_reason == "cancelled"
+    assert in_flight.finish_reason == "cancelled"
     serving.check_empty()
 
 

@@ -16,7 +16,6 @@ from oxillama import (
     ConfigError,
     GGUFError,
     ImportanceMatrix,
-    InferenceEngine,
     ModelFileError,
     PromptError,
     collect_imatrix,
@@ -24,6 +23,7 @@ from oxillama import (
     quantize_model,
 )
 from oxillama._kernels import best
+from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf.model_file import ModelFile
 from oxillama.quantize.calibration import Recorder
 from oxillama.quantize.imatrix import FLOOR, Entry

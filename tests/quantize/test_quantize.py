@@ -8,16 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama import (
-    ConfigError,
-    GGUFError,
-    ImportanceMatrix,
-    InferenceEngine,
-    LoadError,
-    ModelFileError,
-    demo,
-    quantize_model,
-)
+from oxillama import ConfigError, GGUFError, ImportanceMatrix, LoadError, ModelFileError, demo, quantize_model
+from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
 from oxillama.quantize.imatrix import Entry

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from oxillama import InferenceEngine, StageFailed, demo
+from oxillama import StageFailed, demo
+from oxillama.compat.engine import InferenceEngine
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -33,7 +34,7 @@ def expected() -> list[str]:
 
 def kill(engine: PipelineEngine, stage: int) -> None:
     """Kills the actor of a stage."""
-    ray.kill(engine.model.parts.journal.links[stage]._actor)  # type: ignore[attr-defined]
+    ray.kill(engine.model.factory.log.links[stage]._actor)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -47,7 +48,7 @@ def test_texts_are_those_of_one_process(stages: int, expected: list[str]) -> Non
         kill(engine, 0)
         texts = [stream.result().text for stream in streams]
         assert texts == expected, "in the middle of a text"
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_a_request_fails_with_its_stage(expected: list[str]) -> None:

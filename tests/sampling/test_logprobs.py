@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, InferenceEngine, SampledToken, SamplerConfig, demo
+from oxillama import AsyncEngine, ConfigError, SampledToken, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 
 PROMPTS = ["Once upon a time", "The old toad"]
 SAMPLER = SamplerConfig(seed=5, top_k=8, temperature=1.3)
@@ -79,7 +80,7 @@ def test_batch_stream_and_asyncio_agree(engine: InferenceEngine) -> None:
 
 
 def test_bad_options(engine: InferenceEngine) -> None:
-    for wrong in (-1, True, 1.5, engine.spec.n_vocab + 1):
+    for wrong in (-1, True, 1.5, engine.model.spec.n_vocab + 1):
         with pytest.raises(ConfigError, match="top_logprobs: expected"):
             engine.stream("x", top_logprobs=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="logprobs: expected True or False"):

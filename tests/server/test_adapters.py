@@ -119,7 +119,7 @@ def test_a_model_without_adapters() -> None:
 
 def test_a_stack_keeps_its_adapters() -> None:
     with engine_with_adapter() as engine:
-        stack: LoraStack = engine.lora_stack
+        stack: LoraStack = engine.adapters.stack
         for scales in ([], [1.0, 1.0], [float("nan")], ["1"]):
             with pytest.raises(ConfigError, match=r"^scale"):
                 stack.rescale(scales)  # type: ignore[arg-type]

@@ -148,4 +148,4 @@ def test_asyncio_and_cancelling(server: Client) -> None:
 
     asyncio.run(main())
     until(lambda: not engine.metrics.snapshot().running)
-    engine.check_integrity()
+    engine.model.check_integrity()

@@ -359,7 +359,7 @@ def test_a_client_that_goes_away_ends_its_request(client: Client, stream: bool, 
     ended = before.finished.get("cancelled", 0) + n
     until(lambda: engine.metrics.snapshot().finished.get("cancelled", 0) == ended)
     assert engine.metrics.snapshot().finished.get("length") == before.finished.get("length")
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_client_that_goes_away_while_its_prompt_waits(client: Client) -> None:

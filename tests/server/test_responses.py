@@ -620,4 +620,4 @@ def test_a_client_that_goes_away_ends_its_request(tmp_path: Path, path: str, str
         until(lambda: engine.metrics.snapshot().generation_tokens > 0)
         connection.close()
         until(lambda: engine.metrics.snapshot().finished.get("cancelled") == 1)
-        engine.check_integrity()
+        engine.model.check_integrity()

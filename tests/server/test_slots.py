@@ -197,7 +197,7 @@ def test_a_client_that_leaves_its_slot(client: Client, texts: dict[str, str]) ->
     idle(engine)
     found = complete(client)
     assert found["content"] == texts[PROMPT]
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_a_slot_with_other_adapters_begins_anew() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.sessions.container import MAGIC, SIZES, START, Container, Section, pieces, read_header
 from oxillama.sessions.snapshot import EngineSnapshot
@@ -175,7 +176,7 @@ def test_no_fault_reaches_an_engine() -> None:
                 InferenceEngine.resume(wrong)
     assert engine.model.call(lambda: engine.model.pool.n_used) == pages
     assert engine.kv_cache_seq_len == 3
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert engine.resume_generation(data).result().text
 
 
@@ -243,7 +244,7 @@ def test_values_that_cannot_be(name: str, change: dict[str, Any], message: str) 
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     with pytest.raises(SnapshotIncompatible, match=message):
         engine.resume_generation(changed(snapshot(), name, change))
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert engine.model.call(lambda: engine.model.pool.n_used) == 0
 
 

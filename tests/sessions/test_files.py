@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine, ModelFileError, demo
+from oxillama import ModelFileError, demo
 from oxillama.atomic_file import replaced_file
+from oxillama.compat.engine import InferenceEngine
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from oxillama import (
     Generation,
     GenerationOptions,
     Grammar,
-    InferenceEngine,
     KvCacheFullError,
     LoadedLora,
     Receipt,
@@ -30,12 +29,13 @@ from oxillama import (
     _kernels,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.sessions import verification
-from tests.support.serving import AsManyAsMayBe, Letters
+from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
 from tests.support.zoo import MODELS, VARIANTS
 
 PROMPT = demo.PROMPTS[0]
@@ -46,7 +46,7 @@ TARGETS = [name for name, reason in _kernels.targets().items() if reason is None
 @pytest.fixture(scope="module")
 def engine() -> InferenceEngine:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    engine.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(engine.model, AsManyAsMayBe())
     return engine
 
 
@@ -168,11 +168,11 @@ def test_logits_are_computed_a_part_at_a_time(
     monkeypatch.setattr(Runner, "forward", counted)
     assert engine.verify(receipt)
     assert sizes == [1, 24]
-    monkeypatch.setattr("oxillama.sessions.verification.LOGIT_BYTES", 4 * 10 * engine.spec.n_vocab)
+    monkeypatch.setattr("oxillama.sessions.verification.LOGIT_BYTES", 4 * 10 * engine.model.spec.n_vocab)
     sizes.clear()
     assert engine.verify(receipt)
     assert sizes == [1, 10, 10, 4]
-    engine.check_integrity()
+    engine.model.check_integrity()
     assert engine.model.loop.held == {}
 
 
@@ -209,7 +209,7 @@ def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     tokens[3] ^= 1
     found = engine.verify(receipt.to_json().replace(str(receipt.tokens), str(tokens)))
     assert (found.cause, found.at) == ("token", 3)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_the_context_counts_where_it_decides_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_requests_go_on_beside_it(engine: InferenceEngine) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda _: engine.verify(receipt).verified, range(8)))
     assert beginning + "".join(stream) == expected
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q8_0"])
@@ -337,12 +337,12 @@ def test_adapters_are_named_by_their_content(engine: InferenceEngine) -> None:
     assert not engine.verify(receipt, adapters=pirate.as_everywhere())
     with pytest.raises(ConfigError, match="adapters: expected "):
         engine.verify(receipt, adapters=[3])
-    engine.lora_stack.push(pirate)
+    engine.adapters.stack.push(pirate)
     try:
         assert engine.verify(receipt), "among those of the engine"
         assert engine.verify(receipt_of(engine, adapters=[])), "those of the engine are not added"
     finally:
-        engine.lora_stack.clear()
+        engine.adapters.stack.clear()
 
 
 def test_asyncio_verifies(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,4 +380,4 @@ def test_asyncio_verifies(engine: InferenceEngine, monkeypatch: pytest.MonkeyPat
             await many.verify(receipt)
 
     asyncio.run(main())
-    engine.check_integrity()
+    engine.model.check_integrity()

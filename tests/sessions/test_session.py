@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, KvCacheFullError, PromptError, SamplerConfig, demo
+from oxillama import ConfigError, KvCacheFullError, PromptError, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters
@@ -35,7 +36,7 @@ def test_many_sessions_beside_requests(engine: InferenceEngine) -> None:
         assert same_bits(session.logits(tokens[i + 4 :]), whole[i + 4 :])
         assert session.tokens == tokens
     assert "".join(stream) == expected
-    engine.check_integrity()
+    engine.model.check_integrity()
     for session in sessions:
         session.close()
     assert not engine.model.loop.held
@@ -73,7 +74,7 @@ def test_what_is_appended_is_run_by_what_comes_next(engine: InferenceEngine) -> 
         with pytest.raises(PromptError, match="prompt: expected at most"):
             session.append([5] * engine.context_size)
         assert session.tokens == [*tokens, *done.tokens]
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_forks_go_their_own_ways(engine: InferenceEngine) -> None:
@@ -87,7 +88,7 @@ def test_forks_go_their_own_ways(engine: InferenceEngine) -> None:
         for way in (session, forks[2]):
             assert same_bits(way.prefill(tokens[10:]), whole[-1])
         assert same_bits(forks[1].prefill(tokens[5:]), whole[-1])
-        engine.check_integrity()
+        engine.model.check_integrity()
         for fork in forks:
             fork.close()
 
@@ -114,7 +115,7 @@ def test_generation_goes_on_from_a_session(engine: InferenceEngine) -> None:
         whole = engine.logits(session.tokens)
         session.rewind(len(session) - 1)
         assert same_bits(session.forward(expected.tokens[-1]), whole[-1])
-        engine.check_integrity()
+        engine.model.check_integrity()
     with (
         engine.session() as session,
         pytest.raises(PromptError, match="session: expected at least one token"),
@@ -135,7 +136,7 @@ def test_a_cancelled_generation_leaves_what_it_has_run(engine: InferenceEngine) 
         assert session.tokens == prompt + expected.tokens[:n]
         rest = session.stream(sampler=GREEDY, max_tokens=100 - n).result()
         assert expected.tokens[n:] == rest.tokens
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 class Few(Letters):
@@ -158,7 +159,7 @@ def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         snapshot = session.kv_snapshot()
         other.kv_restore(snapshot)
         assert same_bits(other.forward(3), session.forward(3))
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_each_snapshot_counts_once(engine: InferenceEngine) -> None:

@@ -25,13 +25,13 @@ from oxillama import (
     EngineClosed,
     EngineConfig,
     Generation,
-    InferenceEngine,
     KvCacheFullError,
     ModelFileError,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.sampler import ORDER
 from oxillama.engine import loading
 from oxillama.engine.scheduler import Scheduler
@@ -41,7 +41,7 @@ from oxillama.sessions.plain import plain_engine, stage_names
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
-from tests.support.serving import AsManyAsMayBe, Letters
+from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
@@ -150,7 +150,7 @@ def check_goes_on(
         assert going.logits is not None and expected.logits is not None
         assert same_bits(np.array(going.logits), np.array(expected.logits))
     for engine in (here, there):
-        engine.check_integrity()
+        engine.model.check_integrity()
     return taken
 
 
@@ -325,7 +325,7 @@ def test_a_prompt_in_the_middle_and_a_request_that_waits(
         same(engine.resume_generation(snapshot).result(), expected)
     for going in (first, waits):
         same(going.result(), expected)
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 @pytest.mark.parametrize("pages", [None, 14])
@@ -355,7 +355,7 @@ def test_requests_of_a_batch(pages: int | None) -> None:
     for generation, done in zip(resumed, expected):
         same(generation.result(), done)
     for engine in (here, there):
-        engine.check_integrity()
+        engine.model.check_integrity()
 
 
 def test_no_page_of_a_snapshot_is_shared_with_others() -> None:
@@ -434,7 +434,7 @@ def test_an_activated_adapter_applies_from_the_same_token(tmp_path: Path) -> Non
 
 def test_drafts_go_on(tmp_path: Path) -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    engine.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(engine.model, AsManyAsMayBe())
     options: dict[str, Any] = {"seed": 2, "max_tokens": 60, "window": 1, "speculate": demo.DRAFT}
     expected = engine.stream(PROMPTS[0], **options).result()
     going = engine.stream(PROMPTS[0], **options)
@@ -442,7 +442,7 @@ def test_drafts_go_on(tmp_path: Path) -> None:
     data = going.snapshot()
     before = going.speculation
     fresh = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    fresh.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(fresh.model, AsManyAsMayBe())
     found = fresh.resume_generation(data)
     assert before is not None and found.speculation is not None
     same(found.result(), expected)
@@ -616,12 +616,12 @@ def test_a_callback_and_other_readers_go_on() -> None:
     dropped = engine.resume_generation(data, window=1)
     del dropped, going
     gc.collect()
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 OTHER_PROCESS = """
 import sys
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 engine = InferenceEngine.resume_from_file(sys.argv[1], num_threads=1, page_size=8, prefill_chunk_size=5)
 assert engine.model.kernels.target == sys.argv[2]
 done = engine.resume_generation(sys.argv[1]).result()

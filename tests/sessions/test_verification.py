@@ -18,7 +18,6 @@ from oxillama import (
     Completion,
     ConfigError,
     GrammarError,
-    InferenceEngine,
     LoadedLora,
     Receipt,
     ReceiptError,
@@ -27,6 +26,7 @@ from oxillama import (
     demo,
     quantize_model,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.receipt import AdapterUse
 from tests.support.adapters import adapter_file
 
@@ -303,7 +303,7 @@ def test_another_version_is_told(engine: InferenceEngine, receipt: Receipt) -> N
 def test_nothing_is_run_behind_the_first_difference(
     engine: InferenceEngine, receipt: Receipt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oxillama.sessions.verification.LOGIT_BYTES", 4 * 4 * engine.spec.n_vocab)
+    monkeypatch.setattr("oxillama.sessions.verification.LOGIT_BYTES", 4 * 4 * engine.model.spec.n_vocab)
     rows: list[int] = []
     forward = type(engine.model.runner).forward
 
@@ -316,7 +316,7 @@ def test_nothing_is_run_behind_the_first_difference(
     points = [*receipt.points[:5], "00000000", *receipt.points[6:]]
     assert checked(engine, receipt, points=points).at == 5
     assert rows == [1, 4, 4]
-    engine.check_integrity()
+    engine.model.check_integrity()
 
 
 def test_what_is_no_receipt(engine: InferenceEngine, receipt: Receipt) -> None:

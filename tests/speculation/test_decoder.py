@@ -25,7 +25,7 @@ from oxillama import (
 from oxillama.speculation import run_ahead
 from tests.speculation.test_speculation import OPTIONS
 from tests.support.random_use import new_engine
-from tests.support.serving import AsManyAsMayBe
+from tests.support.serving import AsManyAsMayBe, use_drafter
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import idle, stopped, until
 
@@ -36,7 +36,7 @@ GREEDY = SamplerConfig.greedy()
 @pytest.fixture(scope="module")
 def target() -> InferenceEngine:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    engine.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(engine.model, AsManyAsMayBe())
     return engine
 
 
@@ -52,7 +52,7 @@ def nothing_is_left(target: InferenceEngine, draft: InferenceEngine) -> Iterator
     for engine in (target, draft):
         if engine.model.thread.is_open:
             idle(engine)
-            engine.check_integrity()
+            engine.model.check_integrity()
             engine.model.call(engine.model.prefix_cache.clear)
             assert engine.model.pool.n_used == 0
 
@@ -159,7 +159,7 @@ def test_a_draft_engine_that_ends_costs_no_text(
 def test_recurrent_targets(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oxillama.speculation.decoder.same_tokens", lambda *names: True)  # there are none
     models = [new_engine(kind, num_threads=1) for _ in range(2)]
-    models[0].model.loop.speculator = AsManyAsMayBe()
+    use_drafter(models[0].model, AsManyAsMayBe())
     speculating = decoder(models[1], models[0], target_sampler=GREEDY, max_tokens=30)
     text = run(lambda: speculating.generate([5, 6, 7]))
     assert text == models[0].generate([5, 6, 7], sampler=GREEDY, max_tokens=30)

@@ -23,7 +23,7 @@ from oxillama.speculation.drafters import Drafter, HiddenStateDrafter, LookupDra
 from oxillama.speculation.loading import Drafters, find_draft_model, matrix_bytes
 from oxillama.speculation.mapped import MappedDrafter
 from oxillama.speculation.sampling import DraftSampler
-from oxillama.speculation.state import Speculation
+from oxillama.speculation.state import SPECULATION, Speculation
 from oxillama.speculation.token_map import TokenMap
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
@@ -39,7 +39,9 @@ from tests.support.serving import (
     Serving,
     check_as_alone,
     decoder,
+    drafter_of,
     n_vocab_of,
+    use_drafter,
 )
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import tokens_of
@@ -85,7 +87,7 @@ def run(serving: Serving, drafter: Drafter, sampler: SamplerConfig | None = None
     """A request of 24 tokens that drafts with ``drafter``, checked against the same one alone."""
     prompt = tokens_of(20, n_vocab_of(serving.name), seed=1)
     request = serving.request(prompt, max_tokens=24, sampler=sampler, drafts=4, **options)
-    request.speculation = Speculation(drafter, 4)
+    request.parts[SPECULATION] = Speculation(drafter, 4)
     serving.loop.add(request)
     serving.run(request)
     check_as_alone(serving, request, 24)
@@ -152,8 +154,8 @@ def test_the_draft_reads_the_text_in_its_own_tokens() -> None:
 def test_an_engine_takes_a_model_with_another_vocabulary(tmp_path: Path, caplog: Any) -> None:
     other = write_tiny_model(tmp_path / "other.gguf")
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1, speculate=other, draft_max=3) as engine:
-        engine.model.loop.speculator = AsManyAsMayBe()
-        assert isinstance(engine.model.drafter(None), MappedDrafter)
+        use_drafter(engine.model, AsManyAsMayBe())
+        assert isinstance(drafter_of(engine), MappedDrafter)
         for options in (
             GREEDY,
             {"temperature": 0.9, "seed": 3, "max_tokens": 60},
@@ -202,7 +204,7 @@ def test_a_model_drafts_for_itself(name: str) -> None:
 
 def test_fewer_bits_agree_with_a_trained_model(caplog: pytest.LogCaptureFixture) -> None:
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1, speculate="self", draft_max=4) as engine:
-        engine.model.loop.speculator = AsManyAsMayBe()
+        use_drafter(engine.model, AsManyAsMayBe())
         done = engine.stream(PROMPT, **GREEDY).result()
         assert done.speculation is not None
         assert done.speculation.acceptance_rate > 0.6
@@ -226,12 +228,12 @@ def test_a_corpus_is_looked_up(tmp_path: Path) -> None:
     (tmp_path / "known.txt").write_text(PROMPT + text)
     for corpus in (tmp_path / "known.txt", [str(tmp_path / "known.txt")], (PROMPT + text).encode()):
         with InferenceEngine.from_gguf(demo.STORY, num_threads=1, draft_corpus=corpus) as engine:
-            engine.model.loop.speculator = AsManyAsMayBe()
+            use_drafter(engine.model, AsManyAsMayBe())
             done = engine.stream(PROMPT, speculate="lookup", **GREEDY).result()
             assert done.text == text
             assert done.speculation is not None
             assert done.speculation.passes <= 1 + len(done.tokens) // 8
-            assert engine.model.drafter("lookup") is engine.model.drafter("lookup")
+            assert drafter_of(engine, "lookup") is drafter_of(engine, "lookup")
 
 
 class Fixed:
@@ -363,7 +365,7 @@ def test_the_demo_has_a_draft() -> None:
     target = TokenizerBridge.from_gguf(demo.STORY)
     assert find_draft_model(demo.STORY, target) == demo.DRAFT  # not the adapter, which is smaller
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1, speculate="auto") as engine:
-        assert isinstance(engine.model.drafter(None), ModelDrafter)
+        assert isinstance(drafter_of(engine), ModelDrafter)
 
 
 def test_auto_takes_the_best_that_there_is(
@@ -376,7 +378,7 @@ def test_auto_takes_the_best_that_there_is(
     def best() -> Drafter | None:
         with InferenceEngine.from_gguf(target, num_threads=1, speculate="auto") as engine:
             assert engine.generate(PROMPT, **GREEDY) == engine.generate(PROMPT, speculate="off", **GREEDY)
-            return engine.model.drafter(None)
+            return drafter_of(engine)
 
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     assert isinstance(best(), LookupDrafter)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, EngineConfig, InferenceEngine, SamplerConfig, demo
+from oxillama import ConfigError, EngineConfig, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.grammar import GrammarState
 from oxillama.speculation import jump_forward
 from oxillama.speculation.jump_forward import MOST_TOKENS, JumpForward

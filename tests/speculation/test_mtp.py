@@ -19,7 +19,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models.next_token import load_next_token_head
 from oxillama.speculation.mtp import EAGER, RECENT, NextTokenDrafter, offer_next_token
 from oxillama.speculation.sampling import DraftSampler
-from oxillama.speculation.state import Speculation
+from oxillama.speculation.state import SPECULATION, Speculation
 from oxillama.weights.loader import Weights
 from tests.models.test_decoder import divergence
 from tests.models.test_options import with_tensors
@@ -132,7 +132,7 @@ def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
 
 def submit(serving: Serving, drafter: Noted, prompt: list[int], **options: Any) -> Recorded:
     request = serving.request(prompt, max_tokens=24, **options)
-    request.speculation = Speculation(drafter, 4)
+    request.parts[SPECULATION] = Speculation(drafter, 4)
     serving.loop.add(request)
     return request
 

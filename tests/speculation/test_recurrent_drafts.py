@@ -18,7 +18,15 @@ from oxillama.speculation.drafters import ModelDrafter
 from oxillama.speculation.sampling import DraftSampler
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import SHARED
-from tests.support.serving import AsManyAsMayBe, Guesses, Serving, check_as_alone, decoder, n_vocab_of
+from tests.support.serving import (
+    AsManyAsMayBe,
+    Guesses,
+    Serving,
+    check_as_alone,
+    decoder,
+    n_vocab_of,
+    use_drafter,
+)
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, RECURRENT, VOCAB
 
@@ -207,13 +215,14 @@ def test_a_request_runs_each_token_of_its_text_once(
     name: str, right: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = Serving(name)
-    run, rows = serving.runner.run, []
+    run, rows = serving.runner.complete, []
 
-    def counted(sequences: Any, *arguments: Any) -> Any:
+    def counted(in_flight: Any, *arguments: Any) -> Any:
+        sequences = in_flight.sequences
         rows.append(sum(s.scheduled_len - s.cached_len for s in sequences))
-        return run(sequences, *arguments)
+        return run(in_flight, *arguments)
 
-    monkeypatch.setattr(serving.runner, "run", counted)
+    monkeypatch.setattr(serving.runner, "complete", counted)
     request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=right)
     serving.run(request)
     check_as_alone(serving, request, 24)
@@ -313,13 +322,14 @@ def test_a_draft_model_that_is_recurrent_runs_nothing_twice(monkeypatch: pytest.
     vars(drafter).update(
         name="mamba2", _runner=serving.runner, _n_vocab=VOCAB, _context_size=99, _ends=(), _known=known
     )
-    run, positions = serving.runner.run, []
+    run, positions = serving.runner.complete, []
 
-    def counted(sequences: Any, *arguments: Any) -> Any:
+    def counted(in_flight: Any, *arguments: Any) -> Any:
+        sequences = in_flight.sequences
         positions.extend(i for s in sequences for i in range(s.cached_len, s.scheduled_len))
-        return run(sequences, *arguments)
+        return run(in_flight, *arguments)
 
-    monkeypatch.setattr(serving.runner, "run", counted)
+    monkeypatch.setattr(serving.runner, "complete", counted)
     target = Sequence(serving.pool, TEXT[:10])
     for accepted, first in ((0, 0), (2, 10), (4, 13), (3, 17)):
         sampler = DraftSampler(Sampler(SamplerConfig.greedy(), serving.kernels, 0), None)
@@ -359,7 +369,7 @@ def test_a_session_that_speculated_has_a_snapshot_and_goes_on(monkeypatch: pytes
         pytest.skip("the shared models are not at hand")
     ids, options = tokens_of(36, 250), {"temperature": 0, "max_tokens": 30, "ignore_eos": True}
     engine = InferenceEngine.from_gguf(path, num_threads=1)
-    engine.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(engine.model, AsManyAsMayBe())
     tokens = engine.stream(ids, **options).result().tokens
     guesses = Guesses(ids, tokens, 0.8, 250)
     with engine.session() as session, engine.session() as other:

@@ -17,7 +17,15 @@ from oxillama.speculation.length import IN_A_ROW, PROBE, RowCosts
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
 from oxillama.speculation.state import Speculation
-from tests.support.serving import AsManyAsMayBe, Guesses, Serving, check_as_alone, n_vocab_of
+from tests.support.serving import (
+    AsManyAsMayBe,
+    Guesses,
+    Serving,
+    check_as_alone,
+    drafter_of,
+    n_vocab_of,
+    use_drafter,
+)
 from tests.support.tiny_models import Tiny, tokens_of
 from tests.support.zoo import RECURRENT
 
@@ -29,7 +37,7 @@ SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "age": {
 @pytest.fixture(scope="module")
 def engine() -> InferenceEngine:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, draft_max=6)
-    engine.model.loop.speculator = AsManyAsMayBe()
+    use_drafter(engine.model, AsManyAsMayBe())
     return engine
 
 
@@ -100,7 +108,7 @@ def test_penalties_of_streams_in_a_batch_see_no_drafts(engine: InferenceEngine) 
 
 
 def test_the_draft_model_keeps_nothing_of_a_request_that_ended(engine: InferenceEngine) -> None:
-    drafter = engine.model.drafter(demo.DRAFT)
+    drafter = drafter_of(engine, demo.DRAFT)
     assert isinstance(drafter, ModelDrafter)
     for _ in range(3):
         stream = engine.stream(PROMPT, speculate=demo.DRAFT, **GREEDY)
@@ -169,9 +177,9 @@ def test_a_drafter_that_fails_costs_no_text(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = engine.generate(PROMPT, **GREEDY)
-    monkeypatch.setattr(engine.model, "drafter", lambda name: Broken())
+    monkeypatch.setitem(engine.model.feature("drafters").loaded, "lookup", Broken())
     with caplog.at_level(logging.ERROR, "oxillama"):
-        assert engine.generate(PROMPT, **GREEDY) == text
+        assert engine.generate(PROMPT, **GREEDY, speculate="lookup") == text
     assert "broken: cannot draft" in caplog.text
 
 
@@ -213,8 +221,10 @@ def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) 
     serving = Serving(page_size=1, max_pages=36, cached_pages=0)
     short = serving.submit(tokens_of(10, 40), max_tokens=6, drafts=8, right=0.0)
     long = serving.submit(tokens_of(10, 40, seed=1), max_tokens=20, drafts=8, right=0.0)
-    run, used = serving.runner.run, []
-    monkeypatch.setattr(serving.runner, "run", lambda *args: used.append(serving.pool.n_used) or run(*args))
+    run, used = serving.runner.complete, []
+    monkeypatch.setattr(
+        serving.runner, "complete", lambda *args: used.append(serving.pool.n_used) or run(*args)
+    )
     serving.run(short, long)
     assert max(used) == 36
     assert serving.scheduler.preemptions == 0
@@ -234,7 +244,7 @@ class Slow(RowCosts):
 
 def test_where_drafts_do_not_pay_the_drafter_is_asked_ever_more_seldom() -> None:
     serving = Serving()
-    serving.loop.speculator = Speculator(Slow())
+    serving.loop.drafter = Speculator(Slow())
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=4, right=1.0)
     serving.run(request)
     check_as_alone(serving, request, 150)
@@ -255,7 +265,7 @@ class Fast(RowCosts):
 
 def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
     serving = Serving()
-    serving.loop.speculator = Speculator(Fast())
+    serving.loop.drafter = Speculator(Fast())
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=2, right=1.0)
     n_steps = serving.run(request)
     check_as_alone(serving, request, 150)
@@ -266,7 +276,7 @@ def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
 
 def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        engine.model.loop.speculator = Speculator(Slow())
+        use_drafter(engine.model, Speculator(Slow()))
         options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
         passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
         assert passes[0] > 2
@@ -275,7 +285,7 @@ def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
 
 def test_streams_together_try_a_models_drafts_as_often_as_one_of_them() -> None:
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        engine.model.loop.speculator = Speculator(Slow())
+        use_drafter(engine.model, Speculator(Slow()))
         options = {"speculate": demo.DRAFT, "temperature": 0, "window": None, "ignore_eos": True}
         engine.generate(PROMPT, max_tokens=20, **options)
         streams = [engine.stream(PROMPT, max_tokens=200, **options) for _ in range(8)]
@@ -299,14 +309,14 @@ def test_a_pass_that_is_given_up_forgets_the_drafts(monkeypatch: pytest.MonkeyPa
     serving = Serving()
     request = serving.submit(tokens_of(20, 40), max_tokens=20, drafts=4)
     serving.step()
-    run, failures = serving.runner.run, iter([True, False, True, True, False])
+    run, failures = serving.runner.complete, iter([True, False, True, True, False])
 
     def unsteady(*arguments: Any) -> Any:
         if next(failures, False):
             raise ForwardCancelled
         return run(*arguments)
 
-    monkeypatch.setattr(serving.runner, "run", unsteady)
+    monkeypatch.setattr(serving.runner, "complete", unsteady)
     serving.run(request)
     check_as_alone(serving, request, 20)
 
@@ -315,14 +325,14 @@ def test_a_failing_pass_with_drafts_is_run_again_without(monkeypatch: pytest.Mon
     serving = Serving()
     requests = [serving.submit(tokens_of(20, 40, seed=i), max_tokens=20, drafts=4) for i in range(2)]
     serving.step()
-    run = serving.runner.run
+    run = serving.runner.complete
 
-    def fails_together(sequences: Any, *arguments: Any) -> Any:
-        if len(sequences) > 1:
+    def fails_together(in_flight: Any, *arguments: Any) -> Any:
+        if len(in_flight.sequences) > 1:
             raise RuntimeError("together")
-        return run(sequences, *arguments)
+        return run(in_flight, *arguments)
 
-    monkeypatch.setattr(serving.runner, "run", fails_together)
+    monkeypatch.setattr(serving.runner, "complete", fails_together)
     serving.run(*requests)
     for request in requests:
         check_as_alone(serving, request, 20)
@@ -364,7 +374,7 @@ def test_the_rejection_rule_is_plain_decoding_where_nothing_is_random(engine: In
 
 
 def test_a_draft_model_stops_where_a_further_token_does_not_pay(engine: InferenceEngine) -> None:
-    drafter = engine.model.drafter(demo.DRAFT)
+    drafter = drafter_of(engine, demo.DRAFT)
     sequences = [Sequence(engine.model.pool, [5, 6, 7]), Sequence(engine.model.pool, [8, 9])]
 
     def propose(sure: float) -> list[int]:

@@ -26,7 +26,6 @@ from oxillama import (
     Generation,
     GenerationOptions,
     GenerationTimeout,
-    InferenceEngine,
     OxiLlamaError,
     SamplerConfig,
     SchedulerConfig,
@@ -34,6 +33,7 @@ from oxillama import (
     demo,
 )
 from oxillama.cache.prefix import PinnedPrefix
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.generation import OPTION_NAMES
 from oxillama.engine import loading
 from tests.support.kernels import same_bits
@@ -267,7 +267,7 @@ class World:
         for served in self.engines:
             engine = served.engine
             try:
-                engine.check_integrity()
+                engine.model.check_integrity()
                 arrived, counted = engine.model.call(functools.partial(requests_of, engine))
                 assert arrived == counted, "a request is counted twice, or not at all"
                 engine.metrics_snapshot()

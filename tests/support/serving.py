@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +24,10 @@ from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.building import cache_pool
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.loading import LoadedModel
 from oxillama.engine.loop import EngineLoop
+from oxillama.engine.protocols import Drafter
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.samples import seeded, share_prompt
@@ -35,15 +40,14 @@ from oxillama.models import Decoder, read_spec
 from oxillama.models.page_groups import page_groups
 from oxillama.observability.metrics import EngineMetrics
 from oxillama.pipeline.links import LocalLink, StageLink
-from oxillama.pipeline.loop import PipelinedLoop
-from oxillama.pipeline.pool import Journal, spread_pool
+from oxillama.pipeline.pool import CommandLog, spread_pool
 from oxillama.pipeline.runner import PipelinedRunner
 from oxillama.pipeline.stage import Stage
 from oxillama.sampling.sampler import Sampler
 from oxillama.speculation.jump_forward import JumpForward, next_tokens
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
-from oxillama.speculation.state import Speculation
+from oxillama.speculation.state import SPECULATION, Speculation
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import Adapter
 from tests.support import zoo
@@ -171,7 +175,7 @@ def n_vocab_of(name: str) -> int:
 
 
 class Recorded(TextRequest):
-    """A request that notes its events, and whose reader may leave pieces where they are.
+    """A request that notes its events, and whose consumer may leave pieces unread.
 
     Attributes
     ----------
@@ -190,10 +194,18 @@ class Recorded(TextRequest):
         super().__init__(*args, **kwargs)
 
     @property
-    def wanted(self) -> bool:
-        return len(self.pieces) < self.window
+    def speculation(self) -> Speculation | None:
+        return self.parts.get(SPECULATION)
 
-    def put(self, event: Event) -> None:
+    @property
+    def n_events(self) -> int:
+        return len(self.pieces)
+
+    @n_events.setter
+    def n_events(self, n: int) -> None:
+        """Pieces count themselves."""
+
+    def emit(self, event: Event) -> None:
         if isinstance(event, Piece):
             self.pieces += [event.text] if event.text else []
             self.tokens += event.tokens
@@ -251,6 +263,18 @@ class AsManyAsMayBe(Speculator):
         return [room(request, speculation.most) for request, speculation in asking]
 
 
+def use_drafter(model: LoadedModel, drafter: Drafter) -> None:
+    """Has a drafter propose the tokens of a loaded model, in the place of its own."""
+    model._features["speculator"] = model.loop.drafter = drafter
+
+
+def drafter_of(engine: InferenceEngine, name: object = None) -> Any:
+    """The drafter of an engine's requests that ask for ``name``; None for what its options say."""
+    asked = engine.config.speculate if name is None else name
+    drafters = engine.model.feature("drafters")
+    return engine.model.call(lambda: drafters.load(os.fspath(asked)))
+
+
 class Serving:
     """An engine core over a tiny model, stepped by hand.
 
@@ -286,13 +310,13 @@ class Serving:
             parts = list(zip([0, *borders], [*borders, model.spec.n_layers]))
             models = [part_of(name, part) for part in parts]
             self.stages = [Stage(each, kv_type, page_size, threads) for each in models[:-1]]
-            journal = Journal([link(stage) for stage in self.stages])
+            log = CommandLog([link(stage) for stage in self.stages])
             self.pool = spread_pool(
                 models[-1],
                 page_groups(model.spec),
                 [each.page_groups for each in models],
                 EngineConfig(kv_type=kv_type, page_size=page_size, kv_memory_limit=limit),
-                journal,
+                log,
                 [stage.facts() for stage in self.stages],
             )
         self.prefix = PrefixKvCache(self.pool, (cached_pages + cached_states * slot) * stride, spacing)
@@ -300,13 +324,12 @@ class Serving:
         self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
         self.runner: Runner
         if borders:
-            self.runner = PipelinedRunner(models[-1], self.pool, threads, journal)
-            parts_of_loop = (self.runner, self.scheduler, EngineMetrics(dict))
-            self.loop: EngineLoop = PipelinedLoop(lambda: None, True, *parts_of_loop)
+            self.runner = PipelinedRunner(models[-1], self.pool, threads, log, lambda: None, True)
         else:
             self.runner = Runner(model, self.pool, threads)
-            self.loop = EngineLoop(self.runner, self.scheduler, EngineMetrics(dict))
-        self.loop.speculator = AsManyAsMayBe()
+        self.metrics = EngineMetrics(dict)
+        self.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
+        self.loop.drafter = AsManyAsMayBe()
 
     def request(
         self,
@@ -334,10 +357,13 @@ class Serving:
             key=key,
         )
         made.window, made.adapters = window, (adapters, start)
-        made.jump = jump_of(self.name, made.sampler)
+        jump = jump_of(self.name, made.sampler)
+        made.forced_tokens = None if jump is None else partial(next_tokens, jump, made.sampler)
         if drafts:
             known = alone(self.name, self.kv_type, tuple(prompt), max_tokens, config, adapters, start).tokens
-            made.speculation = Speculation(Guesses(prompt, known, right, n_vocab_of(self.name)), drafts)
+            made.parts[SPECULATION] = Speculation(
+                Guesses(prompt, known, right, n_vocab_of(self.name)), drafts
+            )
         return made
 
     def submit(self, prompt: Listed[int], **options: Any) -> Recorded:
@@ -386,8 +412,8 @@ class Serving:
             beams.release()
 
     def landed(self, job: Callable[[], Any]) -> Any:
-        """What a job returns that runs while no pass is under way."""
-        self.loop.land()
+        """The result of a job that runs while no pass is in flight."""
+        self.loop.complete_all()
         return job()
 
     def run(self, *requests: Recorded, most: int = 2000) -> int:

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from oxillama import InferenceEngine
 from oxillama.cli.facts import describe
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config import EngineConfig
 from oxillama.errors import GGUFError, OxiLlamaError
 from oxillama.formats import FORMATS
@@ -501,7 +501,7 @@ class ModelTarget(Target):
         if Random(repr(value)).random() < 0.1:  # it writes files, which takes long
             check_quantized(data)
         with engine:
-            n = engine.spec.n_vocab
+            n = engine.model.spec.n_vocab
             tokens = [token % n for token in (1, 5, 9, 12)]
             refused: list[tuple[type[OxiLlamaError], str]] = []
             for job in (
@@ -516,7 +516,7 @@ class ModelTarget(Target):
                     job()
                 except OxiLlamaError as error:
                     refused.append((type(error), str(error)))  # itself it would hold the engine
-            engine.check_integrity()
+            engine.model.check_integrity()
             if len(refused) == 6:
                 raise OxiLlamaError(refused[0][1])
 

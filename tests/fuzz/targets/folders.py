@@ -129,7 +129,7 @@ class FolderTarget(Target):
         convert(folder, "out.gguf", ("F32", "F16", "Q8_0", "BF16")[len(repr(value)) % 4])
         config = EngineConfig(model_path="out.gguf", num_threads=1)
         with InferenceEngine(config) as engine, suppress(PromptError):
-            engine.generate([1, 2, 3], max_tokens=1) if engine.spec.causal else engine.embed([1, 2, 3])
+            engine.generate([1, 2, 3], max_tokens=1) if engine.model.spec.causal else engine.embed([1, 2, 3])
 
     def _write(self, folder: Path, value: Any) -> None:
         _, header, data, tokenizer = base_of(value["base"])

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from oxillama import EngineConfig, InferenceEngine, demo
+from oxillama import EngineConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from oxillama.sessions.container import Container, pieces
 from oxillama.sessions.snapshot import EngineSnapshot
@@ -122,11 +123,11 @@ class SnapshotTarget(Target):
             else:
                 with engine.restore_session(taken) as session:
                     if len(session) < 60:
-                        assert np.shape(session.prefill(PROMPT[:2])) == (engine.spec.n_vocab,)
+                        assert np.shape(session.prefill(PROMPT[:2])) == (engine.model.spec.n_vocab,)
         except AttributeError as error:
             if value["model"] != "draft" and "Few" in str(error):
                 raise SkipInput("a grammar for a tokenizer of tests") from None
             raise
         finally:
             assert engine._own.tokens == tokens
-            engine.check_integrity()
+            engine.model.check_integrity()
