@@ -144,7 +144,7 @@ def writes_parts(template: ChatTemplate, role: str) -> bool:
     """Whether a template writes the text of each part of a content, and not the list as it is."""
     message = {"role": role, "content": [{"type": "text", "text": word} for word in ("needle", "thread")]}
     ask = {"role": "user", "content": "a"}
-    around = {"user": [message], "system": [message, ask], "developer": [message, ask]}
+    around: dict[str, list[Any]] = {"user": [message], "system": [message, ask], "developer": [message, ask]}
     try:
         text = template.render(around.get(role, [ask, message]))
     except ChatTemplateError:

@@ -9,7 +9,7 @@ from typing import Any
 from oxillama.config import GenerationOptions
 from oxillama.conversations.prompt import chat_prompt, chat_text, template_of
 from oxillama.engine.engine import InferenceEngine
-from oxillama.server.bodies import ChatBody, TemplateBody
+from oxillama.server.bodies import TemplateBody
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.options import options_of
 from oxillama.server.running import checked_prompt
@@ -102,7 +102,7 @@ class Chat:
         return checked_prompt(engine, prompt, name=self.name), options
 
 
-def chat_of(body: ChatBody | TemplateBody, **more: Any) -> Chat:
+def chat_of(body: TemplateBody, **more: Any) -> Chat:
     """The chat of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
     variables = checked_variables(body.chat_template_kwargs)
     if body.reasoning_effort is not None:
