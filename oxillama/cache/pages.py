@@ -71,7 +71,7 @@ class PagePool:
         self.table = PageTable(self._own_bytes)
         self._slab_pages = max(1, SLAB_BYTES // self.stride) if alone or not self.limit.is_limited else 1
         self._slabs: list[_Slab] = []
-        self._references: list[int] = []
+        self.reference_counts: list[int] = []
         self._free: list[int] = []
         self._live = 0
         self.limit.share_with(self.shrink_to_fit)
@@ -115,26 +115,26 @@ class PagePool:
             self._grow()
         taken = [self._free.pop() for _ in range(n)]
         for page in taken:
-            self._references[page] = 1
+            self.reference_counts[page] = 1
         self.limit.used += n * self.stride
         return taken
 
     def references(self, page: int) -> int:
         """References of a page."""
-        return self._references[page]
+        return self.reference_counts[page]
 
     def retain(self, pages: Iterable[int]) -> None:
         """Adds a reference to each page."""
         for page in pages:
-            assert self._references[page] > 0, "only a page in use can be shared"
-            self._references[page] += 1
+            assert self.reference_counts[page] > 0, "only a page in use can be shared"
+            self.reference_counts[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
         """Drops a reference to each page; a page without references is free again."""
         for page in pages:
-            assert self._references[page] > 0, "a page is released more often than it was retained"
-            self._references[page] -= 1
-            if self._references[page] == 0:
+            assert self.reference_counts[page] > 0, "a page is released more often than it was retained"
+            self.reference_counts[page] -= 1
+            if self.reference_counts[page] == 0:
                 self._free.append(page)
                 self.limit.used -= self.stride
 
@@ -184,15 +184,15 @@ class PagePool:
         """
         assert len(self._free) == len(set(self._free)), "a page is free twice"
         bare = {page for slab in self._slabs if slab.memory is None for page in self._numbers(slab)}
-        unused = {p for p, n in enumerate(self._references) if n == 0}
+        unused = {p for p, n in enumerate(self.reference_counts) if n == 0}
         assert unused == set(self._free) | bare, "a page is lost"
         assert not bare & set(self._free), "a page without memory is free"
-        assert len(self._references) == self._live + len(bare)
-        assert all(self.table.has(page) == (page not in bare) for page in range(len(self._references)))
+        assert len(self.reference_counts) == self._live + len(bare)
+        assert all(self.table.has(page) == (page not in bare) for page in range(len(self.reference_counts)))
         assert self.limit.used <= self.limit.live <= self.limit.max_bytes
         if holders is not None:
             held = Counter(page for pages in holders for page in pages)
-            counted = {p: n for p, n in enumerate(self._references) if n}
+            counted = {p: n for p, n in enumerate(self.reference_counts) if n}
             assert held == counted, f"pages held and counted differ: {held - Counter(counted)}, {counted}"
 
     @staticmethod
@@ -219,9 +219,9 @@ class PagePool:
 
     def _new_slab(self) -> _Slab:
         """Numbers for a slab more, which has no memory yet."""
-        first = len(self._references)
+        first = len(self.reference_counts)
         most = self.limit.max_bytes // self.stride - first if self._slab_pages > 1 else 1
         slab = _Slab(first, max(1, min(self._slab_pages, most)), None)
         self._slabs.append(slab)
-        self._references += [0] * slab.n
+        self.reference_counts += [0] * slab.n
         return slab

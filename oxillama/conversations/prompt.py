@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from oxillama.chat.template import ChatTemplate
@@ -46,7 +45,7 @@ def chat_prompt(
     wanted, has_tools = options.message_format, options.tools is not None
     if (parse and wanted is None) or (isinstance(wanted, str) and wanted == "auto"):
         form = format_of_source(template_of(tokenizer, has_tools, variables).source, has_tools)
-        options = replace(options, message_format=form)
+        options = options._changed(message_format=form)
     return tokenizer.encode_rendered(text), options
 
 

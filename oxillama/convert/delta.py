@@ -154,7 +154,7 @@ DELTA = only(
 )  # fmt: skip
 DEFAULTS = (("partial_rotary_factor", 0.25), ("intermediate_size", 1))
 LEFT_OUT = ("mtp.", *SIGHT)
-"""Blocks for drafting, and what reads images."""
+"""MTP layers, and the image tower."""
 
 QWEN3_NEXT = Decoder(
     "qwen3next",

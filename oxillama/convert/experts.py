@@ -34,7 +34,7 @@ SHARED = (
 
 
 def correction(source: str, shape: str = "experts", kind: str = "routed") -> Part:
-    """What is added to the weights of experts for their choice alone."""
+    """The bias that is added to the weights of experts for their choice only."""
     return Part(source, "exp_probs_b.bias", shape, only=kind, bare=True)
 
 
@@ -60,7 +60,7 @@ def counts(config: Config, metadata: Metadata, sizes: Sizes, n: str, used: str, 
 
 
 def shared(config: Config, metadata: Metadata, sizes: Sizes, key: str) -> None:
-    """Shared experts, which are one of their widths together."""
+    """Shared experts, stored as one expert of their total width."""
     n = config.get(key, 0)
     if type(n) is not int or not 0 <= n < 1000:
         raise LoadError(f"{config.name}: {key}: expected an integer from 0 to 999, got {n!r:.60}")

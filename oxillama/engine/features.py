@@ -6,12 +6,11 @@ a ConfigError that names the option and the room.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from oxillama.errors import ConfigError
+from oxillama.on_use import resolve
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ FEATURES = {
 def load(name: str) -> Any:
     """The factory of a feature. Raises ConfigError if its room is not there."""
     feature = FEATURES[name]
-    module, _, path = feature.factory.partition(":")
+    module = feature.factory.partition(":")[0]
     try:
-        return attrgetter(path)(importlib.import_module(module))
+        return resolve(feature.factory)
     except ModuleNotFoundError as error:
         room = ".".join(module.split(".")[:2])
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):

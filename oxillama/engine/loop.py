@@ -18,7 +18,7 @@ import numpy as np
 
 from oxillama.engine.batch import Sampled, ScheduledBatch
 from oxillama.engine.observers import Observers
-from oxillama.engine.protocols import Drafter, HiddenHook, Observer
+from oxillama.engine.protocols import Drafter, Observer
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import InFlight, Runner
 from oxillama.engine.scheduler import Scheduler
@@ -30,8 +30,8 @@ from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
-Streams = list[tuple[TextRequest, np.ndarray]]
-"""Requests with rows of logits: (1 + drafts, vocab)."""
+Stream = tuple[TextRequest, np.ndarray, int]
+"""A request, float32 (1 + drafts, vocab) rows of logits, and its number of tokens without drafts."""
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class EngineLoop:
             times = batch.times
             times.propose, times.schedule, times.launch = began, proposed, time.perf_counter()
             try:
-                hooks = self._hidden_hooks(batch.requests)
+                hooks = () if self.drafter is None else self.drafter.hidden_hooks(batch.requests)
                 pending: InFlight | Exception = self.runner.launch(batch.sequences, batch.outputs, hooks)
             except Exception as error:
                 pending = error
@@ -165,16 +165,15 @@ class EngineLoop:
         busy = self.scheduler.in_flight
         drafter.propose([r for r in self.scheduler.running if isinstance(r, TextRequest) and r not in busy])
 
-    def _hidden_hooks(self, requests: list[Request]) -> list[HiddenHook | None]:
-        return [] if self.drafter is None else self.drafter.hidden_hooks(requests)
-
     def _complete(self) -> list[Request]:
         """Ends the oldest pass in flight, commits it, and samples; its requests."""
         batch, pending = self._in_flight.popleft()
         self._batch = batch
         if self.scheduler.in_flight:
             self.scheduler.in_flight = [r for r in self.scheduler.in_flight if r not in batch.requests]
-        self._deadline = min([request.deadline for request in batch.requests])
+        self._deadline = math.inf
+        for request in batch.requests:
+            self._deadline = min(self._deadline, request.deadline)
         batch.times.complete = time.perf_counter()
         rows = self._rows_of(batch, pending)
         if rows is not None:
@@ -211,7 +210,8 @@ class EngineLoop:
             while sequence.cached_len < end:
                 left = (start if sequence.cached_len < start else end) - sequence.cached_len
                 sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
-                (rows,) = self.runner.run([sequence], [output], None, self._hidden_hooks([request]))
+                hooks = () if self.drafter is None else self.drafter.hidden_hooks([request])
+                (rows,) = self.runner.run([sequence], [output], None, hooks)
                 sequence.commit()
             return rows
         except Exception as error:
@@ -265,7 +265,7 @@ class EngineLoop:
         """Hands rows to their requests and samples the next tokens of all streams together. An error ends
         only the request that raised it."""
         batch.times.commit = time.perf_counter()
-        streams: Streams = []
+        streams: list[Stream] = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
                 self._fail(request, row)
@@ -276,18 +276,18 @@ class EngineLoop:
             elif row is None:
                 continue
             elif isinstance(request, TextRequest):
-                streams.append((request, row))
+                streams.append((request, row, request.sequence.n_certain))
             elif isinstance(request, EmbeddingRequest):
-                self._take(request, partial(request.take, row))
+                self._take(request, row)
         batch.times.sample = time.perf_counter()
         if streams:
             self._sample(batch, streams)
         batch.times.end = time.perf_counter()
 
-    def _take(self, request: Request, take: Callable[[], str | None]) -> None:
+    def _take(self, request: EmbeddingRequest | TextRequest, *result: Any) -> None:
         """Gives a request the result of a step; an error ends the request alone."""
         try:
-            reason = take()
+            reason = request.take(*result)
         except Exception as error:
             self._fail(request, error)
         else:
@@ -297,50 +297,45 @@ class EngineLoop:
     def _fail(self, request: Request, error: BaseException) -> None:
         self.scheduler.finish(request, "error", fault(error))
 
-    def _sample(self, batch: ScheduledBatch, streams: Streams) -> None:
+    def _sample(self, batch: ScheduledBatch, streams: list[Stream]) -> None:
         """Samples each request's rows of logits in order, and goes on as long as the sampled token is the
         proposed one: the next row is then the one after it."""
-        before = [(r, r.n_generated, r.sequence.n_drafts, r.n_accepted) for r, _ in streams]
-        going = [(request, rows, request.sequence.n_certain) for request, rows in streams]
-        while going:
-            found = [
-                (request, request.row(rows[request.sequence.n_certain - start]))
-                for request, rows, start in going
-            ]
-            for (request, row), sampled in zip(found, self._sampled(found)):
+        before = []
+        for request, _, _ in streams:
+            before.append((request, request.n_generated, request.sequence.n_drafts, request.n_accepted))
+        while streams:
+            rows, left = self._sampled(streams), []
+            for stream, (row, sampled) in zip(streams, rows):
+                request = stream[0]
                 if not isinstance(sampled, BaseException):
-                    self._take(request, partial(request.take, sampled, row))
+                    self._take(request, sampled, row)
                 elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
                 else:
                     self._fail(request, sampled)
-            going = [
-                (request, rows, start)
-                for request, rows, start in going
-                if request.finish_reason is None and not request.sequence.pending
-            ]
-        batch.sampled = [
-            Sampled(r, r.n_generated - n_generated, n_drafts, r.n_accepted - n_accepted)
-            for r, n_generated, n_drafts, n_accepted in before
-        ]
+                if request.finish_reason is None and not request.sequence.pending:
+                    left.append(stream)
+            streams = left
+        for request, n_generated, n_drafts, n_accepted in before:
+            n = request.n_generated - n_generated
+            batch.sampled.append(Sampled(request, n, n_drafts, request.n_accepted - n_accepted))
 
-    def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
-        """For each stream its next token, or the error that its sampler raised."""
-        samplers = [request.sampler for request, _ in streams]
-        histories = [
-            request.sequence.certain if request.sampler.chain.window else [] for request, _ in streams
-        ]
-        tops = [request.n_top_logprobs for request, _ in streams]
+    def _sampled(self, streams: list[Stream]) -> list[tuple[np.ndarray, int | SampledToken | BaseException]]:
+        """For each stream its next row, and the token sampled from it or the error of its sampler."""
+        samplers, rows, histories, tops = [], [], [], []
+        for request, logits, start in streams:
+            sequence = request.sequence
+            samplers.append(request.sampler)
+            rows.append(request.row(logits[len(sequence.tokens) - sequence.n_drafts - start]))
+            histories.append(sequence.certain if request.sampler.chain.window else [])
+            tops.append(request.n_top_logprobs)
         try:
-            return [
-                *sample_batch(
-                    samplers, [row for _, row in streams], histories, tops, n_threads=self.runner.n_threads
-                )
-            ]
+            found = sample_batch(samplers, rows, histories, tops, self.runner.n_threads)
         except BaseException as error:  # a stage raised SystemExit, say; to see whose
             if len(streams) == 1:
-                return [error]
-        return [self._sampled([stream])[0] for stream in streams]
+                return [(rows[0], error)]
+            return [self._sampled([stream])[0] for stream in streams]
+        return list(zip(rows, found))
 
     def _observe(self, batch: ScheduledBatch) -> None:
         """Tells the drafter, the observers and the requests what a step brought, and how long it took."""
@@ -371,7 +366,12 @@ class EngineLoop:
         finally:  # a consumer that learns of the end finds everything done and counted
             for request in ended:
                 request.publish_end()
-            self._wake({r.listener for r in (*requests, *ended) if r.listener is not None})
+            listeners = set()
+            for request in (*requests, *ended):
+                if request.listener is not None:
+                    listeners.add(request.listener)
+            if listeners:
+                self._wake(listeners)
         if self.observers.hearers["delivered"]:
             self.observers.notify("delivered", len(requests) + len(ended), began, self.scheduler)
         return len(ended)

@@ -7,20 +7,25 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pool import CachePool
-from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
 from oxillama.models.batch import Batch, StatePart, StateSlots
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.weights.low_rank import AdaptedRows, RowGroup, joined
+from oxillama.on_use import on_use
+
+if TYPE_CHECKING:
+    from oxillama.cache.recurrent import RecurrentCache
+    from oxillama.weights.low_rank import AdaptedRows, RowGroup
+
+adapted_rows = on_use("oxillama.weights.low_rank:AdaptedRows.of")
 
 HiddenHook = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
@@ -94,6 +99,7 @@ class Runner:
         self.tuner = ThreadTuner(n_threads, model.store.busy_seconds)
         self._work = model.workspace()
         self._tables = [BlockTables(group) for group in range(len(pool.groups))]
+        self._has_logits = False  # as far as was asked
         self._adapted: AdaptedRows | None = None  # of the last pass
         self._layouts: dict[tuple[tuple[Output, int, int], ...], Layout] = {}
 
@@ -172,15 +178,21 @@ class Runner:
 
         Raises ConfigError as `run`.
         """
-        rows_of = [_rows_of(s) for s in sequences]
-        layout = self._layout_of(outputs, rows_of)
-        if layout.n_logits:
+        caches: list[PagedKvCache] = []
+        parts: list[tuple[Output, int, int]] = []
+        for sequence, output in zip(sequences, outputs):
+            n = sequence.scheduled_len - sequence.cached_len
+            parts.append((output, n, min(sequence.n_drafts, n - 1)))  # the first row is no draft
+            caches.append(sequence.kv)
+        layout = ran = self._layout_of(tuple(parts))
+        if layout.n_logits and not self._has_logits:
             self.check_logits()
-        ran = layout
         if hooks:
-            shown = [Output.ALL_HIDDEN if hook else output for hook, output in zip(hooks, outputs)]
-            ran = self._layout_of(shown, rows_of)
-        caches = [s.kv for s in sequences]
+            shown = [
+                (Output.ALL_HIDDEN, n, drafts) if hook else (output, n, drafts)
+                for hook, (output, n, drafts) in zip(hooks, parts)
+            ]
+            ran = self._layout_of(tuple(shown))
         tables = [group.of(caches) for group in self._tables]
         states = None if self.pool.recurrent_states is None else _states(sequences)
         batch = self._batch(sequences, ran, states)
@@ -209,8 +221,8 @@ class Runner:
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
         if in_flight.states is not None:
             for sequence in sequences:
-                if isinstance(sequence.kv, RecurrentCache):
-                    sequence.kv.end(sequence.scheduled_len)
+                recurrent: RecurrentCache = sequence.kv  # type: ignore[assignment]
+                recurrent.end(sequence.scheduled_len)
         if hooks:
             positions = [s.cached_len for s in sequences]
             hidden = _call_hooks(hidden, positions, hooks, in_flight.ran.counts, layout.counts)
@@ -223,9 +235,8 @@ class Runner:
     def restart(self) -> None:
         """Mends what `lost` says, once no pass is in flight. Raises an OxiLlamaError if it cannot."""
 
-    def _layout_of(self, outputs: Listed[Output], rows_of: list[tuple[int, int]]) -> Layout:
+    def _layout_of(self, parts: tuple[tuple[Output, int, int], ...]) -> Layout:
         """The layout of a batch; decoding, with drafts and without, takes turns between a few."""
-        parts = tuple([(output, n, drafts) for output, (n, drafts) in zip(outputs, rows_of)])
         found = self._layouts.get(parts)
         if found is None:
             if len(self._layouts) >= MAX_LAYOUTS:
@@ -267,22 +278,25 @@ class Runner:
     def check_logits(self) -> None:
         """Raises ConfigError if the model has none, or its positions see what comes later."""
         spec = self.model.spec
-        if self.model.output is None or not spec.causal:
+        self._has_logits = self.model.output is not None and spec.causal
+        if not self._has_logits:
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
     def _batch(self, sequences: Listed[Sequence], layout: Layout, states: list[StateSlots] | None) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
+        is_adapted = False
         for s in sequences:
             tokens += s.tokens[s.cached_len : s.scheduled_len]
             positions += range(s.cached_len, s.scheduled_len)
+            is_adapted = is_adapted or s.adapters is not None
         return Batch(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
             row_start=layout.row_start,
             wanted=layout.wanted,
             recurrent_states=self._memory_of(states) if states and self.model.state_floats else None,
-            adapted=self._adapted_rows(sequences, layout.row_start),
+            adapted=self._adapted_rows(sequences, layout.row_start) if is_adapted else None,
         )
 
     def _memory_of(self, states: list[StateSlots]) -> list[StatePart]:
@@ -296,18 +310,8 @@ class Runner:
         for sequence, row in zip(sequences, row_start.tolist()):
             if sequence.adapters is not None:
                 groups += sequence.adapters.groups(sequence.cached_len, sequence.scheduled_len, row)
-        if not groups:
-            return None
-        last, found = self._adapted, tuple(joined(groups))
-        if last is None or last.groups != found or last.n_rows != row_start[-1]:
-            self._adapted = AdaptedRows(self.model.kernels, int(row_start[-1]), found)
+        self._adapted = adapted_rows(self.model.kernels, int(row_start[-1]), groups, self._adapted)
         return self._adapted
-
-
-def _rows_of(sequence: Sequence) -> tuple[int, int]:
-    """How many rows a pass runs of a sequence, and how many of them are drafts; the first is none."""
-    n = sequence.scheduled_len - sequence.cached_len
-    return n, min(sequence.n_drafts, n - 1)
 
 
 class Layout:
@@ -358,8 +362,8 @@ def _call_hooks(
 
 def _states(sequences: Listed[Sequence]) -> list[StateSlots]:
     """What the pass does to the recurrent state of each sequence."""
-    begun = (s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache))
-    return list(begun)
+    caches: list[RecurrentCache] = [s.kv for s in sequences]  # type: ignore[misc]
+    return [kv.begin(s.cached_len) for s, kv in zip(sequences, caches)]
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:
@@ -393,8 +397,11 @@ class BlockTables:
 
         The numbers of pages that were given back are those of others, which nobody reads in their place.
         """
-        tables = [kv.tables[self._group] for kv in caches]
-        width = max(len(table.pages) for table in tables)
+        tables, width = [], 0
+        for kv in caches:
+            table = kv.tables[self._group]
+            tables.append(table)
+            width = max(width, len(table.pages))
         n_rows, n_columns = self._array.shape
         if len(caches) > n_rows or width > n_columns:
             shape = (max(len(caches), n_rows), max(width + width // 2, n_columns))

@@ -160,7 +160,7 @@ class Scheduler:
     def reap(self, now: float | None = None) -> None:
         """Ends what was cancelled or is past its deadline, and rolls back what a cancelled pass has left."""
         now = self.clock() if now is None else now
-        for request in [*self.waiting, *self._at_rest()]:
+        for request in [*self.waiting, *(self._at_rest() if self.in_flight else self.running)]:
             reason = request.finish_reason or request.ends_at(now)
             if reason is not None:
                 self.finish(request, reason)
@@ -205,16 +205,19 @@ class Scheduler:
             self._admit(preemptor, batch, now)
 
     def _add_streams(self, batch: ScheduledBatch) -> None:
-        decoding = [
-            r
-            for r in self.running
-            if r.sequence.state is SeqState.DECODING and r.n_events - r.n_read < r.window
-        ]
-        streams = [r for r in decoding if r not in self.in_flight] if self.in_flight else decoding
+        streams: list[Request] = []
+        n_decoding, has_spare = 0, False
+        for request in self.running:
+            sequence = request.sequence
+            if sequence.state is SeqState.DECODING and request.n_events - request.n_read < request.window:
+                n_decoding += 1
+                has_spare = has_spare or sequence.n_drafts > 0 or bool(sequence.kv.all_records)
+                if not self.in_flight or request not in self.in_flight:
+                    streams.append(request)
         if len(streams) > 1:
             streams.sort(key=_rank)
-            del streams[-(-len(decoding) // self.depth) :]
-        if any(r.sequence.n_drafts or r.sequence.kv.all_records for r in streams):
+            del streams[-(-n_decoding // self.depth) :]
+        if has_spare:
             self._reclaim_draft_pages([request.sequence for request in reversed(streams)])
         for request in streams:
             self._run(request, len(request.sequence.tokens) - request.sequence.cached_len, batch)

@@ -203,7 +203,8 @@ class EngineThread:
         while self._is_forking:
             time.sleep(FORK_POLL)
         with self._stepping:
-            self._run_commands()
+            if not self._inbox.empty():
+                self._run_commands()
             is_idle = self.loop is None or not self.loop.step()
         if is_idle and (not self._is_ending or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()

@@ -1,4 +1,4 @@
-"""Blocks for next-token prediction, which some files have behind their layers: they draft for the model.
+"""MTP layers: blocks for next-token prediction behind the layers of some files, which draft for the model.
 
 The block's input at position p is made of the embedding of token p and of the model's hidden state h of
 position p - 1, after the last norm (zeros before the first):
@@ -57,7 +57,7 @@ class NextTokenInput:
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input of the block for the batch's tokens and the given states."""
         d = x.shape[1]
-        both = step.work.rows("next_token", len(x), self.projection.cols)
+        both = step.work.rows["next_token", len(x), self.projection.cols]
         self.tokens.lookup(batch.tokens, x)
         if self.scale != 1:
             x *= np.float32(self.scale)
@@ -68,7 +68,7 @@ class NextTokenInput:
 
 
 class NextTokenHead(Decoder):
-    """The block behind the last layer of a file: a model of one layer, with the output matrix of its model.
+    """The MTP layer of a file: a model of one layer, with the output matrix of its model.
 
     Parameters
     ----------
@@ -108,6 +108,6 @@ class NextTokenHead(Decoder):
 
 
 def load_next_token_head(spec: Spec, weights: Weights, target: Decoder) -> NextTokenHead | None:
-    """The block of a file, None for a file without one that can draft."""
+    """The MTP layer of a file; None for a file without one that can draft."""
     there = weights.has(f"blk.{spec.n_layers}.nextn.eh_proj.weight")
     return NextTokenHead(spec, weights, target) if there and spec.family.next_token else None

@@ -4,17 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
 from oxillama.weights.linear import Linear, Pass
-from oxillama.weights.low_rank import AdaptedRows
+
+if TYPE_CHECKING:
+    from oxillama.weights.low_rank import AdaptedRows
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
-MAX_GROUPS = 512  # most matrices of one call
+MAX_GROUPS = 512  # matrices of one call
+MAX_VIEWS = 256
+
+
+class Views(dict[tuple[str, int, int], np.ndarray]):
+    """By name, rows and width: float32 (rows, width), the beginning of a buffer. There are several at every
+    layer, so they are kept.
+
+    Attributes
+    ----------
+    buffers : float32 (floats,), by name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: dict[str, np.ndarray] = {}
+
+    def __missing__(self, key: tuple[str, int, int]) -> np.ndarray:
+        name, n, width = key
+        if len(self) > MAX_VIEWS:
+            self.clear()
+        found = self[key] = self.buffers[name][: n * width].reshape(n, width)
+        return found
+
+    def like(self, name: str, x: np.ndarray) -> np.ndarray:
+        """float32, of the shape of x (rows, width)."""
+        n, width = x.shape
+        return self[name, n, width]
 
 
 class Workspace:
@@ -24,6 +53,10 @@ class Workspace:
     ----------
     widths : floats per row of each buffer, by name.
     linears : all linear layers of the model, for the size of their scratch memory.
+
+    Attributes
+    ----------
+    rows : views of the buffers; a view must not have more than the reserved rows.
     """
 
     def __init__(self, widths: Mapping[str, int], linears: list[Linear]) -> None:
@@ -32,17 +65,16 @@ class Workspace:
         self.n_rows = 0
         self.linear_bytes = 0
         self.scratch = aligned_empty(0)
-        self._buffers: dict[str, np.ndarray] = {}
-        self._views: dict[tuple[str, int, int], np.ndarray] = {}
+        self.rows = Views()
 
     def reserve(self, n_rows: int, attention_bytes: int, adapted: AdaptedRows | None = None) -> None:
         """Makes room for ``n_rows`` rows, for the attention's scratch, and for the adapters'."""
         n_rows = max(n_rows, MIN_ROWS)
         if n_rows > self.n_rows:
             self.n_rows = n_rows
-            self._views.clear()
+            self.rows.clear()
             for name, width in self.widths.items():
-                self._buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
+                self.rows.buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
             self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
         adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.n_rows)
         needed = max(self.linear_bytes + adapter_bytes, attention_bytes)
@@ -62,16 +94,6 @@ class Workspace:
             end += count
         yield slice(first, len(counts)), slice(start, end)
 
-    def rows(self, name: str, n: int, width: int) -> np.ndarray:
-        """float32 (n, width): a view of a buffer; ``n`` must not exceed the reserved rows."""
-        key = (name, n, width)
-        found = self._views.get(key)  # a few at every layer
-        if found is None:
-            if len(self._views) > 256:
-                self._views.clear()
-            found = self._views[key] = self._buffers[name][: n * width].reshape(n, width)
-        return found
-
 
 @dataclass(kw_only=True)
 class Step(Pass):
@@ -90,7 +112,7 @@ class Step(Pass):
     batch: Batch
     kv: Sequence[Any]
     work: Workspace
-    tables: tuple[np.ndarray, ...]
+    tables: Sequence[np.ndarray]
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None

@@ -55,7 +55,7 @@ def sample_batch(
     list : for each sequence its token, with log-probabilities where they are noted, or the error that
         `sample` would have raised. Such a sampler's state is as it was, and no other sequence notices.
     """
-    if len({id(sampler) for sampler in samplers}) < len(samplers):
+    if len(samplers) > 1 and len({id(sampler) for sampler in samplers}) < len(samplers):
         raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
     tops = [None] * len(samplers) if tops is None else tops
@@ -64,7 +64,8 @@ def sample_batch(
             f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows, {len(histories)} histories and {len(tops)} tops"
         )
-    n_threads = checks.integer("n_threads", n_threads, 1)
+    if type(n_threads) is not int or n_threads < 1:
+        n_threads = checks.integer("n_threads", n_threads, 1)
     results: list[Any] = [None] * len(samplers)
     try:
         _sample(samplers, logits, histories, tops, n_threads, results)
@@ -104,7 +105,10 @@ def _sample(
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
         rows = [native for _, native in members]
-        chosen = in_openmp_thread(partial(kernels.sampling.sample_rows, rows, rooms))
+        if len(rows) == 1:  # one row is sampled by one thread
+            chosen = kernels.sampling.sample_rows(rows, rooms)
+        else:
+            chosen = in_openmp_thread(partial(kernels.sampling.sample_rows, rows, rooms))
         for (i, _), found in zip(members, chosen, strict=True):
             try:
                 status, token, logprob = found

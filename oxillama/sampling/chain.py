@@ -14,10 +14,12 @@ from oxillama._kernels import Kernels, best
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
-from oxillama.sampling.breakers import breaker_tables
+from oxillama.on_use import on_use
 from oxillama.sampling.protocols import SamplerStage
 from oxillama.sampling.stages import Native, history_window, masking_stages, ordered_stages
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+breaker_tables = on_use("oxillama.sampling.breakers:breaker_tables")
 
 
 class SamplerChain:
@@ -27,7 +29,8 @@ class SamplerChain:
     ----------
     config : the options it was made from.
     steps : programs of kernels, and `SamplerStage` callables.
-    early_steps : what takes their place while fewer than ``config.min_tokens`` tokens were generated.
+    early_steps : that take their place while fewer than ``config.min_tokens`` tokens were generated.
+    program, early_program : the only step of either, if it is a program; None otherwise.
     window : how many of the latest tokens the stages look at; -1 for all.
     has_callables : whether a stage is the user's own, which may raise anything and have a state of its own.
     takes_highest : whether it does nothing but take the highest logit, of those that a grammar allows.
@@ -46,6 +49,9 @@ class SamplerChain:
         named = [*banned, *config.logit_bias, *(config.allowed_tokens or ())]
         self.largest_token = max(named, default=-1)
         self.window = history_window(config)
+        self.min_tokens = config.min_tokens
+        self.program, self.early_program = self._only(self.steps), self._only(self.early_steps)
+        self.is_greedy, self.draws_chance = config.is_greedy, bool(config.xtc_probability)
         self.has_callables = any(callable(stage) for stage in config.order)
         self.takes_highest = (
             config.is_greedy
@@ -80,6 +86,11 @@ class SamplerChain:
     def steps_at(self, n_generated: int) -> list[Any]:
         """The steps for the token after ``n_generated``."""
         return self.early_steps if n_generated < self.config.min_tokens else self.steps
+
+    def _only(self, steps: list[Any]) -> Any:
+        """The one step, if it is a program of kernels; None otherwise."""
+        is_one = len(steps) == 1 and isinstance(steps[0], self.kernels.sampling.Program)
+        return steps[0] if is_one else None
 
     def check_vocabulary(self, vocab: int) -> None:
         """Raises ConfigError if an option names a token that is not in the vocabulary."""

@@ -12,14 +12,14 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.config import checks
-from oxillama.config.sampler import RANGES, SamplerConfig
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.stages import call_stage
-from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
+from oxillama.sampling.workspaces import GOOD, as_logits, error_of, is_row, workspaces
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 LN2 = 0.6931471805599453
@@ -184,14 +184,18 @@ class Sampler:
 
     def row(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, ...] | None:
         """One row for `sample_rows`, random numbers drawn; None if the chain holds stages in Python."""
-        steps = self.chain.steps_at(self.n_generated)
-        if len(steps) != 1 or not isinstance(steps[0], self.chain.kernels.sampling.Program):
+        chain = self.chain
+        program = chain.early_program if len(self._before) < chain.min_tokens else chain.program
+        if program is None:
             return None
-        logits = as_logits(logits)
-        self.chain.check_vocabulary(len(logits))
-        recent = self._recent(history)
-        mask = self._mask(len(logits))
-        return (steps[0], logits, recent, mask, *self._numbers())
+        if not is_row(logits):
+            logits = as_logits(logits)
+        vocab = len(logits)
+        if chain.largest_token >= vocab:
+            chain.check_vocabulary(vocab)
+        recent = NO_HISTORY if chain.window == 0 else self._recent(history)
+        mask = None if self.constraint is None else self._mask(vocab)
+        return (program, logits, recent, mask, *self._numbers())
 
     def take(self, status: int, token: int, logprob: float, vocab: int) -> int:
         """Takes what the kernel chose for a `row` into the state; raises what it refused."""
@@ -201,7 +205,7 @@ class Sampler:
         random, self._drawn_from = self._drawn_from, None
         assert random is not None, "a choice is taken once"
         before = (random, self.mu)
-        if self.config.mirostat:
+        if self.chain.config.mirostat:
             self.mu -= self.config.mirostat_eta * (-logprob / LN2 - self.config.mirostat_tau)
         try:
             self._append(token, before)
@@ -251,8 +255,8 @@ class Sampler:
     def _numbers(self) -> tuple[float, float, float]:
         """XTC's chance, mu, and the number for the draw; none is drawn that nobody looks at."""
         self._drawn_from = self.random.state
-        chance = self.random.uniform() if self.config.xtc_probability else 0.0
-        return chance, self.mu, 0.0 if self.config.is_greedy else self.random.uniform()
+        chance = self.random.uniform() if self.chain.draws_chance else 0.0
+        return chance, self.mu, 0.0 if self.chain.is_greedy else self.random.uniform()
 
     def _recent(self, history: Sequence[int] | np.ndarray | None) -> np.ndarray:
         """The latest tokens, as many as the chain looks at; the sampler's own are not copied."""
@@ -352,7 +356,8 @@ class Sampler:
     def _append(self, token: int, before: tuple[int, float]) -> None:
         if self.constraint is not None:
             self.constraint.advance(token)
-        self._reserve(1)
+        if self._n >= len(self._tokens):
+            self._reserve(1)
         self._tokens[self._n] = token
         self._n += 1
         self._before.append(before)
@@ -377,7 +382,7 @@ def as_tokens(name: str, tokens: Any) -> np.ndarray:
 
 def checked_seed(seed: Any) -> int:
     """A seed as an int. Raises ConfigError."""
-    return checks.integer("seed", seed, *RANGES["seed"])
+    return checks.integer("seed", seed, 0, checks.MAX_SEED)
 
 
 def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:

@@ -39,6 +39,16 @@ def set_aside() -> Iterator[None]:
         _kept.key, _kept.workspaces = key, kept
 
 
+F32 = np.dtype(np.float32)
+
+
+def is_row(logits: Any) -> bool:
+    """Whether something is C-contiguous float32 (vocab,) already."""
+    return (
+        type(logits) is np.ndarray and logits.dtype is F32 and logits.ndim == 1 and logits.flags.c_contiguous
+    )
+
+
 def as_logits(logits: np.ndarray) -> np.ndarray:
     """C-contiguous float32 (vocab,). Raises SamplingError unless there is one row of numbers."""
     try:

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig, checks
-from oxillama.config.sampler import RANGES
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import Grammar
 from oxillama.grammar.plain import plain_rules, rules_of
@@ -31,7 +30,7 @@ LEFT_OUT = frozenset({"adapters", "request_id", "trace", "prefix_cache_dir"})
 """Options that are not described: adapters are files, a name is one request's own, and no data may have
 files written."""
 
-FLOATS = frozenset(name for name, (low, _) in RANGES.items() if isinstance(low, float))
+FLOATS = frozenset(field.name for field in fields(SamplerConfig) if field.type == "float")
 
 
 @dataclass(frozen=True)

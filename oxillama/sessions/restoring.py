@@ -15,9 +15,9 @@ import numpy as np
 
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
+from oxillama.cache.kv import CHECKPOINTS
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.positions import from_positions
-from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import PER_TOKEN, Progress, TextRequest

@@ -36,7 +36,7 @@ class StreamDecoder:
         return self._utf8.decode(self.piece(id))
 
     def flush(self) -> str:
-        """End the stream; return what is left, incomplete characters as U+FFFD."""
+        """End the stream; return the rest of the text, incomplete characters as U+FFFD."""
         return self._utf8.decode(b"", final=True)
 
     @property

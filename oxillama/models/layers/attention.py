@@ -100,7 +100,11 @@ class Attention:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
         heads, kv_heads, dim = layer.n_heads, self.kv_heads, layer.key_dim
-        qkv = self._project(h, step)
+        qkv = work.rows["qkv", n, self.width]
+        if self.gated_queries:
+            self._project_with_gates(h, qkv, step)
+        else:
+            self.attn_qkv.apply(h, qkv, step)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
         for norm in self.norms:
@@ -112,7 +116,7 @@ class Attention:
                 norm.apply(qkv, n_threads)
         if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
-        attended = work.rows("attended", n, self.attn_output.cols)
+        attended = work.rows["attended", n, self.attn_output.cols]
         kv = step.kv[self.group]
         if layer.kv_from is None:
             kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
@@ -121,30 +125,25 @@ class Attention:
         if self.attn_gate is not None:
             self._gate(self.attn_gate, h, attended, step)
         if self.gated_queries:
-            gates = work.rows("gated_qkv", n, self.attn_qkv.rows)
+            gates = work.rows["gated_qkv", n, self.attn_qkv.rows]
             self.kernels.vector.gate_heads(attended, heads, gates, dim, 2 * dim, "sigmoid", n_threads)
         if spec.value_scale != 1:
             attended *= np.float32(spec.value_scale)
         self.attn_output.apply(attended, out, step, accumulate)
 
-    def _project(self, h: np.ndarray, step: Step) -> np.ndarray:
-        """(n, q + k + v) for h (n, d); gates beside the queries stay in the buffer ``gated_qkv``."""
+    def _project_with_gates(self, h: np.ndarray, qkv: np.ndarray, step: Step) -> None:
+        """qkv (n, q + k + v) of h (n, d); the gates beside the queries stay in the buffer ``gated_qkv``."""
         n, heads, dim = len(h), self.layer.n_heads, self.layer.key_dim
-        qkv = step.work.rows("qkv", n, self.width)
-        if not self.gated_queries:
-            self.attn_qkv.apply(h, qkv, step)
-            return qkv
-        both = step.work.rows("gated_qkv", n, self.attn_qkv.rows)
+        both = step.work.rows["gated_qkv", n, self.attn_qkv.rows]
         self.attn_qkv.apply(h, both, step)
         by_head = both[:, : 2 * heads * dim].reshape(n, heads, 2, dim)
         qkv[:, : heads * dim].reshape(n, heads, dim)[:] = by_head[:, :, 0]
         qkv[:, heads * dim :] = both[:, 2 * heads * dim :]
-        return qkv
 
     def _gate(self, matrix: Linear, h: np.ndarray, attended: np.ndarray, step: Step) -> None:
         """Multiplies each head, or each element, by the sigmoid of its gate."""
         n = len(h)
-        gates = step.work.rows("attn_gate", n, matrix.rows)
+        gates = step.work.rows["attn_gate", n, matrix.rows]
         matrix.apply(h, gates, step)
         self.kernels.vector.activate(gates, "sigmoid", gates, step.n_threads)
         by_gate = attended.reshape(n, matrix.rows, -1)

@@ -5,7 +5,7 @@ beta and decay g first decays it, then corrects what it holds for k, then reads 
 
     S = g S;  S = S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(d).
 
-q, k and v have gone through a short causal convolution and SiLU; q and k have length 1.
+q, k and v are outputs of a short causal convolution and SiLU; q and k have length 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
-from oxillama.models.layers.ssm import Conv, load_conv
+from oxillama.models.layers.ssm import CausalConv1d, load_causal_conv1d
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -25,7 +25,7 @@ from oxillama.weights.loader import Weights
 
 
 class DeltaRule:
-    """Everything between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
+    """The part between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DeltaRule:
         heads: int,
         dim: int,
         interleaved: bool,
-        conv: Conv,
+        conv: CausalConv1d,
         a: np.ndarray,
         dt_bias: np.ndarray,
         norm: np.ndarray,
@@ -89,8 +89,8 @@ class DeltaRule:
         float32 (n, heads * dim) : a buffer.
         """
         n, work, n_threads, decays = len(x), step.work, step.n_threads, len(self.a)
-        qkv, y = work.rows("ssm_x", n, self.channels), work.rows("ssm_y", n, self.inner)
-        dt, decay = work.rows("ssm_dt", n, decays), work.rows("ssm_decay", n, decays)
+        qkv, y = work.rows["ssm_x", n, self.channels], work.rows["ssm_y", n, self.inner]
+        dt, decay = work.rows["ssm_dt", n, decays], work.rows["ssm_decay", n, decays]
         self.conv.run(block, x, 0, True, qkv, step)
         self.lengths.apply(qkv, n_threads)
         self.kernels.recurrent.head_steps(steps, 0, self.dt_bias, self.a, dt, decay, n_threads)
@@ -133,7 +133,7 @@ class GatedDelta(RecurrentBlock):
             heads,
             dim,
             sizes.interleaved,
-            load_conv(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
+            load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
             weights.vector(f"{block}.ssm_a", heads),
             weights.vector(f"{block}.ssm_dt.bias", heads),
             weights.vector(f"{block}.ssm_norm.weight", dim),
@@ -153,7 +153,7 @@ class GatedDelta(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rule, work = self.rule, step.work
-        x = work.rows("ssm_in", len(h), self.first.rows)
+        x = work.rows["ssm_in", len(h), self.first.rows]
         self.first.apply(h, x, step)
         beta, steps = np.take(x, self.betas, axis=1), np.take(x, self.alphas, axis=1)
         if self.by_key:
@@ -165,7 +165,7 @@ class GatedDelta(RecurrentBlock):
     def _parted(self, x: np.ndarray, step: Step) -> np.ndarray:
         """(n, q + k + v + z) of rows that hold these parts for one head of keys after the other."""
         n, dim, shared = len(x), self.dim, self.rule.heads // self.keys * self.dim
-        parts = step.work.rows("ssm_parts", n, self.rule.channels + self.rule.inner)
+        parts = step.work.rows["ssm_parts", n, self.rule.channels + self.rule.inner]
         given = x[:, : parts.shape[1]].reshape(n, self.keys, -1)
         begins = np.cumsum([0, dim, dim, shared, shared]).tolist()
         for first, last in pairwise(begins):
@@ -206,7 +206,7 @@ class KimiDelta(RecurrentBlock):
             heads,
             dim,
             False,
-            Conv(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
+            CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
             np.repeat(weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads), dim),
             weights.vector(f"{block}.ssm_dt.bias", inner),
             weights.vector(f"{block}.ssm_norm.weight", dim),
@@ -225,7 +225,7 @@ class KimiDelta(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rule, work, n, rank = self.rule, step.work, len(h), self.rank
-        x, wide = work.rows("ssm_in", n, self.first.rows), work.rows("ssm_steps", n, rule.inner)
+        x, wide = work.rows["ssm_in", n, self.first.rows], work.rows["ssm_steps", n, rule.inner]
         self.first.apply(h, x, step)
         low, gate, beta = np.split(x[:, rule.channels :], [rank, 2 * rank], axis=1)
         self.steps.apply(np.ascontiguousarray(low), wide, step)

@@ -65,6 +65,11 @@ class MixtureOfExperts:
         members = [[*pair] for pair in zip(first.members, down.members)]
         self.experts = ExpertMatrices(members, sizes.n_used)
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return [self.experts]
+
     def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
@@ -91,7 +96,7 @@ class MixtureOfExperts:
         read, written = h, out
         if self.latent is not None:
             read, written = (
-                step.work.rows(f"expert_{name}", len(h), self.down.rows) for name in ("input", "sum")
+                step.work.rows[f"expert_{name}", len(h), self.down.rows] for name in ("input", "sum")
             )
             self.latent[0].apply(h, read, step)
             written[:] = 0
@@ -114,9 +119,9 @@ class MixtureOfExperts:
         """int32 (experts,): rows of each expert; int32 (n k,): these rows, by expert; float32 (n k,): their
         weights."""
         sizes, n = self.sizes, len(h)
-        logits = step.work.rows("router", n, sizes.n_experts)
+        logits = step.work.rows["router", n, sizes.n_experts]
         if self.router_has_input:
-            h = step.work.rows("router_input", n, self.n_embd)  # which the layer puts there
+            h = step.work.rows["router_input", n, self.n_embd]  # which the layer puts there
         self.router.apply(h, logits, step)
         chosen, weights = np.empty((n, sizes.n_used), np.int32), np.empty((n, sizes.n_used), np.float32)
         self.kernels.routing.route(
@@ -152,8 +157,8 @@ class MixtureOfExperts:
         taken: np.ndarray | None = rows
         if self.scales_input:
             h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
-        hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.down.cols)
-        y = work.rows("routed", n, self.down.rows)
+        hidden, fed = work.rows["gate_up", n, self.first.rows], work.rows["fed", n, self.down.cols]
+        y = work.rows["routed", n, self.down.rows]
         self.first.apply(numbers, counts, h, taken, hidden, step, rows)
         if self.first.rows == 2 * self.down.cols:
             self.activation.gate(hidden, fed, n_threads)
@@ -170,7 +175,7 @@ class MixtureOfExperts:
         factors = np.empty((len(h), 1), np.float32)
         self.shared_gate.apply(h, factors, step)
         self.kernels.vector.activate(factors, "sigmoid", factors, 1)
-        y = step.work.rows("routed", len(h), self.n_embd)
+        y = step.work.rows["routed", len(h), self.n_embd]
         shared.run(h, y, step, False)
         rows = np.arange(len(h), dtype=np.int32)
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
@@ -239,6 +244,11 @@ class DenseAndExperts:
         factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
         self.router_norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return self.experts.routed_experts
+
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
 
@@ -251,14 +261,14 @@ class DenseAndExperts:
         """out (n, d) = the block's output for x (n, d), or out + that."""
         work, n_threads = step.work, step.n_threads
         before, after, before_experts, after_experts = self.norms
-        h, y = work.rows("normed", *x.shape), work.rows("beside", *x.shape)
+        h, y = work.rows.like("normed", x), work.rows.like("beside", x)
         before.apply(x, h, n_threads)
         self.dense.run(h, y, step, False)
         if accumulate:
             after.add(y, out, n_threads)
         else:
             after.apply(y, out, n_threads)
-        self.router_norm.apply(x, work.rows("router_input", *x.shape), n_threads)
+        self.router_norm.apply(x, work.rows.like("router_input", x), n_threads)
         before_experts.apply(x, h, n_threads)
         self.experts.run(h, y, step, False)
         after_experts.add(y, out, n_threads)

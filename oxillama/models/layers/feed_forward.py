@@ -47,7 +47,7 @@ class FeedForward:
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
-        hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.width)
+        hidden, fed = work.rows["gate_up", n, self.first.rows], work.rows["fed", n, self.width]
         self.first.apply(h, hidden, step)
         if self.gated:
             self.activation.gate(hidden, fed, n_threads)

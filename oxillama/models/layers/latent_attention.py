@@ -94,15 +94,15 @@ class LatentAttention:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads, latent, heads = len(h), step.work, step.n_threads, self.latent, self.heads
         vector, rank = self.kernels.vector, latent.kv_rank
-        first = work.rows("qkv", n, self.first.rows)
+        first = work.rows["qkv", n, self.first.rows]
         self.first.apply(h, first, step)
         for norm in self.norms:
             norm.apply(first, n_threads)
-        q = work.rows("queries", n, heads * latent.key_dim)
+        q = work.rows["queries", n, heads * latent.key_dim]
         if self.attn_q_b is None:
             q[:] = first[:, : self.column]
         else:
-            compressed = work.rows("compressed", n, self.column)
+            compressed = work.rows["compressed", n, self.column]
             compressed[:] = first[:, : self.column]
             self.attn_q_b.apply(compressed, q, step)
             if self.selector is not None:
@@ -112,20 +112,20 @@ class LatentAttention:
             vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.nope_dim)
             vector.rope(first, 1, self.rope_dim, table, neox, n_threads, self.column + rank)
         by_head = q.reshape(n, heads, latent.key_dim)
-        absorbed = work.rows("absorbed", n, heads * (rank + self.rope_dim)).reshape(n, heads, -1)
+        absorbed = work.rows["absorbed", n, heads * (rank + self.rope_dim)].reshape(n, heads, -1)
         absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.nope_dim], self.attn_k_b, step)
         absorbed[:, :, rank:] = by_head[:, :, self.nope_dim :]
         if self.scaled_queries and step.temperatures is not None:
             absorbed *= step.temperatures[:, :, None]
         kv = step.kv[self.group]
         kv.store(self.index, first, self.column, self.column, n_threads)
-        attended = work.rows("attended", n, heads * rank)
+        attended = work.rows["attended", n, heads * rank]
         scale, flat = self.spec.score_scale, absorbed.reshape(n, -1)
         chosen = step.chosen if self.is_sparse else None
         kv.attend(
             self.index, flat, heads, scale, attended, work.scratch, n_threads, chosen=chosen, **self.options
         )
-        values = work.rows("values", n, heads * latent.value_dim)
+        values = work.rows["values", n, heads * latent.value_dim]
         each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
         values.reshape(n, heads, latent.value_dim)[:] = each
         self.attn_output.apply(values, out, step, accumulate)
@@ -134,8 +134,8 @@ class LatentAttention:
         """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
         n, heads, cols = x.shape
         work = step.work
-        inputs = work.rows("by_head", n, heads * cols).reshape(heads * n, cols)
-        outputs = work.rows("by_head_out", n, heads * stack.rows).reshape(heads * n, stack.rows)
+        inputs = work.rows["by_head", n, heads * cols].reshape(heads * n, cols)
+        outputs = work.rows["by_head_out", n, heads * stack.rows].reshape(heads * n, stack.rows)
         inputs.reshape(heads, n, cols)[:] = x.transpose(1, 0, 2)
         counts, tokens = np.full(heads, n, np.int32), np.tile(np.arange(n, dtype=np.int32), heads)
         for some, rows in work.rounds(counts.tolist()):

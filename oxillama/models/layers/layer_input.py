@@ -36,7 +36,7 @@ class LayerEmbeddings:
     def look_up(self, x: np.ndarray, step: Step) -> None:
         """Fills the buffer "layer_inputs" (n, layers p) for the embeddings x (n, d) of the step's tokens."""
         n = len(x)
-        found, rows = (step.work.rows(name, n, self.width) for name in ("layer_inputs", "layer_rows"))
+        found, rows = (step.work.rows[name, n, self.width] for name in ("layer_inputs", "layer_rows"))
         self.projection.apply(x, found, step)
         found *= self.scale
         self.norm.apply(found, step.n_threads)
@@ -47,7 +47,7 @@ class LayerEmbeddings:
 
 
 class LayerInput:
-    """What layer ``i`` makes of its embedding e: W2 (gelu(W1 x) * e)."""
+    """The term that layer ``i`` adds from its embedding e: W2 (gelu(W1 x) * e)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, width = f"blk.{i}", spec.layer_width
@@ -68,8 +68,8 @@ class LayerInput:
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n = len(h)
-        gates = step.work.rows("layer_gate", n, self.gate.rows)
+        gates = step.work.rows["layer_gate", n, self.gate.rows]
         self.gate.apply(h, gates, step)
         self.kernels.vector.activate(gates, self.activation, gates, step.n_threads)
-        gates *= step.work.rows("layer_inputs", n, self.all_layers)[:, self.part]
+        gates *= step.work.rows["layer_inputs", n, self.all_layers][:, self.part]
         self.projection.apply(gates, out, step, accumulate)

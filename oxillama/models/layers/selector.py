@@ -67,7 +67,7 @@ class PositionSelector:
             attends to, in ascending order; None if every row attends to all.
         """
         n, sizes, work, n_threads = len(h), self.sizes, step.work, step.n_threads
-        keys = work.rows("selector_key", n, self.key_and_weights.rows)
+        keys = work.rows["selector_key", n, self.key_and_weights.rows]
         self.key_and_weights.apply(h, keys, step)
         self.norm.apply(keys, n_threads)
         table = step.tables[self.rope] if self.rope is not None else None
@@ -78,7 +78,7 @@ class PositionSelector:
         longest = int(step.batch.positions.max()) + 1
         if longest <= sizes.n_chosen:
             return None
-        queries = work.rows("selector_queries", n, self.queries.rows)
+        queries = work.rows["selector_queries", n, self.queries.rows]
         self.queries.apply(compressed, queries, step)
         if table is not None:
             self.kernels.vector.rope(queries, sizes.n_heads, sizes.width, table, sizes.neox, n_threads, 0)

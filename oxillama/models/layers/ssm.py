@@ -16,7 +16,7 @@ from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
 
-class Conv:
+class CausalConv1d:
     """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input.
 
     Parameters
@@ -42,11 +42,12 @@ class Conv:
         self.kernels.recurrent.conv(step.recurrent, *args, step.n_threads)
 
 
-def load_conv(weights: Weights, name: str, channels: int, taps: int, bias: str) -> Conv:
-    """The convolution called ``name``; its bias is there: "yes", "no", or "auto", as the file has it."""
+def load_causal_conv1d(weights: Weights, name: str, channels: int, taps: int, bias: str) -> CausalConv1d:
+    """The convolution called ``name``. ``bias`` says whether it has one: "yes", "no", or "auto"."""
     has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
     weight = weights.array(f"{name}.weight", (taps, channels))
-    return Conv(weights.kernels, weight, weights.vector(f"{name}.bias", channels) if has_bias else None)
+    added = weights.vector(f"{name}.bias", channels) if has_bias else None
+    return CausalConv1d(weights.kernels, weight, added)
 
 
 class Mamba(RecurrentBlock):
@@ -58,7 +59,7 @@ class Mamba(RecurrentBlock):
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
         self.inner, self.rank, self.n = inner, rank, n
         self.kernels = weights.kernels
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
         self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
         self.d = weights.vector(f"{block}.ssm_d", inner)
         weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
@@ -95,17 +96,17 @@ class Mamba(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         inner, rank = self.inner, self.rank
-        xz, x = work.rows("ssm_in", n, 2 * inner), work.rows("ssm_x", n, inner)
+        xz, x = work.rows["ssm_in", n, 2 * inner], work.rows["ssm_x", n, inner]
         self.ssm_in.apply(h, xz, step)
         self.conv.run(self, xz, 0, True, x, step)
-        dbc = work.rows("ssm_dbc", n, rank + 2 * self.n)
+        dbc = work.rows["ssm_dbc", n, rank + 2 * self.n]
         self.ssm_x.apply(x, dbc, step)
         for norm in self.norms:
             norm.apply(dbc, n_threads)
         low, dt, y = (
-            work.rows("ssm_low", n, rank),
-            work.rows("ssm_dt", n, inner),
-            work.rows("ssm_y", n, inner),
+            work.rows["ssm_low", n, rank],
+            work.rows["ssm_dt", n, inner],
+            work.rows["ssm_y", n, inner],
         )
         low[:] = dbc[:, :rank]
         self.ssm_dt.apply(low, dt, step)
@@ -126,7 +127,7 @@ class Mamba2(RecurrentBlock):
         self.channels = inner + 2 * groups * n
         self.kernels = weights.kernels
         bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
         self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
@@ -159,9 +160,9 @@ class Mamba2(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         inner, heads = self.inner, self.heads
-        zxbcdt, xbc = work.rows("ssm_in", n, self.ssm_in.rows), work.rows("ssm_x", n, self.channels)
-        dt, decay = work.rows("ssm_dt", n, heads), work.rows("ssm_decay", n, heads)
-        y = work.rows("ssm_y", n, inner)
+        zxbcdt, xbc = work.rows["ssm_in", n, self.ssm_in.rows], work.rows["ssm_x", n, self.channels]
+        dt, decay = work.rows["ssm_dt", n, heads], work.rows["ssm_decay", n, heads]
+        y = work.rows["ssm_y", n, inner]
         self.ssm_in.apply(h, zxbcdt, step)
         self.conv.run(self, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
@@ -210,7 +211,7 @@ class PlamoMamba(RecurrentBlock):
         inner, heads, n, rank = sizes.inner, sizes.heads, sizes.n, sizes.ranks["dt"]
         self.inner, self.heads, self.n, self.rank = inner, heads, n, rank
         self.kernels = weights.kernels
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
         weights.vector(f"{block}.ssm_dt.bias", heads)  # required; `linear` below loads it as optional
         self.no_bias = np.zeros(heads, np.float32)
         self.a, self.d = weights.vector(f"{block}.ssm_a", heads), weights.vector(f"{block}.ssm_d", heads)
@@ -243,21 +244,21 @@ class PlamoMamba(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rows, work, n_threads, kernel = len(h), step.work, step.n_threads, self.kernels.recurrent
         inner, heads, n = self.inner, self.heads, self.n
-        zx, parts = work.rows("ssm_in", rows, 2 * inner), work.rows("ssm_parts", rows, 2 * inner)
+        zx, parts = work.rows["ssm_in", rows, 2 * inner], work.rows["ssm_parts", rows, 2 * inner]
         self.ssm_in.apply(h, zx, step)
         parts.reshape(rows, 2, heads, -1)[:] = zx.reshape(rows, heads, 2, -1).transpose(
             0, 2, 1, 3
         )  # z, then x
-        x, y = work.rows("ssm_x", rows, inner), work.rows("ssm_y", rows, inner)
+        x, y = work.rows["ssm_x", rows, inner], work.rows["ssm_y", rows, inner]
         self.conv.run(self, parts, inner, True, x, step)
-        bcdt, xbc = work.rows("ssm_dbc", rows, self.ssm_x.rows), work.rows("ssm_xbc", rows, inner + 2 * n)
+        bcdt, xbc = work.rows["ssm_dbc", rows, self.ssm_x.rows], work.rows["ssm_xbc", rows, inner + 2 * n]
         self.ssm_x.apply(x, bcdt, step)
         for norm in self.norms:
             norm.apply(bcdt, n_threads)
         xbc[:, :inner], xbc[:, inner:] = x, bcdt[:, : 2 * n]
-        low = work.rows("ssm_low", rows, heads)
+        low = work.rows["ssm_low", rows, heads]
         self.ssm_dt.apply(np.ascontiguousarray(bcdt[:, 2 * n :]), low, step)
-        dt, decay = work.rows("ssm_dt", rows, heads), work.rows("ssm_decay", rows, heads)
+        dt, decay = work.rows["ssm_dt", rows, heads], work.rows["ssm_decay", rows, heads]
         kernel.head_steps(low, 0, self.no_bias, self.a, dt, decay, n_threads)
         at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
         args = step.recurrent, at, record, heads, 1, n, xbc, dt, decay, self.d, parts, 0, y
@@ -275,7 +276,7 @@ class ShortConv(RecurrentBlock):
         block, d = f"blk.{i}.shortconv", spec.n_embd
         assert spec.recurrent is not None
         self.causal = spec.causal
-        self.conv = load_conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
+        self.conv = load_causal_conv1d(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats, self.record_floats = self.conv.floats, self.conv.record_floats
@@ -291,7 +292,7 @@ class ShortConv(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, d, work = len(h), self.out_proj.rows, step.work
-        bcx, bx, y = work.rows("ssm_in", n, 3 * d), work.rows("ssm_x", n, d), work.rows("ssm_y", n, d)
+        bcx, bx, y = work.rows["ssm_in", n, 3 * d], work.rows["ssm_x", n, d], work.rows["ssm_y", n, d]
         self.in_proj.apply(h, bcx, step)
         np.multiply(bcx[:, :d], bcx[:, 2 * d :], out=bx)
         if self.causal:

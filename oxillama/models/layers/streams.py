@@ -23,7 +23,7 @@ STREAMS = 4
 
 def others(step: Step, n: int, d: int) -> np.ndarray:
     """float32 (n, 3, d): all streams but the first."""
-    return step.work.rows("streams", n, (STREAMS - 1) * d).reshape(n, STREAMS - 1, d)
+    return step.work.rows["streams", n, (STREAMS - 1) * d].reshape(n, STREAMS - 1, d)
 
 
 def lengths(x: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ class Streams:
 
     def end(self, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the mean of it and the projections of the other streams."""
-        streams, row = others(step, *x.shape), step.work.rows("stream", *x.shape)
+        streams, row = others(step, *x.shape), step.work.rows.like("stream", x)
         target = lengths(x)
         for i, matrix in enumerate(self.end_with):
             row[:] = streams[:, i]
@@ -68,7 +68,7 @@ class Streams:
 
     def _projected(self, matrix: Linear, x: np.ndarray, target: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): rows of matrix x, scaled to the lengths ``target`` (n, 1)."""
-        y = step.work.rows("projected", *x.shape)
+        y = step.work.rows.like("projected", x)
         matrix.apply(x, y, step)
         found = lengths(y)
         y *= np.where(found > 0, target / np.where(found > 0, found, 1), 0)
@@ -122,9 +122,9 @@ class StreamedLayer:
         """Applies the layer to the streams: x (n, d), in place, and the others."""
         n, d, work, layer, n_threads = *x.shape, step.work, self.layer, step.n_threads
         streams = others(step, n, d)
-        c = work.rows("coefficients", n, STREAMS * STREAMS)
+        c = work.rows["coefficients", n, STREAMS * STREAMS]
         self.predict.apply(self._modes(x, step), c, step)
-        predicted = work.rows("predicted", n, STREAMS * d).reshape(n, STREAMS, d)
+        predicted = work.rows["predicted", n, STREAMS * d].reshape(n, STREAMS, d)
         parts = [x, *(streams[:, i] for i in range(STREAMS - 1))]
         for o, part in enumerate(parts):
             total = c[:, STREAMS * o : STREAMS * o + 1] * x
@@ -133,13 +133,13 @@ class StreamedLayer:
             predicted[:, o] = part + total
         x[:] = predicted[:, 0]
         self._run_blocks(x, step)
-        c = work.rows("coefficients", n, STREAMS)
+        c = work.rows["coefficients", n, STREAMS]
         self.correct.apply(self._modes(x, step), c, step)
         change = x - predicted[:, 0]
         x[:] = predicted[:, 0] + (1 + c[:, :1]) * change
         for i in range(1, STREAMS):
             streams[:, i - 1] = predicted[:, i] + (1 + c[:, i : i + 1]) * change
-        h, y = work.rows("h", n, d), work.rows("y", n, d)
+        h, y = work.rows["h", n, d], work.rows["y", n, d]
         np.multiply(x, self.correct_scale, out=h)
         layer.layer_input.run(h, y, step, False)
         layer.layer_input_norm.apply(y, y, n_threads)
@@ -148,9 +148,9 @@ class StreamedLayer:
     def _modes(self, x: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, 4): tanh(W norm(x) / d)."""
         n, d = x.shape
-        h = self.router_norm.apply(x, step.work.rows("h", n, d), step.n_threads)
+        h = self.router_norm.apply(x, step.work.rows["h", n, d], step.n_threads)
         h *= np.float32(1 / d)
-        modes = step.work.rows("modes", n, STREAMS)
+        modes = step.work.rows["modes", n, STREAMS]
         self.router.apply(h, modes, step)
         self.kernels.vector.activate(modes, "tanh", modes, step.n_threads)
         return modes
@@ -158,8 +158,8 @@ class StreamedLayer:
     def _run_blocks(self, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the layer's two blocks and the low-rank map, applied to x."""
         n, d, work, layer, n_threads = *x.shape, step.work, self.layer, step.n_threads
-        h, y = layer.attn_norm.apply(x, work.rows("h", n, d), n_threads), work.rows("y", n, d)
-        low, laurel = work.rows("low", n, self.down.rows), work.rows("laurel", n, d)
+        h, y = layer.attn_norm.apply(x, work.rows["h", n, d], n_threads), work.rows["y", n, d]
+        low, laurel = work.rows["low", n, self.down.rows], work.rows["laurel", n, d]
         self.down.apply(h, low, step)
         self.up.apply(low, laurel, step)
         self.laurel_norm.apply(laurel, laurel, n_threads)
