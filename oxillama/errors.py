@@ -1,7 +1,7 @@
 """Every error the library raises on purpose, in one tree.
 
-Each is also a subclass of the builtin that fits, so callers who know nothing of this library can
-still catch it. A message names the thing, the expectation and the finding.
+Each is also a subclass of a fitting builtin exception, so that callers can catch it without knowing this
+library. A message names the thing, the expected value and the one that was found.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class ConfigError(OxiLlamaError, ValueError):
 
 
 class RewindError(ConfigError):
-    """A sequence cannot be taken back to where it was asked to go."""
+    """A sequence cannot be truncated to the requested position."""
 
 
 class RewindNotSupported(RewindError):
-    """There is no checkpoint to go back to."""
+    """No checkpoint exists before the requested position."""
 
 
 class PositionBeyondEnd(RewindError):
@@ -28,7 +28,7 @@ class PositionBeyondEnd(RewindError):
 
     Attributes
     ----------
-    target, current : tokens that were asked for, and tokens that there are.
+    target, current : requested and existing number of tokens.
     """
 
     def __init__(self, target: int, current: int) -> None:
@@ -64,7 +64,7 @@ class GGUFError(OxiLlamaError, ValueError):
 
 
 class LoadError(OxiLlamaError, ValueError):
-    """A readable file holds a model that cannot be run: what is missing or unknown is named."""
+    """A readable file contains a model that cannot be run; the message names what is missing or unknown."""
 
 
 class TokenizerError(OxiLlamaError, ValueError):
@@ -109,7 +109,7 @@ class QueueFull(OxiLlamaError, RuntimeError):
 
 
 class RequestFailed(OxiLlamaError, RuntimeError):
-    """A fault of the library or of the system ended a request; ``__cause__`` is what was raised."""
+    """A fault of the library or of the system ended a request; ``__cause__`` is the original exception."""
 
 
 class EngineClosed(OxiLlamaError, RuntimeError):
@@ -121,12 +121,12 @@ class GenerationCancelled(OxiLlamaError, RuntimeError):
 
 
 class GenerationTimeout(OxiLlamaError, TimeoutError):
-    """A text was asked for as a whole, and its timeout came before its end.
+    """A blocking call reached its timeout before the text ended.
 
     Attributes
     ----------
     text : str
-        What was generated in time.
+        The text that was generated in time.
     """
 
     def __init__(self, message: str, text: str = "") -> None:
@@ -151,11 +151,11 @@ class GrammarError(OxiLlamaError, ValueError):
 
 
 class ReceiptError(OxiLlamaError, ValueError):
-    """A receipt cannot be read, is malformed, or says what no request can have been."""
+    """A receipt cannot be read, is malformed, or describes an impossible request."""
 
 
 class SnapshotIncompatible(OxiLlamaError, ValueError):
-    """A snapshot is damaged, of another version, or does not fit what it is to go on in.
+    """A snapshot is damaged, of another version, or does not fit the engine that is to resume it.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ class ModelFingerprintMismatch(SnapshotIncompatible):
     Attributes
     ----------
     expected, found : str
-        The fingerprints of the snapshot's model and of the one at hand, in hexadecimal digits.
+        The fingerprints of the snapshot's model and of the loaded model, in hexadecimal digits.
     """
 
     def __init__(self, expected: str, found: str, detail: str = "") -> None:

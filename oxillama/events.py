@@ -99,7 +99,7 @@ class CallFailed:
 
     Attributes
     ----------
-    index : of the call that had begun; None if not even its name was read.
+    index : of the call that had begun; None if not even its name was parsed.
     text : all that was written, with its delimiters.
     reason : what was expected, and what was found.
     """

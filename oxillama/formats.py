@@ -176,3 +176,5 @@ WRITABLE: tuple[str, ...] = (
 """Formats that the quantizer can write."""
 
 FORMAT_BY_ID: dict[int, Format] = {fmt.id: fmt for fmt in FORMATS.values()}
+
+FLOATS = ("F32", "F16", "BF16")

@@ -58,7 +58,7 @@ def without_types(tree: ast.AST) -> ast.AST:
 
 
 def imports(name: str, source: str) -> set[str]:
-    """Modules of the package that ``source`` imports anywhere, lazily too, and for types but in the facade."""
+    """Modules of the package that ``source`` imports anywhere, lazily too; not for the facade's types."""
     package = name if name in MODULES and MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     tree = ast.parse(source)

@@ -1,6 +1,7 @@
 """The tool that puts faults in: it tells which of them tests do not notice, and when its list is stale."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def entry(name, old, new, extra=""):
 
 
 @pytest.fixture
-def checkout(tmp_path):
+def checkout(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # these tests need no plugin
     (tmp_path / "limits.py").write_text(SOURCE)
     (tmp_path / "test_limits.py").write_text(TEST)
     (tmp_path / "tools" / "mutants").mkdir(parents=True)
@@ -83,6 +85,35 @@ def test_tests_must_pass_without_a_fault(mutants, checkout, capsys):
     (checkout / "test_limits.py").write_text(TEST + "    assert clamp(5, 0, 3) == 4\n")
     assert run(mutants, checkout, [entry("no-high", "min(x, high)", "x")]) == 1
     assert "without a fault" in capsys.readouterr().err
+
+
+SLOW_TEST = """import pytest
+from limits import clamp
+
+@pytest.mark.slow
+def test_low():
+    assert clamp(-5, 0, 3) == 0
+"""
+
+
+def test_slow_tests_count_unless_fast(mutants, checkout, capsys):
+    """Also where the options of pyproject.toml leave them out."""
+    (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = \"-q -m 'not slow'\"\n")
+    (checkout / "test_slow.py").write_text(SLOW_TEST)
+    only_slow = entry("no-low", "max(low, ", "max(x, ").replace("test_limits.py", "test_slow.py")
+    both = entry("both", "max(low, ", "max(x, ").replace('py"]', 'py", "test_slow.py::test_low"]')
+    assert run(mutants, checkout, [only_slow]) == 0
+    assert run(mutants, checkout, [only_slow, both], "--fast") == 1
+    assert "1 of 2 killed, 0 equivalent\n  survived: no-low" in capsys.readouterr().out
+    assert run(mutants, checkout, [only_slow, both], "--list", "--fast") == 0
+    assert capsys.readouterr().out.endswith("1 of 2 have fast tests\n  only slow: no-low\n")
+
+
+@pytest.mark.slow
+def test_most_faults_have_fast_tests(mutants, capsys):
+    assert mutants.main(["--list", "--fast"]) == 0
+    found = re.search(r"^(\d+) of (\d+) have fast tests$", capsys.readouterr().out, re.MULTILINE)
+    assert int(found[1]) >= 0.95 * int(found[2])
 
 
 def test_unknown_name(mutants, checkout, capsys):

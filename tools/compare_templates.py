@@ -156,7 +156,7 @@ def main() -> int:
         total, agree = total + len(CONVERSATIONS), agree + same
         form = grammar_of_template(source)
         row = f"{path.stem:55} {same:3} of {len(CONVERSATIONS)} ({both_fail} fail in both)  {form.name}"
-        if options.calls and form.style != "none":
+        if options.calls and form.has_calls:
             try:
                 tool_variables(ChatTemplate(source), TOOLS)
             except OxiLlamaError:

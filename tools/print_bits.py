@@ -41,7 +41,7 @@ def parts() -> Iterator[tuple[str, np.ndarray]]:
         layer = linear(target, [(name, matrix(name, ROWS, COLS))], COLS)
         yield name, apply(layer, activations(), n_threads=2)
     text = demo.HELDOUT.read_text(encoding="utf-8")
-    tokens = InferenceEngine.from_gguf(demo.STORY).tokenize(text)[:N_TOKENS]
+    tokens = InferenceEngine.from_gguf(demo.STORY).tokenizer.encode(text)[:N_TOKENS]
     for kv_type in KV_TYPES:
         yield f"logits, {kv_type}", Running(demo.STORY.read_bytes(), target, 2, kv_type).logits(tokens, 33)
 

@@ -55,7 +55,7 @@ class Kernels:
     routing : the choice of experts.
     recurrent : convolutions, scans and shifts over the states of a `StateBatch`.
     delta : `delta_scan`, the gated delta rule over such states.
-    roofline : what the machine can do at best, for the benchmarks.
+    roofline : peak rates of the machine, for the benchmarks.
     sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
 
@@ -73,7 +73,7 @@ class Kernels:
 
 @functools.cache
 def targets() -> dict[str, str | None]:
-    """Every target of this build, best first, with None or why it cannot run here."""
+    """Every target of this build, best first, with None or the reason why it cannot run here."""
     found: dict[str, str | None] = {}
     for target in TARGETS:
         missing = [f for f in target.features if not cpu.has(f)]

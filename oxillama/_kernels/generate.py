@@ -1,4 +1,4 @@
-"""Writes what the kernels know of the formats, from the tables of `oxillama.formats`. Run by setup.py.
+"""Writes the kernels' facts of the formats, from the tables of `oxillama.formats`. Run by setup.py.
 
 Three files, which are not under version control:
 

@@ -26,7 +26,7 @@ def may_enter_openmp() -> None:
 
 
 def in_openmp_thread(work: Callable[[], T]) -> T:
-    """What ``work`` returns or raises, run by a thread that may enter OpenMP: this one, if it is such."""
+    """Runs ``work`` in a thread that may enter OpenMP, the calling one if possible; returns its result."""
     global _executor
     if getattr(_local, "may_enter", False):
         return work()

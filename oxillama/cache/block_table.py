@@ -6,21 +6,22 @@ from collections.abc import Iterable
 
 from oxillama.cache.pages import PagePool
 
-GIVEN_BACK = -1
+NO_PAGE = -1
+"""In the place of the number of a page that was freed."""
 
 
 def held(pages: Iterable[int]) -> list[int]:
-    """Those of some page numbers that were not given back."""
-    return [page for page in pages if page != GIVEN_BACK]
+    """The page numbers without those of freed pages."""
+    return [page for page in pages if page != NO_PAGE]
 
 
 class BlockTable:
-    """Pages in order of position; the first of them may have been given back.
+    """Pages in order of position, of which the first may have been freed.
 
     Attributes
     ----------
-    pages : page numbers; `GIVEN_BACK` for those before `first`.
-    first : how many pages were given back, because no later row sees their positions.
+    pages : page numbers; `NO_PAGE` for those before `first`.
+    first : number of freed pages at the beginning, which are out of the window of all later rows.
     """
 
     def __init__(self, pool: PagePool) -> None:
@@ -30,7 +31,7 @@ class BlockTable:
 
     @property
     def held(self) -> list[int]:
-        """The pages that it has a reference of."""
+        """The pages that it holds a reference to."""
         return self.pages[self.first :] if self.first else self.pages
 
     @property
@@ -64,7 +65,7 @@ class BlockTable:
         return min(missing, max(0, most - (len(self.pages) - self.first)))
 
     def take(self, start: int, pages: list[int]) -> None:
-        """Makes positions from ``start`` on writable with what `missing` asked for."""
+        """Makes positions from ``start`` on writable with newly allocated pages, see `missing`."""
         if self.is_shared(start):
             at = start // self.pool.page_size
             fresh, old = pages.pop(), self.pages[at]
@@ -74,30 +75,30 @@ class BlockTable:
         self.pages += pages
 
     def adopt(self, pages: Iterable[int]) -> None:
-        """Takes over pages and their references; it must be empty."""
+        """Takes over pages and their references; the table must be empty."""
         assert not self.pages
         self.pages = list(pages)
-        self.first = next((i for i, page in enumerate(self.pages) if page != GIVEN_BACK), len(self.pages))
+        self.first = next((i for i, page in enumerate(self.pages) if page != NO_PAGE), len(self.pages))
 
-    def can_go_on(self, n_tokens: int) -> bool:
+    def can_continue(self, n_tokens: int) -> bool:
         """Whether it has all pages that the rows from position ``n_tokens`` on see."""
         return self.pool.reach.first_seen(n_tokens) // self.pool.page_size >= self.first
 
-    def give_back(self, n_tokens: int, spare: int = 0) -> bool:
-        """Frees the pages that no row from position ``n_tokens`` on sees, but for the last ``spare`` of them.
+    def free_out_of_window(self, n_tokens: int, spare: int = 0) -> bool:
+        """Frees the pages that no row from position ``n_tokens`` on sees, except the last ``spare`` of them.
 
-        Returns whether there were any.
+        Returns whether any were freed.
         """
         end = min(self.pool.reach.first_seen(n_tokens) // self.pool.page_size, len(self.pages)) - spare
         if end <= self.first:
             return False
         self.pool.release(self.pages[self.first : end])
-        self.pages[self.first : end] = [GIVEN_BACK] * (end - self.first)
+        self.pages[self.first : end] = [NO_PAGE] * (end - self.first)
         self.first = end
         return True
 
     def truncate(self, n_tokens: int) -> bool:
-        """Frees the pages behind the first ``n_tokens`` tokens; whether there were any."""
+        """Frees the pages behind the first ``n_tokens`` tokens; returns whether any were freed."""
         kept = self.pool.pages_for(n_tokens)
         if kept >= len(self.pages):
             return False

@@ -2,8 +2,8 @@
 
 `PagedKvCache` has a block table for each page group: pages in order of position, some perhaps shared with
 other sequences or with the prefix cache. A shared page is copied whole before a position in it is written.
-Memory behind the last position is never read. Pages that a window has passed are given back. `KvCache` is the
-contiguous case: one page as long as the context.
+Memory behind the last position is never read. Pages that are out of the window of all later rows are freed.
+`KvCache` is the contiguous case: one page as long as the context.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from oxillama.cache.block_table import GIVEN_BACK, BlockTable
+from oxillama.cache.block_table import NO_PAGE, BlockTable
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.pool import CachePool
 from oxillama.errors import ConfigError
+from oxillama.on_use import on_use
 
 REWIND_BYTES = 32 << 20
-"""Most bytes of pages behind its windows that a sequence keeps to be rewound."""
+"""Maximum bytes of pages out of window that a sequence keeps for `truncate`."""
 
 
 class PagedKvCache:
@@ -31,7 +32,7 @@ class PagedKvCache:
     Attributes
     ----------
     tables : one for each group of the pool.
-    version : goes up whenever their pages change.
+    version : is incremented whenever their pages change.
     """
 
     def __init__(self, pool: CachePool, keeps_more: bool = False) -> None:
@@ -52,7 +53,7 @@ class PagedKvCache:
 
     @property
     def pages(self) -> list[list[int]]:
-        """The page numbers that it has a reference of, of each group."""
+        """For each group the numbers of the pages that it holds a reference to."""
         return [table.held for table in self.tables]
 
     @property
@@ -66,7 +67,7 @@ class PagedKvCache:
         return []
 
     def settled_of(self, n_tokens: int) -> int:
-        """How many of the ``n_tokens`` tokens that have run others can go on from: all."""
+        """After how many of the ``n_tokens`` tokens that have run others can continue: all."""
         return n_tokens
 
     def state_after(self, n_tokens: int) -> int | None:
@@ -87,23 +88,23 @@ class PagedKvCache:
         """
         return sum(table.demand(start, end, rows) * table.pool.stride for table in self.tables)
 
-    def give_back(self, n_tokens: int) -> None:
+    def free_out_of_window(self, n_tokens: int) -> None:
         """Frees the pages that no row from position ``n_tokens`` on sees."""
         for table in self.tables:
             if table.pool.reach.is_limited:
                 spare = REWIND_BYTES // table.pool.stride if self.keeps_more else 0
-                self.version += table.give_back(n_tokens, spare)
+                self.version += table.free_out_of_window(n_tokens, spare)
 
     def drop_checkpoints(self, n_tokens: int) -> bool:
         """Frees what only `truncate` to less than ``n_tokens`` tokens needs; whether there was any."""
-        given = [table.give_back(n_tokens) for table in self.tables]
+        given = [table.free_out_of_window(n_tokens) for table in self.tables]
         self.version += any(given)
         return any(given)
 
     def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """Makes the positions ``start`` to ``end`` writable; positions from ``start`` on hold nothing yet.
 
-        The last ``n_open`` tokens may be taken back, which pages always allow.
+        The last ``n_open`` tokens may be truncated later, which pages always allow.
 
         Raises KvCacheFullError; then nothing has changed.
         """
@@ -119,19 +120,19 @@ class PagedKvCache:
         for table, numbers in zip(self.tables, pages):
             assert len(numbers) == self.pool.pages_for(n_tokens)
             table.adopt(numbers)
-        assert self._can_go_on(n_tokens)
+        assert self._can_continue(n_tokens)
         self.version += 1
 
-    def _can_go_on(self, n_tokens: int) -> bool:
+    def _can_continue(self, n_tokens: int) -> bool:
         """Whether a row at position ``n_tokens`` finds all pages that it sees."""
-        return all(table.can_go_on(n_tokens) for table in self.tables)
+        return all(table.can_continue(n_tokens) for table in self.tables)
 
     def truncate(self, n_tokens: int) -> int:
-        """Frees the pages behind the first ``n_tokens`` tokens; returns the tokens that are left.
+        """Frees the pages behind the first ``n_tokens`` tokens; returns the number of tokens that are left.
 
-        Those are ``n_tokens``, or none if pages that the next row would see were given back.
+        It is ``n_tokens``, or 0 if pages that the next row would see were freed.
         """
-        kept = n_tokens if self._can_go_on(n_tokens) else 0
+        kept = n_tokens if self._can_continue(n_tokens) else 0
         given = [table.truncate(kept) for table in self.tables]
         self.version += any(given)
         return kept
@@ -141,21 +142,21 @@ class PagedKvCache:
         self.truncate(n_tokens)
 
     def fork(self, n_tokens: int) -> tuple[PagedKvCache, int]:
-        """A second cache that shares the pages of the first ``n_tokens`` tokens, and its tokens.
+        """A second cache that shares the pages of the first ``n_tokens`` tokens, and its number of tokens.
 
-        Those are none if pages that its next row would see were given back.
+        It is ``n_tokens``, or 0 if pages that the next row would see were freed.
         """
         other = PagedKvCache(self.pool, self.keeps_more)
         return other, other._share(self, n_tokens)
 
     def _share(self, other: PagedKvCache, n_tokens: int) -> int:
-        """Takes over the pages of ``other``; returns for how many tokens."""
-        kept = n_tokens if other._can_go_on(n_tokens) else 0
+        """Shares the pages of ``other``; returns the number of their tokens."""
+        kept = n_tokens if other._can_continue(n_tokens) else 0
         self.tables = [table.fork(kept) for table in other.tables]
         return kept
 
     def snapshot(self, n_tokens: int) -> list[np.ndarray]:
-        """Of each group uint8 (pages, bytes): copies of what rows from position ``n_tokens`` on see."""
+        """For each group uint8 (pages, bytes): copies of the pages that rows from ``n_tokens`` on see."""
         found = []
         for table in self.tables:
             group = table.pool
@@ -172,7 +173,7 @@ class PagedKvCache:
         self.release()
         for table, numbers in zip(self.tables, fresh):
             passed = self.pool.pages_for(n_tokens) - len(numbers)
-            table.adopt([GIVEN_BACK] * passed + numbers)
+            table.adopt([NO_PAGE] * passed + numbers)
         self.version += 1
 
     def release(self) -> None:
@@ -182,7 +183,7 @@ class PagedKvCache:
     def keys(self, layer: int, n_tokens: int) -> Iterator[np.ndarray]:
         """float32 (heads, key_dim) of each of the first ``n_tokens`` tokens. Raises ConfigError.
 
-        Tokens whose pages were given back are left out.
+        Tokens whose pages were freed are left out.
         """
         return self._rows(layer, n_tokens, 0)
 
@@ -211,6 +212,24 @@ class PagedKvCache:
                 return table, table.pool.layers.index(layer)
             known = max((known, *table.pool.layers))
         raise ConfigError(f"layer: expected 0 to {known}, got {layer}")
+
+
+new_recurrent_cache = on_use("oxillama.cache.recurrent:RecurrentCache")
+
+CHECKPOINTS = 6
+"""Earlier states of a recurrent model that a sequence keeps at most."""
+
+
+def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
+    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent.
+
+    Without checkpoints, it keeps no pages either that windows have passed.
+    """
+    states = pool.recurrent_states
+    if states is None:
+        return PagedKvCache(pool, checkpoints > 0)
+    cache: PagedKvCache = new_recurrent_cache(pool, states, checkpoints)
+    return cache
 
 
 class KvCache(PagedKvCache):

@@ -51,7 +51,7 @@ class MemoryLimit:
             self.shrink_to_fit()
 
     def shrink_to_fit(self) -> None:
-        """Has every pool return its unused memory to the system."""
+        """Makes every pool return its unused memory to the system."""
         for reference in self._shrink:
             shrink = reference()
             if shrink is not None:
@@ -62,7 +62,7 @@ class MemoryLimit:
         self._shrink.append(weakref.WeakMethod(shrink))
 
     def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
-        """Has ``reclaim``, a method, called with the bytes to release before an allocation fails.
+        """Sets ``reclaim``, a method that is called with the bytes to release before an allocation fails.
 
         The reference is weak: the cache that reclaims refers to the pools.
         """

@@ -1,17 +1,17 @@
 """The prefix cache: a radix tree over pages of keys and values, which sequences share without copying.
 
 A node is a page of each group and its tokens; only leaves may hold less than a full page. A prompt
-reuses the longest path of whole pages, and the common tokens of one page more; a sequence copies that page
+reuses the longest path of whole pages, and the common tokens of one further page; a sequence copies that page
 before it writes (`PagedKvCache`). Keys and values depend on nothing but the tokens before them, so a hit
 changes no bit.
 
 Pages of groups with a window are needed only near the end of a prefix. Those that no prompt used for long are
-evicted by themselves; a prompt then starts at the last place from which all the pages that it sees are there.
+evicted alone; a prompt then starts at the last position for which all pages within its windows are cached.
 
 A prompt of a recurrent model can start only after tokens whose state was kept: a node also holds states after
-some of its tokens. States are large, so a prompt keeps few of them, at `Match.marks`: on a grid whose spacing
-grows with their size, at the end of the last whole page, and where the prompt leaves a cached path, for later
-prompts that do the same (Pan et al., Marconi, 2024). The last state of a sequence is kept, too.
+some of its tokens. States are large, so few of them are kept, at `Match.cache_points`: on a grid whose
+spacing grows with their size, at the end of the last whole page, and where the prompt branches off a cached
+path, for later prompts that do the same (Pan et al., Marconi, 2024). A sequence's last state is kept, too.
 
 Each key has a tree of its own. A key is the blake3 hash of the model, its adapters and an optional salt.
 """
@@ -24,12 +24,12 @@ from typing import NoReturn
 
 from blake3 import blake3
 
-from oxillama.cache.block_table import GIVEN_BACK
+from oxillama.cache.block_table import NO_PAGE
 from oxillama.cache.pool import CachePool
 from oxillama.cache.radix import CachedState, Node, RadixTree, last_state, walk
 
 SPACING = 256
-"""Least tokens between the states that are kept of a prompt."""
+"""Minimum number of tokens between the states that are kept of a prompt."""
 
 
 def prefix_key(model: bytes, adapters: Iterable[bytes] = (), salt: str | bytes = b"") -> bytes:
@@ -54,17 +54,17 @@ class Match:
 
     Attributes
     ----------
-    pages : of each group, the pages of the tokens; the last one may hold more tokens. `GIVEN_BACK` for those
+    pages : for each group the pages of the tokens; the last one may hold more tokens. `NO_PAGE` for pages
         that no later row sees.
-    n_tokens : tokens of the prefix.
+    n_tokens : number of tokens of the prefix.
     slot : of the recurrent state after them; None for no tokens, or a model without recurrent layers.
-    marks : positions, in order, whose states shall be kept; None for a model without recurrent layers.
+    cache_points : positions, in order, whose states to keep; None for a model without recurrent layers.
     """
 
     pages: list[list[int]]
     n_tokens: int
     slot: int | None = None
-    marks: Sequence[int] | None = None
+    cache_points: Sequence[int] | None = None
 
 
 class PinnedPrefix:
@@ -93,7 +93,7 @@ class PrefixKvCache(RadixTree):
     ----------
     pool : of the pages and states; its limit calls `reclaim` when it runs out.
     max_bytes : limit of pages and states; 0 keeps none.
-    spacing : least tokens between the grid's states, a power of two.
+    spacing : minimum number of tokens between the grid's states, a power of two.
     grain : states are kept after multiples of it, a power of two, or of the size of a page.
 
     Attributes
@@ -112,7 +112,7 @@ class PrefixKvCache(RadixTree):
         """The longest cached prefix of ``tokens`` that a sequence can continue."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
-        n, slot, marks = 0, None, None
+        n, slot, cache_points = 0, None, None
         if self.pool.recurrent_states is None:
             n = next(self._continuable(path, known), 0)
         else:
@@ -121,22 +121,22 @@ class PrefixKvCache(RadixTree):
             if state is not None:
                 n, slot, state.used = state.end, state.slot, self._clock
                 self.pool.recurrent_states.retain(slot)
-            marks = self._marks(n, known, len(tokens))
-        return Match(self._take(path[: self.pool.pages_for(n)], n), n, slot, marks)
+            cache_points = self._cache_points(n, known, len(tokens))
+        return Match(self._take(path[: self.pool.pages_for(n)], n), n, slot, cache_points)
 
     def _continuable(self, path: list[Node], known: int) -> Iterator[int]:
-        """Numbers of tokens from which a prompt can go on, the highest first, one for each page."""
+        """Numbers of tokens after which a prompt can continue, the highest first, one for each page."""
         for n_pages in range(len(path), 0, -1):
             n = min(known, n_pages * self.pool.page_size)
             if self._reaches(path, n):
                 yield n
 
     def _reaches(self, path: list[Node], n: int) -> bool:
-        """Whether all pages are there that a row at position ``n`` sees."""
+        """Whether all pages that a row at position ``n`` sees are cached."""
         for group in self._windowed:
             first = self.pool.groups[group].reach.first_seen(n) // self.pool.page_size
             for node in reversed(path[first : self.pool.pages_for(n)]):
-                if node.pages[group] == GIVEN_BACK:
+                if node.pages[group] == NO_PAGE:
                     return False
         return True
 
@@ -149,7 +149,7 @@ class PrefixKvCache(RadixTree):
             first = min(group.reach.first_seen(n) // self.pool.page_size, len(path))
             pages = [node.pages[number] for node in path[first:]]
             group.retain(pages)
-            found.append([GIVEN_BACK] * first + pages)
+            found.append([NO_PAGE] * first + pages)
             if group.reach.is_limited:
                 for node in path[first:]:
                     node.seen = self._clock
@@ -158,7 +158,7 @@ class PrefixKvCache(RadixTree):
     def known(self, key: bytes, tokens: Sequence[int]) -> tuple[list[list[int]], int, int]:
         """The longest cached prefix of ``tokens`` whose pages a row behind it can see, which is not retained.
 
-        Its pages of each group, its tokens, and how many of those `match` would give.
+        Returns its pages of each group, its number of tokens, and how many of these `match` would return.
         """
         path, most = walk(self._roots.get(key), tokens, self.pool.page_size)
         n = next(self._continuable(path, most), 0)
@@ -191,7 +191,7 @@ class PrefixKvCache(RadixTree):
 
         Parameters
         ----------
-        pages : of each group; `GIVEN_BACK` for those that are gone.
+        pages : of each group; `NO_PAGE` for freed ones.
         after : the result of an earlier call for a prefix of these tokens, to start from.
         slot : of the state after these tokens, which gets a reference if it is kept; None for none.
 
@@ -246,7 +246,7 @@ class PrefixKvCache(RadixTree):
             pinned |= {before.node} if before is not None else set()
         return PinnedPrefix(pinned, known)
 
-    def _marks(self, start: int, known: int, end: int) -> list[int]:
+    def _cache_points(self, start: int, known: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
         Each is at the end of a page, and of a grain. A pass ends there, so none is near another.
@@ -262,22 +262,22 @@ class PrefixKvCache(RadixTree):
         gap, turn, last = self.spacing // 4, known // size * size, end // size * size
         near = [start, turn] if turn - start >= gap else [start]
         grid = range(start // spacing * spacing + spacing, end + 1, spacing)
-        marks = sorted([*near, *(n for n in grid if all(abs(n - other) >= gap for other in near))])
-        if last - marks[-1] >= gap:
-            marks.append(last)
-        return marks[1:]
+        cache_points = sorted([*near, *(n for n in grid if all(abs(n - other) >= gap for other in near))])
+        if last - cache_points[-1] >= gap:
+            cache_points.append(last)
+        return cache_points[1:]
 
     def _exchange(self, pages: Sequence[list[int]], at: int, known: Node) -> None:
-        """Replaces a sequence's pages by cached ones of the same tokens, and adds those that are lacking."""
+        """Replaces a sequence's pages by cached ones of the same tokens, and caches the others."""
         own = [table[at] for table in pages]
-        lacking = [GIVEN_BACK if cached != GIVEN_BACK else page for page, cached in zip(own, known.pages)]
+        lacking = [NO_PAGE if cached != NO_PAGE else page for page, cached in zip(own, known.pages)]
         if self._bytes_of(lacking) and self._make_room(self._bytes_of(lacking)):
             self._put(
-                known, [cached if page == GIVEN_BACK else page for page, cached in zip(lacking, known.pages)]
+                known, [cached if page == NO_PAGE else page for page, cached in zip(lacking, known.pages)]
             )
             known.seen = self._clock
         for group, table, page, cached in zip(self.pool.groups, pages, own, known.pages):
-            if GIVEN_BACK not in (page, cached) and page != cached:
+            if NO_PAGE not in (page, cached) and page != cached:
                 group.retain([cached])
                 group.release([page])
                 table[at] = cached

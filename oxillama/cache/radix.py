@@ -1,4 +1,4 @@
-"""The radix tree of the prefix cache: what it holds, and what goes first when room is needed.
+"""The radix tree of the prefix cache, and the order of eviction.
 
 A node has a page of each group, and states after some of its tokens.
 """
@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from oxillama.cache.block_table import GIVEN_BACK
+from oxillama.cache.block_table import NO_PAGE
 from oxillama.cache.pool import CachePool
 
 Tokens = tuple[int, ...]
@@ -31,7 +31,7 @@ class CachedState:
 class Node:
     """The tokens of a page, and the page of each group. Roots have no pages, evicted nodes no parent.
 
-    A page that only rows within a window see may be missing (`GIVEN_BACK`).
+    A page that only rows within a window see may be missing (`NO_PAGE`).
     """
 
     tokens: Tokens = ()
@@ -97,7 +97,7 @@ class Kind(enum.IntEnum):
 
 
 class RadixTree:
-    """Pages and states of prefixes: what is held, and what goes first when room is needed.
+    """The cached pages and states of prefixes, and their eviction.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class RadixTree:
         self._evict(self.memory_bytes, only_free=False)
 
     def lose(self) -> None:
-        """Forgets everything, pinned or not: its pages and states do not hold anything any more."""
+        """Drops everything, pinned or not; the contents of its pages and states are no longer valid."""
         for node in sorted(self.nodes(), key=lambda node: -node.end):
             assert node.parent is not None
             self._remove(node, node.parent)
@@ -168,7 +168,7 @@ class RadixTree:
     def pages(self) -> list[list[int]]:
         """Its pages of each group, one reference each."""
         return [
-            [node.pages[group] for node in self.nodes() if node.pages[group] != GIVEN_BACK]
+            [node.pages[group] for node in self.nodes() if node.pages[group] != NO_PAGE]
             for group in range(len(self.pool.groups))
         ]
 
@@ -179,7 +179,7 @@ class RadixTree:
     def check_integrity(self) -> None:
         """Asserts that inner pages are full, leaves are listed, and pages and states are counted once."""
         found = list(self.nodes())
-        assert sum(page != GIVEN_BACK for node in found for page in node.pages) == self.n_pages
+        assert sum(page != NO_PAGE for node in found for page in node.pages) == self.n_pages
         assert sum(self._bytes_of(node.pages) for node in found) == self._held_bytes
         assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
         for node in found:
@@ -190,7 +190,7 @@ class RadixTree:
             assert len(node.tokens) == self.pool.page_size or not node.children
             assert 0 < len(node.tokens) <= self.pool.page_size
             for group, page in enumerate(node.pages):
-                assert page != GIVEN_BACK or group in self._windowed, "only windows pass pages"
+                assert page != NO_PAGE or group in self._windowed, "only windows pass pages"
             for end, state in node.states.items():
                 assert state.node is node and state.end == end
                 assert node.parent.end < end <= node.end
@@ -201,24 +201,24 @@ class RadixTree:
     def _put(self, node: Node, pages: list[int]) -> None:
         """Gives a node other pages."""
         for group, page in zip(self.pool.groups, pages):
-            group.retain([page] if page != GIVEN_BACK else [])
+            group.retain([page] if page != NO_PAGE else [])
         self._drop(node, range(len(node.pages)))
         node.pages = pages
-        self.n_pages += sum(page != GIVEN_BACK for page in pages)
+        self.n_pages += sum(page != NO_PAGE for page in pages)
         self._held_bytes += self._bytes_of(pages)
 
     def _drop(self, node: Node, groups: Iterable[int]) -> None:
-        """Gives up a node's pages of some groups."""
+        """Releases a node's pages of some groups."""
         for group in groups:
-            if node.pages[group] != GIVEN_BACK:
+            if node.pages[group] != NO_PAGE:
                 self.pool.groups[group].release([node.pages[group]])
-                node.pages[group] = GIVEN_BACK
+                node.pages[group] = NO_PAGE
                 self.n_pages -= 1
                 self._held_bytes -= self.pool.groups[group].stride
 
     def _bytes_of(self, pages: Iterable[int]) -> int:
         """Bytes of pages, one of each group."""
-        return sum(g.stride for g, page in zip(self.pool.groups, pages) if page != GIVEN_BACK)
+        return sum(g.stride for g, page in zip(self.pool.groups, pages) if page != NO_PAGE)
 
     def _keep(self, node: Node, end: int, slot: int) -> None:
         """Adds a state, if there is room and it is not cached yet."""
@@ -245,7 +245,7 @@ class RadixTree:
         return node
 
     def _make_room(self, n_bytes: int) -> bool:
-        """Whether there is room for so many bytes more, after evicting others."""
+        """Evicts others until there is room for so many more bytes; returns whether there is."""
         over = self.memory_bytes + n_bytes - self.max_bytes
         if over > 0 and n_bytes <= self.max_bytes:
             self._evict(over, only_free=False)
@@ -309,7 +309,7 @@ class RadixTree:
             return sum(
                 group.stride
                 for group, page in found
-                if page != GIVEN_BACK and not (only_free and group.references(page) > 1)
+                if page != NO_PAGE and not (only_free and group.references(page) > 1)
             )
         assert self.pool.recurrent_states is not None
         held = only_free and self.pool.recurrent_states.references(item.slot) > 1

@@ -2,11 +2,11 @@
 
 A pass reads the sequence's slot and writes another, so that a written slot never changes: forks share it, a
 failed pass leaves it as it was, and the slots of earlier passes are *checkpoints*, to which the sequence can
-be truncated. A sequence keeps a few checkpoints, fewer of the older tokens. The tokens after the checkpoint
-that is taken run again. The prefix cache keeps slots of its own, beside the pages of their tokens.
+be truncated. A sequence keeps a few checkpoints, fewer of the older tokens. After a truncation the tokens
+behind the checkpoint run again. The prefix cache keeps slots of its own, beside the pages of their tokens.
 
-Drafted tokens do not go into the state. Each leaves a *record* of what would enter it, so those that are
-rejected are truncated and those that stay are not run again: the next pass takes their records in.
+Drafted tokens are not added to the state. Each leaves a *record* of its inputs to the state: rejected tokens
+are truncated, and accepted ones are not run again, since the next pass applies their records.
 
 A sequence without checkpoints whose slot nobody shares updates that slot in place, because slots are large.
 If such a pass fails or is cancelled, the state is lost and all tokens run again.
@@ -18,23 +18,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv import CHECKPOINTS, PagedKvCache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
 from oxillama.models.batch import StateSlots
 
-CHECKPOINTS = 6
-"""Most checkpoints of a sequence."""
 CHECKPOINT_BYTES = 32 << 20
-"""Most bytes of a sequence's checkpoints."""
+"""Maximum bytes of a sequence's checkpoints."""
 NOTHING = np.empty(0, np.uint8)
 
 
 class RecurrentCache(PagedKvCache):
     """Pages and recurrent states of one sequence.
 
-    It can be truncated to its checkpoints, and to what it has records of.
+    It can be truncated to its checkpoints, and to any token with a record.
 
     Parameters
     ----------
@@ -42,8 +40,8 @@ class RecurrentCache(PagedKvCache):
 
     Attributes
     ----------
-    checkpoints : (tokens, slot) in order; the last is the present state.
-    records : numbers of the records of the tokens after that.
+    checkpoints : (number of tokens, slot) in order; the last is the present state.
+    records : numbers of the records of the tokens after the present state.
     """
 
     def __init__(
@@ -66,16 +64,16 @@ class RecurrentCache(PagedKvCache):
 
     @property
     def settled(self) -> int:
-        """Tokens that the present state has seen."""
+        """Number of tokens in the present state."""
         return self.checkpoints[-1][0] if self.checkpoints else 0
 
     @property
     def length(self) -> int:
-        """Tokens that the next pass goes on from: those in the present state, and those with records."""
+        """Number of tokens that the next pass continues: those in the state, and those with records."""
         return self.settled + len(self.records)
 
     def settled_of(self, n_tokens: int) -> int:
-        """How many of the ``n_tokens`` tokens that have run the present state has seen."""
+        """How many of the ``n_tokens`` tokens that have run are in the present state."""
         return self.settled
 
     @property
@@ -93,7 +91,7 @@ class RecurrentCache(PagedKvCache):
         return next((slot for n, slot in self.checkpoints if n == n_tokens), None)
 
     def adopt(self, pages: Sequence[list[int]], n_tokens: int, slot: int | None = None) -> None:
-        """As `PagedKvCache.adopt`; the caller gives up its reference to the slot, too."""
+        """As `PagedKvCache.adopt`; also takes over the caller's reference to the slot."""
         super().adopt(pages, n_tokens)
         assert not self.checkpoints and (slot is None) == (n_tokens == 0)
         if slot is not None:
@@ -127,9 +125,9 @@ class RecurrentCache(PagedKvCache):
     def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """Also allocates the slot and the records that the next pass writes.
 
-        Checkpoints are dropped where memory is short.
+        Checkpoints are dropped if memory is short.
 
-        Raises KvCacheFullError; checkpoints may have been dropped then, but nothing else has changed.
+        Raises KvCacheFullError; checkpoints may have been dropped by then, nothing else has changed.
         """
         while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end, n_open)):
             self._drop()
@@ -146,21 +144,21 @@ class RecurrentCache(PagedKvCache):
             raise
         self._next_settled = max(self.settled, end - n_open)
 
-    def give_back(self, n_tokens: int) -> None:
-        """As `PagedKvCache.give_back`; what runs again after the present state needs its pages, too."""
-        super().give_back(min(n_tokens, self.settled))
+    def free_out_of_window(self, n_tokens: int) -> None:
+        """As `PagedKvCache.free_out_of_window`, for rows from the end of the present state on."""
+        super().free_out_of_window(min(n_tokens, self.settled))
 
     def drop_checkpoints(self, n_tokens: int) -> bool:
-        """Frees also all states but the present one; whether there was any."""
+        """Also frees all states but the present one; returns whether anything was freed."""
         found = super().drop_checkpoints(self.settled) or len(self.checkpoints) > 1
         while len(self.checkpoints) > 1:
             self._drop()
         return found
 
     def begin(self, start: int) -> StateSlots:
-        """What a pass from ``start`` on does to the state.
+        """The slots and records that a pass from ``start`` on reads and writes.
 
-        Where it is updated in place, the sequence has no state until `end`.
+        If the state is updated in place, the sequence has no state until `end`.
         """
         assert start == self.length, "a pass begins at the end of the state"
         before = self.checkpoints[-1][1] if self.checkpoints else None
@@ -191,7 +189,7 @@ class RecurrentCache(PagedKvCache):
         del self.records[first:end]
 
     def _drop_next(self) -> None:
-        """Frees what was reserved for a pass."""
+        """Frees the slot and the records that were reserved for a pass."""
         if self._next is not None:
             self.states.release(self._next)
         for number in self._next_records:
@@ -205,9 +203,9 @@ class RecurrentCache(PagedKvCache):
         self.states.release(self.checkpoints.pop(min(worth, key=lambda i: worth[i]) - 1)[1])
 
     def truncate(self, n_tokens: int) -> int:
-        """Truncates to the last checkpoint within ``n_tokens`` tokens; returns the tokens that are left.
+        """Truncates to ``n_tokens`` tokens if they have records, else to the last checkpoint before them.
 
-        Of tokens with records none needs to go that is within.
+        Returns the number of tokens that are left.
         """
         self._drop_next()
         while self.settled > n_tokens:
@@ -216,14 +214,14 @@ class RecurrentCache(PagedKvCache):
         # without a state, after a pass in place, records are of no use
         self._cut_records(n_tokens - self.settled if self.checkpoints else 0, len(self.records))
         kept = super().truncate(self.length)
-        if kept < self.length:  # its pages were given back
+        if kept < self.length:  # its pages were freed
             return self.truncate(kept)
         return kept
 
     def fork(self, n_tokens: int) -> tuple[RecurrentCache, int]:
-        """A second sequence that shares pages, slots and records, and its tokens; nothing is copied."""
+        """A second sequence that shares pages, slots and records, and its number of tokens."""
         other = RecurrentCache(self.pool, self.states, self.max_checkpoints)
-        other.checkpoints = [mark for mark in self.checkpoints if mark[0] <= n_tokens]
+        other.checkpoints = [(n, slot) for n, slot in self.checkpoints if n <= n_tokens]
         if other.settled == self.settled:
             other.records = self.records[: n_tokens - self.settled]
         if other._share(self, other.length) < other.length:
@@ -237,10 +235,12 @@ class RecurrentCache(PagedKvCache):
     def snapshot(self, n_tokens: int) -> list[np.ndarray]:
         """The pages of each group, then the state after ``n_tokens`` tokens as uint8 (bytes,).
 
-        Raises ConfigError where the state is that of another number of tokens.
+        Raises ConfigError if the state is that of another number of tokens.
         """
         if n_tokens != self.settled:
-            raise ConfigError(f"snapshot: expected {self.settled} tokens, as the state has, got {n_tokens}")
+            raise ConfigError(
+                f"snapshot: expected {self.settled} tokens (those of the state), got {n_tokens}"
+            )
         state = self.states.read(self.checkpoints[-1][1]).view(np.uint8) if self.checkpoints else NOTHING
         return [*super().snapshot(n_tokens), state]
 
@@ -257,14 +257,3 @@ class RecurrentCache(PagedKvCache):
         if slot is not None:
             self.states.write(slot, state.view(np.float32))
             self.checkpoints = [(n_tokens, slot)]
-
-
-def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
-    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent.
-
-    Without checkpoints, it keeps no pages either that windows have passed.
-    """
-    states = pool.recurrent_states
-    return (
-        PagedKvCache(pool, checkpoints > 0) if states is None else RecurrentCache(pool, states, checkpoints)
-    )

@@ -99,7 +99,7 @@ class SlotPool:
         self._free.append(number)
 
     def references(self, number: int) -> int:
-        """How many hold a slot."""
+        """Number of references to a slot."""
         return self._references[number]
 
     def slot(self, number: int) -> np.ndarray:
@@ -176,7 +176,7 @@ class RecurrentStatePool(SlotPool):
         self.records = SlotPool(limit, record_floats, "record", floats_elsewhere[1])
 
     def part(self, slots: StateSlots) -> StatePart:
-        """What a pass does to a state, by the memory of its slots."""
+        """The memory of the slots and records that a pass reads and writes."""
         before, after, earlier, recorded, settled = slots
         return StatePart(
             None if before is None else self.slot(before),

@@ -1,9 +1,7 @@
-"""Arguments made from the fields of the configuration dataclasses, and the dataclasses made from arguments.
+"""Arguments made from the declared options, and the classes of options made from arguments.
 
-The dataclasses are `EngineConfig`, `SamplerConfig` and `GenerationOptions`. A field's type says how its
-argument is parsed; the class's docstring is its help. So a new field of a plain type becomes an option of
-every command without a line here. ``--field-name`` always works; `NAMES` lists other common names. `SPECIAL`
-and `MADE_OF` are for fields whose types are not plain.
+Each declared option that the command line can set is ``--name-of-the-option``, and has its further flags.
+`PARSERS` says how the text of an argument is parsed, by the placeholder that its help shows.
 """
 
 from __future__ import annotations
@@ -11,42 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import types
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import MISSING, fields
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Container, Mapping
+from typing import Any
 
 from oxillama import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
 from oxillama.cli.console import read_text
+from oxillama.config.option import Option, declared
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
-
-NAMES: dict[str, tuple[str, ...]] = {
-    "adapters": ("--lora",),
-    "context_size": ("-c", "--ctx", "--ctx-size"),
-    "max_tokens": ("-n",),
-    "num_threads": ("-t", "--threads"),
-    "seed": ("-s",),
-    "speculate": ("--draft-model",),
-    "prefill_chunk_size": ("--prefill-chunk",),
-    "repetition_penalty": ("--repeat-penalty",),
-    "repetition_window": ("--repeat-window", "--repeat-last-n"),
-    "temperature": ("--temp",),
-    "tokenizer_path": ("--tokenizer",),
-    "typical_p": ("--typical",),
-    "top_n_sigma": ("--top-nsigma",),
-    "dry_range": ("--dry-penalty-last-n",),
-    "dry_sequence_breakers": ("--dry-sequence-breaker",),
-    "dynatemp_exponent": ("--dynatemp-exp",),
-    "mirostat_tau": ("--mirostat-ent",),
-    "mirostat_eta": ("--mirostat-lr",),
-    "choices": ("--choice",),
-    "order": ("--samplers",),
-    "api_keys": ("--api-key",),
-    "cors_origins": ("--cors-origin",),
-    "allowed_hosts": ("--allowed-host",),
-    "model_name": ("--alias",),
-}
 
 
 def integer(text: str) -> int:
@@ -97,53 +67,15 @@ def scaled_path(text: str) -> tuple[str, float]:
         return text, 1.0
 
 
-SPECIAL: dict[str, dict[str, Any]] = {
-    "adapters": {"action": "append", "type": scaled_path, "metavar": "FILE[=SCALE]"},
-    "dry_sequence_breakers": {"action": "append", "type": str},
-    "logit_bias": {"action": "append", "type": token_bias, "metavar": "ID+BIAS"},
-    "order": {"type": stage_names, "metavar": "A;B;..."},
-    "grammar": {"type": str, "metavar": "FILE"},
-    "json_schema": {"type": str, "metavar": "FILE"},
-    "structural_tag": {"type": str, "metavar": "FILE"},
-    "packed": {"type": str, "metavar": "auto|make|off|FILE"},
-    "quantize": {"type": str, "metavar": "FORMAT"},
-    "models_memory": {"type": byte_count, "metavar": "BYTES"},
-    "offload_budget": {"type": byte_count, "metavar": "BYTES"},
-    "offload_pinned": {"action": "append", "type": str, "metavar": "NAME"},
-    "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
-    "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
-    "tokenizer_path": {"type": str, "metavar": "FILE"},
-    "slot_save_path": {"type": str, "metavar": "FOLDER"},
-    "ssl_certfile": {"type": str, "metavar": "FILE"},
-    "ssl_keyfile": {"type": str, "metavar": "FILE"},
-    "prefix_cache_dir": {"type": str, "metavar": "FOLDER"},
-    "trace": {"type": str, "metavar": "FILE"},
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "N": integer,
+    "X": number,
+    "BYTES": byte_count,
+    "ID+BIAS": token_bias,
+    "A;B;...": stage_names,
+    "FILE[=SCALE]": scaled_path,
 }
-"""How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
-
-MADE_OF: dict[str, Callable[[Any], Any]] = {
-    "dry_sequence_breakers": lambda texts: () if texts == ["none"] else texts,
-    "logit_bias": dict,
-    "grammar": lambda path: read_text(path, "grammar"),
-    "json_schema": lambda path: read_text(path, "json_schema"),
-    "structural_tag": lambda path: read_text(path, "structural_tag"),
-    "max_tokens": lambda n: None if n == -1 else n,
-}
-"""From the parsed argument to the field's value, where the two differ."""
-
-EXCLUDED = (
-    *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
-    *("priority", "salt", "window"),  # no effect on a single request
-    *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
-    "receipt",  # it takes a file here
-    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats, which have their own
-    "response_format",  # --json-schema and --structural-tag say the same
-)
-"""Fields without an option."""
-
-SCALARS = (int, float, str, bool)
-PARSERS: dict[type, Callable[[str], Any]] = {int: integer, float: number}
-METAVARS = {int: "N", float: "X"}
+"""What parses an argument, by its placeholder; others are texts."""
 
 
 def add_command(commands: Any, name: str, verbose: str = "show the log on stderr", **texts: Any) -> Any:
@@ -159,8 +91,8 @@ def add_command(commands: Any, name: str, verbose: str = "show the log on stderr
 def add_engine_options(parser: argparse.ArgumentParser, skip: Container[str] = ()) -> None:
     """Every option of `EngineConfig` (its seed is the sampler's) but those to ``skip``."""
     group = parser.add_argument_group("model")
-    shared = _names(SamplerConfig)
-    _add_fields(group, EngineConfig, [n for n in _names(EngineConfig) if n not in shared and n not in skip])
+    names = [name for name in declared(EngineConfig) if name not in declared(SamplerConfig)]
+    _add_options(group, EngineConfig, names=[name for name in names if name not in skip])
     add_progress_option(group)
 
 
@@ -175,30 +107,25 @@ def add_progress_option(group: argparse._ArgumentGroup | argparse.ArgumentParser
 def add_sampler_options(parser: argparse.ArgumentParser) -> None:
     """Every option of `SamplerConfig`, and --greedy."""
     group = parser.add_argument_group("sampling")
-    _add_fields(group, SamplerConfig, _names(SamplerConfig))
+    _add_options(group, SamplerConfig)
     group.add_argument("--greedy", action="store_true", help="always the most likely token")
 
 
 def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     """Every option of `GenerationOptions`; ``defaults`` replace those of the class."""
     group = parser.add_argument_group("generation")
-    shared = _names(EngineConfig)  # a single request takes the engine's
-    _add_fields(group, GenerationOptions, [n for n in _names(GenerationOptions) if n not in shared], defaults)
+    own = [name for name in declared(GenerationOptions) if name not in declared(EngineConfig)]
+    _add_options(group, GenerationOptions, names=own, defaults=defaults)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Every option of `ServerConfig` and of `SchedulerConfig`."""
-    group = parser.add_argument_group("server")
-    for cls in (ServerConfig, SchedulerConfig):
-        _add_fields(group, cls, _names(cls))
+    _add_options(parser.add_argument_group("server"), ServerConfig, SchedulerConfig)
 
 
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:
     """The options of `EngineConfig`, `SamplerConfig` and `SchedulerConfig` that are named."""
-    shared = _names(SamplerConfig)
-    _add_fields(parser, SchedulerConfig, [n for n in _names(SchedulerConfig) if n in names])
-    _add_fields(parser, SamplerConfig, [n for n in shared if n in names])
-    _add_fields(parser, EngineConfig, [n for n in _names(EngineConfig) if n in names and n not in shared])
+    _add_options(parser, SchedulerConfig, SamplerConfig, EngineConfig, names=names)
 
 
 def engine_config(args: argparse.Namespace, model: str | os.PathLike[str] | None = None) -> EngineConfig:
@@ -220,7 +147,7 @@ def sampler_config(args: argparse.Namespace) -> SamplerConfig:
     if not getattr(args, "greedy", False):
         return SamplerConfig(**chosen)
     greedy, usual = SamplerConfig.greedy(), SamplerConfig()
-    fixed = {n: getattr(greedy, n) for n in _names(SamplerConfig) if getattr(greedy, n) != getattr(usual, n)}
+    fixed = {name: value for name, value in vars(greedy).items() if value != getattr(usual, name)}
     for name, value in chosen.items():
         if name in fixed and fixed[name] != value:
             raise ConfigError(f"greedy: means {name} {fixed[name]}, cannot be combined with {name} {value}")
@@ -229,67 +156,49 @@ def sampler_config(args: argparse.Namespace) -> SamplerConfig:
 
 def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The fields of ``cls`` that the command line sets."""
-    values = {name: getattr(args, name, None) for name in _names(cls)}
-    made = {name: MADE_OF.get(name, lambda v: v)(v) for name, v in values.items() if v is not None}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in made.items()}
+    said = {name: getattr(args, name, None) for name, option in declared(cls).items() if option.cli}
+    return {name: value_of(declared(cls)[name], value) for name, value in said.items() if value is not None}
 
 
-def _names(cls: type) -> list[str]:
-    return [field.name for field in fields(cls) if field.name not in EXCLUDED]
+def value_of(option: Option, said: Any) -> Any:
+    """The value of an option, from its parsed argument. Raises ConfigError for a file that cannot be read."""
+    if option.is_read:
+        return read_text(said, option.name)
+    if isinstance(said, list):
+        listed = () if said == ["none"] and option.default else tuple(said)
+        return dict(listed) if isinstance(option.default, dict) else listed
+    return None if said == -1 and option.takes_none and option.default is not None else said
 
 
-def _add_fields(parser: Any, cls: type, names: Container[str], defaults: Mapping[str, Any] = {}) -> None:
-    types_of, meanings = get_type_hints(cls), dict(_meanings(cls.__doc__ or ""))
-    for field in fields(cls):
-        kind = SPECIAL.get(field.name) or argument_kind(types_of[field.name])
-        if field.name not in names or kind is None:
-            continue
-        how = dict(kind)
-        if "type" in how:
-            how.setdefault("metavar", METAVARS.get(how["type"], "TEXT"))
-            how["type"] = PARSERS.get(how["type"], how["type"])
-        default = defaults.get(field.name, None if field.default is MISSING else field.default)
-        none = "without it" if default in (None, ()) else "-1 for"
-        meaning = re.sub(r"\bNone (for|takes)\b", none, meanings.get(field.name, "")).replace("`", "")
-        help = f"{meaning.removesuffix('.')}{_default(default)}".replace("%", "%%")
-        flags = (*NAMES.get(field.name, ()), "--" + field.name.replace("_", "-"))
-        parser.add_argument(*flags, dest=field.name, help=help, default=defaults.get(field.name), **how)
+def _add_options(
+    parser: Any, *classes: type, names: Container[str] | None = None, defaults: Mapping[str, Any] = {}
+) -> None:
+    """The options of ``classes``, or those that are named; of options with one name the first."""
+    found: dict[str, Option] = {}
+    for cls in classes:
+        found = {**found, **declared(cls), **found}
+    for name, option in found.items():
+        if option.cli and (names is None or name in names):
+            default = defaults.get(name, option.default)
+            none = "without it" if default in (None, ()) else "-1 for"
+            meaning = re.sub(r"\bNone (for|takes)\b", none, option.text).replace("`", "")
+            help = f"{meaning}{_default(default)}".replace("%", "%%")
+            flags = (*option.flags.split(), "--" + name.replace("_", "-"))
+            how = argument_kind(option)
+            parser.add_argument(*flags, dest=name, help=help, default=defaults.get(name), **how)
 
 
-def argument_kind(hint: Any) -> dict[str, Any] | None:
-    """How argparse parses a value of this type; None for a type that is not plain."""
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [kind for kind in map(argument_kind, get_args(hint)) if kind]
-        return max(kinds, key=lambda kind: "action" in kind, default=None)  # a repeatable one first
-    if hint is bool:
+def argument_kind(option: Option) -> dict[str, Any]:
+    """How argparse parses the value of an option."""
+    if option.type == "bool":
         return {"action": argparse.BooleanOptionalAction}
-    if hint in SCALARS:
-        return {"type": hint}
-    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,) and get_args(hint)[0] in SCALARS:
-        return {"action": "append", "type": get_args(hint)[0]}
-    return None
+    kind = {"type": PARSERS.get(option.placeholder, str), "metavar": option.placeholder}
+    return {"action": "append", **kind} if option.repeats else kind
 
 
 def _default(value: Any) -> str:
-    if value in (None, ()):
+    if value in (None, (), {}):
         return ""
     if isinstance(value, tuple):
         return " (default: " + " ".join(repr(x) if x.strip() != x else x for x in value) + ")"
     return f" (default: {value})"
-
-
-def _meanings(docstring: str) -> Iterator[tuple[str, str]]:
-    """(name, text) of each entry ``name : text`` or ``name, name : text`` below "Attributes"."""
-    lines = docstring.partition("Attributes\n")[2].splitlines()[1:]
-    names: list[str] = []
-    text = ""
-    for line in lines:
-        entry = re.match(r" {4}([a-z][\w, ]*) : (.*)", line)
-        if entry or not line.strip():
-            yield from ((name, text) for name in names)
-            names, text = (entry[1].split(", "), entry[2]) if entry else ([], "")
-            if not entry:
-                return
-        else:
-            text += " " + line.strip()
-    yield from ((name, text) for name in names)

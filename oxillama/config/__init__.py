@@ -1,27 +1,30 @@
 """Facts: every option of the library, checked when it is made."""
 
+from typing import TYPE_CHECKING
+
 from oxillama.config.engine import (
     MAX_DECODE_WAIT_MS,
     PREFILL_CHUNK,
     EngineConfig,
-    EngineFields,
     SchedulerConfig,
     available_cpus,
 )
-from oxillama.config.generation import GenerationFields, GenerationOptions
+from oxillama.config.generation import GenerationOptions
 from oxillama.config.offload import OffloadPolicy
-from oxillama.config.sampler import SamplerConfig, SamplerFields
+from oxillama.config.sampler import SamplerConfig
+
+if TYPE_CHECKING:
+    from oxillama.config.fields import EngineFields as EngineFields
+    from oxillama.config.fields import GenerationFields as GenerationFields
+    from oxillama.config.fields import SamplerFields as SamplerFields
 
 __all__ = [
     "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
     "EngineConfig",
-    "EngineFields",
-    "GenerationFields",
     "GenerationOptions",
     "OffloadPolicy",
     "SamplerConfig",
-    "SamplerFields",
     "SchedulerConfig",
     "available_cpus",
 ]

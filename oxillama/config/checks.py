@@ -6,7 +6,8 @@ NumPy's scalars and arrays are as good as Python's numbers and lists; bools are 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sized
+import os
+from collections.abc import Callable, Collection, Mapping, Sized
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,6 +16,7 @@ from oxillama.errors import ConfigError
 FLOAT_MAX = 3.4e38
 """The largest finite float32, rounded down."""
 INT_MAX = 2**31 - 1
+MAX_SEED = 2**64 - 1
 MOST_ITEMS = 2**22
 """Values in a collection: a range may stand for more than there is memory for."""
 MOST_SHOWN = 300
@@ -26,6 +28,19 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 def refuse(name: str, expected: str, value: object) -> ConfigError:
     """The error for an option that has a wrong value."""
     return ConfigError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def expecting(
+    expected: str, is_good: Callable[[Any], object], make: Callable[[Any], Any] = lambda value: value
+) -> Callable[[str, Any], Any]:
+    """A check: what ``make`` makes of a good value, and ConfigError for others."""
+
+    def check(name: str, value: Any) -> Any:
+        if not is_good(value):
+            raise refuse(name, expected, value)
+        return make(value)
+
+    return check
 
 
 def shown(value: object) -> str:
@@ -71,6 +86,14 @@ def one_of(name: str, value: Any, names: Collection[str]) -> str:
     """``value`` if it is among ``names``. Raises ConfigError."""
     if not isinstance(value, str) or value not in names:
         raise refuse(name, f"one of {', '.join(names)}", value)
+    return value
+
+
+def path(name: str, value: Any, words: Collection[str] = ()) -> Any:
+    """``value`` if it is a path or, as text, one of ``words``. Raises ConfigError."""
+    if not isinstance(value, (str, os.PathLike)):
+        listed = ", ".join(f'"{word}"' for word in words)
+        raise refuse(name, f"{listed} or a path" if words else "a path", value)
     return value
 
 

@@ -1,37 +1,33 @@
-"""What of a model stays in memory: `OffloadPolicy`, a name for three fields of `EngineConfig`."""
+"""What of a model stays in memory: `OffloadPolicy`, a name for two fields of `EngineConfig`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from oxillama.config import checks
+from oxillama.config.option import Options, option
 
 
 @dataclass(frozen=True)
-class OffloadPolicy:
-    """How much of a model is in memory at a time; for `EngineConfig.with_offload`.
-
-    Attributes
-    ----------
-    budget : most bytes of packed matrices in memory; None for no limit.
-    pinned : names of tensors that stay in memory, with ``*`` and ``?``.
+class OffloadPolicy(Options):
+    """How much of a model is in memory at a time; for `EngineConfig`, as ``offload_policy``.
 
     Raises
     ------
     ConfigError : a field is outside its range; the message names it.
     """
 
-    budget: int | None = None
-    pinned: tuple[str, ...] = ()
+    budget: int | None = option(None, low=1, help="most bytes of packed matrices in memory; None for all")
+    pinned: tuple[str, ...] = option((), help="names of tensors that stay in memory, with ``*`` and ``?``")
 
     None_: ClassVar[OffloadPolicy]
     """Everything stays."""
 
-    def __post_init__(self) -> None:
-        if self.budget is not None:
-            object.__setattr__(self, "budget", checks.integer("budget", self.budget, 1))
-        object.__setattr__(self, "pinned", checks.texts("pinned", self.pinned, empty=False))
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of `EngineConfig` that say the same."""
+        return {"offload_budget": self.budget, "offload_pinned": self.pinned}
 
     @classmethod
     def Budget(cls, n_bytes: int) -> OffloadPolicy:

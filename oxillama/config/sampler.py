@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypedDict
+from typing import Any, TypeVar
 
 from oxillama.config import checks
-from oxillama.config.checks import ABOVE_ZERO, BELOW_ONE, FLOAT_MAX
+from oxillama.config.checks import ABOVE_ZERO, BELOW_ONE, INT_MAX, MAX_SEED
+from oxillama.config.option import Options, declared, option
 from oxillama.errors import ConfigError
+
+Values = TypeVar("Values", bound=tuple[Any, ...])
 
 ORDER = (
     "penalties",
@@ -48,88 +51,90 @@ CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "tempera
 CONSTRAINTS = ("grammar", "json_schema", "regex", "choices", "structural_tag")
 """The fields that say what texts are allowed, of which one at most is given."""
 
-RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, FLOAT_MAX),
-    "top_k": (0, 2**31 - 1),
-    "top_p": (ABOVE_ZERO, 1.0),
-    "min_p": (0.0, 1.0),
-    "typical_p": (ABOVE_ZERO, 1.0),
-    "top_a": (0.0, 1.0),
-    "top_n_sigma": (0.0, FLOAT_MAX),
-    "eta_cutoff": (0.0, BELOW_ONE),
-    "epsilon_cutoff": (0.0, BELOW_ONE),
-    "repetition_penalty": (ABOVE_ZERO, FLOAT_MAX),
-    "frequency_penalty": (-FLOAT_MAX, FLOAT_MAX),
-    "presence_penalty": (-FLOAT_MAX, FLOAT_MAX),
-    "repetition_window": (-1, 2**31 - 1),
-    "dry_multiplier": (0.0, FLOAT_MAX),
-    "dry_base": (1.0, FLOAT_MAX),
-    "dry_allowed_length": (0, 2**31 - 1),
-    "dry_range": (-1, 2**31 - 1),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "dynatemp_range": (0.0, FLOAT_MAX),
-    "dynatemp_exponent": (0.0, FLOAT_MAX),
-    "mirostat": (0, 2),
-    "mirostat_tau": (0.0, FLOAT_MAX),
-    "mirostat_eta": (0.0, FLOAT_MAX),
-    "min_tokens": (0, 2**31 - 1),
-    "seed": (0, 2**64 - 1),
-}
-"""Lowest and highest value of each number; an option is an integer where its lowest value is one."""
+
+def _logit_biases(name: str, value: Any) -> dict[int, float]:
+    """Biases by token id. Raises ConfigError."""
+    if not isinstance(value, Mapping):
+        raise checks.refuse(name, "a mapping of token ids to numbers", value)
+    for token, bias in value.items():
+        if not checks.is_token(token):
+            raise checks.refuse(name, "token ids", token)
+        if not isinstance(bias, Real) or bias != -math.inf:
+            checks.number(f"{name}[{token}]", bias)
+    return {int(token): float(bias) for token, bias in value.items()}
+
+
+def _some_tokens(name: str, value: Any) -> tuple[int, ...]:
+    """At least one token id. Raises ConfigError."""
+    return _some(name, checks.token_ids(name, value), "token id")
+
+
+def _some_texts(name: str, value: Any) -> tuple[str, ...]:
+    """At least one string. Raises ConfigError."""
+    return _some(name, checks.texts(name, value, empty=True), "string")
+
+
+def _some(name: str, values: Values, what: str) -> Values:
+    if not values:
+        raise checks.refuse(name, f"at least one {what}", ())
+    return values
+
+
+def _is_breaker(value: Any) -> bool:
+    """Whether ``value`` can be a DRY sequence breaker."""
+    if isinstance(value, str):
+        return 0 < len(value) == len(value.encode(errors="ignore").decode())
+    return isinstance(value, tuple) and len(value) > 0 and all(map(checks.is_token, value))
+
+
+def _is_grammar(value: Any) -> bool:
+    """Whether ``value`` can be GBNF, Lark, or a compiled grammar."""
+    plain = (bool, int, float, bytes, list, tuple, dict)
+    return not (isinstance(value, plain) or _is_empty(value) or hasattr(value, "tolist"))
+
+
+def _is_schema(value: Any) -> bool:
+    """Whether ``value`` can be a JSON schema or a Python type."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_array = hasattr(value, "tolist") and not isinstance(value, type)
+    return not (is_number or is_array or isinstance(value, (bytes, list, tuple)) or _is_empty(value))
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether ``value`` is the empty string."""
+    return isinstance(value, str) and not value
+
+
+_breakers = checks.expecting(
+    "strings or tuples of token ids, none empty",
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_breaker, value)),
+    tuple,
+)
+_grammar = checks.expecting("GBNF text or a compiled grammar", _is_grammar)
+_json_schema = checks.expecting("a mapping, JSON text, True, False or a type", _is_schema)
+_regex = checks.expecting("a string", lambda value: isinstance(value, str))
+_structural_tag = checks.expecting(
+    "a mapping or JSON text", lambda value: isinstance(value, (str, Mapping)) and not _is_empty(value)
+)
+
+
+def _is_stage(value: Any) -> bool:
+    return value in ORDER if isinstance(value, str) else callable(value)
+
+
+def _stages(name: str, value: Any) -> tuple[str | Callable[..., Any], ...]:
+    """Names of stages, each at most once, and callables. Raises ConfigError."""
+    if not isinstance(value, (list, tuple)) or not all(map(_is_stage, value)):
+        raise checks.refuse(name, f"callables or {ORDER}", value)
+    names = [stage for stage in value if isinstance(stage, str)]
+    if len(set(names)) < len(names):
+        raise checks.refuse(name, "each stage at most once", names)
+    return tuple(value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplerConfig:
+class SamplerConfig(Options):
     """Sampling options. The defaults are those of llama.cpp's command line.
-
-    Attributes
-    ----------
-    temperature : divides the logits; 0 picks the highest one that is left. [0, inf)
-    top_k : keep this many of the highest; 0 keeps all. [0, inf)
-    top_p : keep the fewest whose probabilities sum to this (Holtzman et al., 2020). (0, 1]
-    min_p : keep those with at least this times the highest probability (Nguyen et al., 2024). [0, 1]
-    typical_p : keep the fewest of the most typical surprise that sum to more (Meister et al., 2022). (0, 1]
-    top_a : keep those with at least this times the square of the highest probability. [0, 1]
-    top_n_sigma : keep logits within so many standard deviations of the highest (Tang et al., 2024); 0 is
-        off. [0, inf)
-    eta_cutoff : keep p >= min(eta, sqrt(eta) e^-entropy) (Hewitt et al., 2022); 0 is off. [0, 1)
-    epsilon_cutoff : keep p >= epsilon (Hewitt et al., 2022); 0 is off. [0, 1)
-    repetition_penalty : divides positive logits of recent tokens, multiplies negative ones, once
-        per distinct token (Keskar et al., CTRL, 2019). (0, inf)
-    frequency_penalty : subtracted from the logit of a recent token for each time it occurs. (-inf, inf)
-    presence_penalty : subtracted from the logit of a recent token. (-inf, inf)
-    repetition_window : how many of the last tokens count as recent; -1 for all. [-1, inf)
-    dry_multiplier : penalty for extending a repetition of the allowed length (DRY); 0 is off. [0, inf)
-    dry_base : factor of the penalty for each token beyond the allowed length. [1, inf)
-    dry_allowed_length : length from which a repetition is penalized. [0, inf)
-    dry_range : how many of the last tokens are searched for repetitions; -1 for all. [-1, inf)
-    dry_sequence_breakers : texts, or tuples of token ids, at which a repetition ends.
-    xtc_probability : chance that, of the tokens that reach the threshold, all but the least likely are
-        dropped (XTC). [0, 1]
-    xtc_threshold : probability from which a token counts; above 0.5 no two tokens do, none is dropped. [0, 1]
-    dynatemp_range : the temperature varies with the entropy, by this much down and up; 0 is off. [0, inf)
-    dynatemp_exponent : of the entropy's share of the highest possible, which maps to that range. [0, inf)
-    mirostat : 1 or 2 replaces every cut by one that holds the surprise near tau (Basu et al., 2021); 0 is
-        off.
-    mirostat_tau : target surprise, in bits. [0, inf)
-    mirostat_eta : learning rate. [0, inf)
-    seed : of the random numbers; None takes the engine's, or a new one. [0, 2^64)
-    logit_bias : by token id, what is added to its logit; -inf bans it.
-    banned_tokens : token ids that are never chosen.
-    allowed_tokens : the only token ids that may be chosen; None for all.
-    min_tokens : tokens before which no end of generation is chosen. [0, inf)
-    ignore_eos : never choose an end of generation.
-    grammar : text must follow this grammar (GBNF; Lark, with ``%llguidance`` or as JSON; or compiled).
-    json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a type: a
-        dataclass, a pydantic model, ``list[str]``).
-    regex : text must match this regular expression.
-    choices : text must be one of these.
-    structural_tag : text must follow this structural tag (a dict or JSON text): free text in which some
-        parts are ruled.
-    any_order : objects of JSON schemas (json_schema, and those in a structural tag that do not say, or in a
-        Lark grammar) take their properties in any order; if False in the order of the schema.
-    order : names of the stages in the order they are applied, and callables (see `SamplerStage`) among them.
 
     Raises
     ------
@@ -139,56 +144,93 @@ class SamplerConfig:
         mirostat with a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_a: float = 0.0
-    top_n_sigma: float = 0.0
-    eta_cutoff: float = 0.0
-    epsilon_cutoff: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_window: int = 64
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_range: int = -1
-    dry_sequence_breakers: tuple[str | tuple[int, ...], ...] = ("\n", ":", '"', "*")
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    seed: int | None = None
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    banned_tokens: tuple[int, ...] = ()
-    allowed_tokens: tuple[int, ...] | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    grammar: Any = field(default=None, hash=False)
-    json_schema: Any = field(default=None, hash=False)
-    regex: str | None = None
-    choices: tuple[str, ...] | None = None
-    structural_tag: Any = field(default=None, hash=False)
-    any_order: bool = False
-    order: tuple[str | Callable[..., Any], ...] = ORDER
-
-    def __post_init__(self) -> None:
-        for name in RANGES:
-            if name != "seed" or self.seed is not None:
-                self._check_range(name)
-        checks.boolean("ignore_eos", self.ignore_eos)
-        checks.boolean("any_order", self.any_order)
-        self._check_tokens()
-        self._check_breakers()
-        self._check_constraints()
-        self._check_order()
-        self._check_mirostat()
+    # fmt: off
+    temperature: float = option(0.8, low=0, flags="--temp",
+        help="divides the logits; 0 picks the highest one that is left")
+    top_k: int = option(40, low=0, high=INT_MAX, help="keep this many of the highest; 0 keeps all")
+    top_p: float = option(0.95, low=ABOVE_ZERO, high=1,
+        help="keep the fewest whose probabilities sum to this (Holtzman et al., 2020)")
+    min_p: float = option(0.05, low=0, high=1,
+        help="keep those with at least this times the highest probability (Nguyen et al., 2024)")
+    typical_p: float = option(1.0, low=ABOVE_ZERO, high=1, flags="--typical",
+        help="keep the fewest of the most typical surprise that sum to more (Meister et al., 2022)")
+    top_a: float = option(0.0, low=0, high=1,
+        help="keep those with at least this times the square of the highest probability")
+    top_n_sigma: float = option(0.0, low=0, flags="--top-nsigma",
+        help="keep logits within so many standard deviations of the highest (Tang et al., 2024); 0 is off")
+    eta_cutoff: float = option(0.0, low=0, high=BELOW_ONE,
+        help="keep p >= min(eta, sqrt(eta) e^-entropy) (Hewitt et al., 2022); 0 is off")
+    epsilon_cutoff: float = option(0.0, low=0, high=BELOW_ONE,
+        help="keep p >= epsilon (Hewitt et al., 2022); 0 is off")
+    repetition_penalty: float = option(1.0, low=ABOVE_ZERO, flags="--repeat-penalty", names="repeat_penalty",
+        help="divides positive logits of recent tokens, multiplies negative ones, once per distinct token "
+             "(Keskar et al., CTRL, 2019)")
+    frequency_penalty: float = option(0.0,
+        help="subtracted from the logit of a recent token for each time it occurs")
+    presence_penalty: float = option(0.0, help="subtracted from the logit of a recent token")
+    repetition_window: int = option(64, low=-1, high=INT_MAX, flags="--repeat-window --repeat-last-n",
+        names="repeat_last_n",
+        help="how many of the last tokens count as recent; -1 for all")
+    dry_multiplier: float = option(0.0, low=0,
+        help="penalty for extending a repetition of the allowed length (DRY); 0 is off")
+    dry_base: float = option(1.75, low=1,
+        help="factor of the penalty for each token beyond the allowed length")
+    dry_allowed_length: int = option(2, low=0, high=INT_MAX,
+        help="length from which a repetition is penalized")
+    dry_range: int = option(-1, low=-1, high=INT_MAX, flags="--dry-penalty-last-n",
+        names="dry_penalty_last_n",
+        help="how many of the last tokens are searched for repetitions; -1 for all")
+    dry_sequence_breakers: tuple[str | tuple[int, ...], ...] = option(("\n", ":", '"', "*"),
+        check=_breakers, argument="TEXT", flags="--dry-sequence-breaker",
+        help="texts, or tuples of token ids, at which a repetition ends")
+    xtc_probability: float = option(0.0, low=0, high=1,
+        help="chance that, of the tokens that reach the threshold, all but the least likely are dropped "
+             "(XTC)")
+    xtc_threshold: float = option(0.1, low=0, high=1,
+        help="probability from which a token counts; above 0.5 no two tokens do, none is dropped")
+    dynatemp_range: float = option(0.0, low=0,
+        help="the temperature varies with the entropy, by this much down and up; 0 is off")
+    dynatemp_exponent: float = option(1.0, low=0, flags="--dynatemp-exp",
+        help="of the entropy's share of the highest possible, which maps to that range")
+    mirostat: int = option(0, low=0, high=2,
+        help="1 or 2 replaces every cut by one that holds the surprise near tau (Basu et al., 2021); 0 is "
+             "off")
+    mirostat_tau: float = option(5.0, low=0, flags="--mirostat-ent", help="target surprise, in bits")
+    mirostat_eta: float = option(0.1, low=0, flags="--mirostat-lr", help="learning rate")
+    seed: int | None = option(None, low=0, high=MAX_SEED, flags="-s",
+        help="of the random numbers; None takes the engine's, or a new one")
+    logit_bias: Mapping[int, float] = option({}, check=_logit_biases, hash=False, argument="ID+BIAS",
+        is_list=True,
+        help="by token id, what is added to its logit; -inf bans it")
+    banned_tokens: tuple[int, ...] = option((), help="token ids that are never chosen")
+    allowed_tokens: tuple[int, ...] | None = option(None, check=_some_tokens,
+        help="the only token ids that may be chosen; None for all")
+    min_tokens: int = option(0, low=0, high=INT_MAX,
+        help="tokens before which no end of generation is chosen")
+    ignore_eos: bool = option(False, help="never choose an end of generation")
+    grammar: Any = option(None, check=_grammar, hash=False, argument="FILE", is_read=True,
+        names="guided_grammar",
+        help="text must follow this grammar (GBNF; Lark, with ``%llguidance`` or as JSON; or compiled)")
+    json_schema: Any = option(None, check=_json_schema, hash=False, argument="FILE", is_read=True,
+        names="guided_json",
+        help="text must be JSON that fits this schema (a dict, JSON text, True, or a type: a dataclass, a "
+             "pydantic model, ``list[str]``)")
+    regex: str | None = option(None, check=_regex, names="guided_regex",
+        help="text must match this regular expression")
+    choices: tuple[str, ...] | None = option(None, check=_some_texts, flags="--choice",
+        names="choice guided_choice",
+        help="text must be one of these")
+    structural_tag: Any = option(None, check=_structural_tag, hash=False, argument="FILE", is_read=True,
+        help="text must follow this structural tag (a dict or JSON text): free text in which some parts are "
+             "ruled")
+    any_order: bool = option(False,
+        help="objects of JSON schemas (json_schema, and those in a structural tag that do not say, or in a "
+             "Lark grammar) take their properties in any order; if False in the order of the schema")
+    order: tuple[str | Callable[..., Any], ...] = option(ORDER, check=_stages, argument="A;B;...",
+        is_list=False, flags="--samplers", names="samplers",
+        help="names of the stages in the order they are applied, and callables (see `SamplerStage`) among "
+             "them")
+    # fmt: on
 
     @classmethod
     def greedy(cls) -> SamplerConfig:
@@ -210,140 +252,23 @@ class SamplerConfig:
         """Which of `CONSTRAINTS` is given."""
         return next((name for name in CONSTRAINTS if getattr(self, name) is not None), None)
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check_range(self, name: str) -> None:
-        low, high = RANGES[name]
-        check = checks.integer if isinstance(low, int) else checks.number
-        self._set(name, check(name, getattr(self, name), low, high))
-
-    def _check_tokens(self) -> None:
-        self._set("banned_tokens", checks.token_ids("banned_tokens", self.banned_tokens))
-        if self.allowed_tokens is not None:
-            self._set("allowed_tokens", checks.token_ids("allowed_tokens", self.allowed_tokens))
-        if self.allowed_tokens == ():
-            raise checks.refuse("allowed_tokens", "at least one token id", ())
-        if not isinstance(self.logit_bias, Mapping):
-            raise checks.refuse("logit_bias", "a mapping of token ids to numbers", self.logit_bias)
-        for token, bias in self.logit_bias.items():
-            if not checks.is_token(token):
-                raise checks.refuse("logit_bias", "token ids", token)
-            if not isinstance(bias, Real) or bias != -math.inf:
-                checks.number(f"logit_bias[{token}]", bias)
-        self._set("logit_bias", {int(token): float(bias) for token, bias in self.logit_bias.items()})
-
-    def _check_breakers(self) -> None:
-        name, wanted = "dry_sequence_breakers", "strings or tuples of token ids, none empty"
-        self._set_tuple(name, is_breaker, wanted)
-
-    def _check_constraints(self) -> None:
+    def _check_together(self) -> None:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{given[0]}: cannot be combined with {given[1]}")
-        plain = (bool, int, float, bytes, list, tuple, dict)
-        if isinstance(self.grammar, plain) or is_empty(self.grammar) or hasattr(self.grammar, "tolist"):
-            raise checks.refuse("grammar", "GBNF text or a compiled grammar", self.grammar)
-        schema = self.json_schema
-        is_number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
-        is_array = hasattr(schema, "tolist") and not isinstance(schema, type)
-        if is_number or is_array or isinstance(schema, (bytes, list, tuple)) or is_empty(schema):
-            raise checks.refuse("json_schema", "a mapping, JSON text, True, False or a type", schema)
-        if self.regex is not None and not isinstance(self.regex, str):
-            raise checks.refuse("regex", "a string", self.regex)
-        if self.choices is not None:
-            self._set("choices", checks.texts("choices", self.choices, empty=True))
-            if not self.choices:
-                raise checks.refuse("choices", "at least one string", ())
-        tag = self.structural_tag
-        if tag is not None and (not isinstance(tag, (str, Mapping)) or is_empty(tag)):
-            raise checks.refuse("structural_tag", "a mapping or JSON text", tag)
-
-    def _check_order(self) -> None:
-        self._set_tuple(
-            "order", lambda s: s in ORDER if isinstance(s, str) else callable(s), f"callables or {ORDER}"
-        )
-        names = [stage for stage in self.order if isinstance(stage, str)]
-        if len(set(names)) < len(names):
-            raise checks.refuse("order", "each stage at most once", names)
-        for name, stage in STAGE_OF.items():
-            if stage not in names and self._is_asked_for(name):
-                raise ConfigError(
-                    f"{name}: expected the stage {stage} in order, got {checks.shown(self.order)}"
-                )
-
-    def _check_mirostat(self) -> None:
-        if not self.mirostat:
-            return
-        for name, stage in STAGE_OF.items():
-            if stage in CUTS and self._is_asked_for(name):
-                raise ConfigError(f"mirostat: cannot be combined with {name} {getattr(self, name)}")
-        if self.is_greedy:
-            raise ConfigError("mirostat: expected a temperature > 0, got 0")
+        if self.order is not ORDER:
+            names = [stage for stage in self.order if isinstance(stage, str)]
+            for name, stage in STAGE_OF.items():
+                if stage not in names and self._is_asked_for(name):
+                    found = checks.shown(self.order)
+                    raise ConfigError(f"{name}: expected the stage {stage} in order, got {found}")
+        if self.mirostat:
+            for name, stage in STAGE_OF.items():
+                if stage in CUTS and self._is_asked_for(name):
+                    raise ConfigError(f"mirostat: cannot be combined with {name} {getattr(self, name)}")
+            if self.is_greedy:
+                raise ConfigError("mirostat: expected a temperature > 0, got 0")
 
     def _is_asked_for(self, name: str) -> bool:
         """Whether an option is neither at its default nor off."""
-        default = next(f.default for f in fields(self) if f.name == name)
-        return getattr(self, name) not in (default, OFF.get(name))
-
-    def _set_tuple(self, name: str, is_good: Callable[[Any], bool], wanted: str) -> None:
-        """Makes a tuple of a list or tuple whose items are good."""
-        value = getattr(self, name)
-        if not isinstance(value, (list, tuple)) or not all(map(is_good, value)):
-            raise checks.refuse(name, wanted, value)
-        self._set(name, tuple(value))
-
-
-def is_empty(value: Any) -> bool:
-    """Whether ``value`` is the empty string."""
-    return isinstance(value, str) and not value
-
-
-def is_breaker(value: Any) -> bool:
-    """Whether ``value`` can be a DRY sequence breaker."""
-    if isinstance(value, str):
-        return 0 < len(value) == len(value.encode(errors="ignore").decode())
-    return isinstance(value, tuple) and len(value) > 0 and all(map(checks.is_token, value))
-
-
-class SamplerFields(TypedDict, total=False):
-    """The fields of `SamplerConfig` as keyword arguments, for editors and type checkers."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_a: float
-    top_n_sigma: float
-    eta_cutoff: float
-    epsilon_cutoff: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_window: int
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_range: int
-    dry_sequence_breakers: tuple[str | tuple[int, ...], ...]
-    xtc_probability: float
-    xtc_threshold: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    seed: int | None
-    logit_bias: Mapping[int, float]
-    banned_tokens: tuple[int, ...]
-    allowed_tokens: tuple[int, ...] | None
-    min_tokens: int
-    ignore_eos: bool
-    grammar: Any
-    json_schema: Any
-    regex: str | None
-    choices: tuple[str, ...] | None
-    structural_tag: Any
-    any_order: bool
-    order: tuple[str | Callable[..., Any], ...]
+        return getattr(self, name) not in (declared(type(self))[name].default, OFF.get(name))

@@ -1,9 +1,9 @@
 """Work: converts Hugging Face folders to GGUF files: models, and LoRA adapters as PEFT writes them.
 
-`families` says what a config.json comes to (with `decoders`, `encoders`, `options` and `rotation`),
-`safetensors` reads weights, `vocabulary` translates the tokenizer; here they are checked against each other
-and written, one tensor at a time (`writing`). `adapters` does the same for the pairs of matrices of an
-adapter, with what `bases` knows of the model they belong to.
+`families` makes a plan from a config.json (with `decoders`, `encoders`, `options` and `rotation`),
+`safetensors` reads weights, `vocabulary` converts the tokenizer; this module checks them against each other
+and writes them, one tensor at a time (`writing`). `adapters` does the same for the pairs of matrices of an
+adapter, with the facts of its base model from `bases`.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def convert(
     source : folder of a model, with config.json, model.safetensors (or shards and their index) and
         tokenizer.json (or BERT's vocab.txt); or of a LoRA adapter, with PEFT's adapter_config.json and
         adapter_model.safetensors.
-    target : file to write, in place of one that is there; it appears when it is whole.
+    target : file to write, which replaces an existing one when it is complete.
     type : format of a model's matrices, one of `TYPES` (default F16); `quantize_model` makes others of the
         result. Vectors, and tables of positions and types, are F32. Rows that Q8_0 has no blocks for are F16.
         Or format of an adapter's matrices, one of `ADAPTER_TYPES` (default F32).
     base : model of an adapter: a Hugging Face folder (its config.json is enough) or a GGUF file. Not needed
-        if adapter_config.json names a folder that is there.
+        if adapter_config.json names an existing folder.
 
     Raises
     ------
     ConfigError : there is no such type; ``base`` is given with a model.
     ModelFileError : a file cannot be read or written.
-    LoadError : the architecture, an option, or a tensor is not one that is understood: it is named.
+    LoadError : the architecture, an option, or a tensor is not supported; the message names it.
     GGUFError : a weight is too large for ``type``; the file of the base is malformed.
     TokenizerError : the same of the tokenizer.
     """
@@ -95,7 +95,7 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
     plan = plan_of(config, len(tensors))
     unread = config.unread()
     if unread:
-        warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=3)
+        warnings.warn(f"config.json: {', '.join(unread)}: unknown, left out", stacklevel=3)
     found, left_out = matched(plan, tensors)
     metadata = {"general.architecture": plan.architecture, **model_metadata(folder, config, plan, kind)}
     width = plan.metadata["embedding_length"]
@@ -174,7 +174,7 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
 
 
 def format_of(wanted: Wanted, kind: str) -> Format:
-    """A matrix is of the type asked for, all else F32."""
+    """The format of a tensor in the file: the requested type for matrices, F32 for all others."""
     if not is_quantized(wanted.target, len(wanted.stored)):
         return FORMATS["F32"]
     return FORMATS["F16"] if wanted.shape[-1] % FORMATS[kind].block_len else FORMATS[kind]

@@ -45,21 +45,21 @@ CHANGING: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_dora": ((False,), "GGUF adapters have no magnitudes"),
     "modules_to_save": (([],), "GGUF adapters hold no whole modules; merge them into the base"),
     "trainable_token_indices": (([], {}), "GGUF adapters hold no rows of the embedding"),
-    "target_parameters": (([],), "parameters of several experts are not taken apart"),
+    "target_parameters": (([],), "parameters of several experts are not split"),
     "layer_replication": (([],), "the base has each layer once"),
     "init_lora_weights": (
         (True, False, "gaussian", "orthogonal", "eva"),
         "it changes the base; save the adapter with path_initial_model_for_weight_conversion",
     ),
     "ensure_weight_tying": ((False,), "only the input of tied embeddings can be adapted"),
-    "megatron_config": ((), "its layers are not known here"),
+    "megatron_config": ((), "its layers are not supported"),
     "invocation_string": ((), "give its tokens as alora_invocation_tokens"),
     **dict.fromkeys(
         ("use_qalora", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config"),
         ((False,), "it is another method than LoRA"),
     ),
 }
-"""Options that change what an adapter computes: values that ask for nothing, and why others are refused."""
+"""Options that change what an adapter computes: values without effect, and why others are refused."""
 
 HARMLESS = {
     *("auto_mapping", "corda_config", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode"),
@@ -79,14 +79,14 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class Options:
-    """What adapter_config.json says.
+    """The options of adapter_config.json.
 
     Attributes
     ----------
-    alpha, rank : where no pattern says something else.
+    alpha, rank : for modules that match no pattern.
     stabilized : whether the factor is alpha / sqrt(rank).
     alphas, ranks : patterns of names of modules, and what these have instead. The first that matches counts.
-    invocation : tokens behind which alone the adapter is active (aLoRA; Greenewald et al., 2025).
+    invocation : tokens after which the adapter is active (aLoRA; Greenewald et al., 2025).
     base : name or path of the base.
     """
 
@@ -142,7 +142,7 @@ def convert_adapter(folder: Path, target: Path, kind: str, base: Path | None) ->
 
 
 def read_options(config: Config) -> Options:
-    """What is asked for. Raises LoadError for what an adapter in GGUF cannot do."""
+    """The options of an adapter. Raises LoadError for options that an adapter in GGUF cannot express."""
     for key, (harmless, why) in CHANGING.items():
         value = config.get(key)
         if value is not None and not any(value == other and type(value) is type(other) for other in harmless):
@@ -166,7 +166,7 @@ def read_options(config: Config) -> Options:
     )
     unread = [key for key in config.unread() if config.values[key] not in (False, [], {})]
     if unread:
-        warnings.warn(f"{config.name}: {', '.join(unread)}: not known here, left out", stacklevel=4)
+        warnings.warn(f"{config.name}: {', '.join(unread)}: unknown, left out", stacklevel=4)
     return found
 
 
@@ -176,7 +176,7 @@ def of_module(patterns: list[tuple[Language, T]], module: str, usual: T) -> T:
 
 
 def language(name: str, pattern: str) -> Language:
-    """What a pattern of names matches, in time that grows with their lengths only.
+    """The language of a pattern of names, matched without backtracking.
 
     Raises LoadError if it is malformed, or looks around.
     """
@@ -316,7 +316,7 @@ def pair_of(options: Options, base: Base, module: str, halves: dict[str, Stored]
 def check_copy(base: Base, module: str, stored: Stored, frozen: bool) -> None:
     """Raises LoadError for anything but a copy of the base's embedding or output, which PEFT may write, too.
 
-    Where the base's weights are not at hand, one whose name says that it was ``frozen`` is taken for a copy.
+    Without the base's weights, a tensor whose name says that it was ``frozen`` is taken for a copy.
     """
     place = base.places[module]
     own = base.weights.get(f"{module}.weight")

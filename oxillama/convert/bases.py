@@ -1,4 +1,4 @@
-"""What an adapter must know of its base model: the matrices by Hugging Face's names, and their place in GGUF.
+"""The base model of an adapter: its matrices by Hugging Face's names, and their place in GGUF.
 
 It comes from the config.json of a Hugging Face folder, or from a GGUF file of the base.
 """
@@ -62,8 +62,8 @@ class Base:
     architecture : its name in GGUF.
     places : by the name of the module.
     label : the file that they come from, for messages.
-    renamed : beginnings of names that some write, and the usual ones.
-    weights : tensors by their usual name, where the base is a folder that has them.
+    renamed : prefixes of names in some adapters, and the usual ones.
+    weights : tensors by their usual name, if the base is a folder with weights.
     """
 
     architecture: str

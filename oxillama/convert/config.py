@@ -1,4 +1,4 @@
-"""What a conversion is made of: a checked reading of config.json, and the plan that it comes to."""
+"""The input of a conversion: a checked reading of config.json, and the plan that follows from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor of the target, and what it is made of.
+    """A tensor of the target, and its sources.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Packed:
 
 @dataclass
 class Plan:
-    """What a config comes to.
+    """The plan of a conversion, made from a config.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def usual_name(renamed: tuple[tuple[str, str], ...], name: str) -> str:
 
 
 class Config:
-    """Typed, checked reading of config.json; what nobody asked for is in `unread`."""
+    """Typed, checked reading of config.json; `unread` lists the keys that were not read."""
 
     def __init__(self, values: dict[str, Any], name: str = "config.json") -> None:
         self.values = values
@@ -252,4 +252,4 @@ CHANGING: dict[str, tuple[Any, ...]] = {
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
 }
-"""Keys that change what a model computes, with values that ask for nothing."""
+"""Keys that change what a model computes, with the values that have no effect."""

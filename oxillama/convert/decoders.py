@@ -1,4 +1,4 @@
-"""Decoders: from what holds for a family, as data, and a config.json to a plan."""
+"""Decoders: makes a plan from the facts of a family, as data, and a config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oxillama.errors import LoadError
 
 
 class Sizes(dict[str, int]):
-    """What shapes are written in.
+    """The names of sizes that shapes are written in.
 
     Attributes
     ----------
@@ -74,26 +74,26 @@ HEAD = Part("lm_head", "output", "vocab d")
 
 @dataclass(frozen=True)
 class Decoder:
-    """What holds for all models of a family.
+    """The facts of all models of a family.
 
     Attributes
     ----------
     architecture : its name in GGUF.
     parts : of each layer.
-    options : reads what is particular to it into the metadata (and sizes); returns tensors that it makes.
+    options : reads the family's own options into the metadata (and sizes); returns tensors that it makes.
     reordered : heads of q and k rotate as neighbours in GGUF.
     epsilon, layer_norm : the config's key for that of the norms, and whether these are layer norms.
     norm_bias, norm_plus : norms have biases; what is added to their weights.
     activations : values of ``hidden_act`` that the architecture computes.
-    tied, biased : what the config's flags are where it does not say: the embedding is the output, and
-        matrices have biases.
-    copies_tied : GGUF has an output of its own even so.
+    tied, biased : defaults of the config's flags that the embedding is the output, and that matrices have
+        biases.
+    copies_tied : GGUF has a separate output even if it is tied.
     defaults : keys that the config class of the family fills in.
     table, head : the embedding, and the output; None where there is none (an encoder).
     last_norm : the norm before the output.
     others : further tensors outside of the layers; they are there if any layer is of their kind.
     inside : beginning of all names but that of the output.
-    drafts : key of the number of blocks for drafting, which are left out.
+    drafts : key of the number of MTP layers, which are left out.
     left_out : beginnings of other names that carry no weight of the model: towers for images and sound.
     renamed : beginnings of names that some sources have, and the usual ones.
     numbers : keys of metadata, without any prefix, and the tensor of each layer, of one number, behind them.
@@ -205,7 +205,7 @@ def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
 
 
 def check_count(what: str, n: int, n_tensors: int) -> None:
-    """Raises LoadError for more parts than the source can have: nothing is made for what it only claims."""
+    """Raises LoadError if a config claims more parts than the source has tensors."""
     if n > n_tensors:
         raise LoadError(f"config.json: {what}: {n} are more than the {n_tensors} tensors of the source")
 

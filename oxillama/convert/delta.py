@@ -161,7 +161,7 @@ QWEN3_NEXT = Decoder(
     delta_experts,
     norm_plus=1.0,
     defaults=(("partial_rotary_factor", 0.25), ("intermediate_size", 1)),
-    left_out=("mtp.", *SIGHT),  # blocks for drafting, and what reads images
+    left_out=("mtp.", *SIGHT),  # MTP layers, and the image tower
     renamed=TEXT_IN_TOWERS,
 )
 QWEN35 = replace(

@@ -31,7 +31,7 @@ SHARED = gated("mlp.shared_experts.{}_proj", "_shexp", "shared_ff")
 
 
 def correction(source: str, shape: str = "experts", kind: str = "routed") -> Part:
-    """What is added to the weights of experts for their choice alone."""
+    """The bias that is added to the weights of experts for their choice only."""
     return Part(source, "exp_probs_b.bias", shape, only=kind, bare=True)
 
 
@@ -50,7 +50,7 @@ def dense_first(config: Config, metadata: Metadata, sizes: Sizes, n: int) -> Non
 
 
 def shared(config: Config, metadata: Metadata, sizes: Sizes, key: str) -> None:
-    """Shared experts, which are one of their widths together."""
+    """Shared experts, stored as one expert of their total width."""
     n = metadata["expert_shared_count"] = config.size(key, 0, least=0, most=999)
     sizes["shared_ff"] = n * sizes["expert_ff"]
     sizes.kinds["shared"] = [n > 0 and has for has in sizes.kinds["routed"]]

@@ -1,4 +1,4 @@
-"""What is converted: families of decoders as data, and by a config.json's architecture its plan.
+"""The supported families of decoders, as data, and the plan for the architecture of a config.json.
 
 Names and conventions of GGUF are llama.cpp's (gguf-py, as of 0.19): heads of Llama's q and k are reordered,
 for its rotation turns neighbours where Hugging Face turns halves; Gemma's norms hold their 1; experts are
@@ -282,7 +282,7 @@ OF_TOWERS = re.compile(
     r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
     r"|multimodal_projector_bias|projector_hidden_act|spatial_merge_size|vision_feature_layer"
 )
-"""Keys that are about what is left out."""
+"""Keys that concern tensors that are left out."""
 
 
 def plan_of(config: Config, n_tensors: int) -> Plan:

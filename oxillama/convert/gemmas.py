@@ -32,7 +32,7 @@ LAYER_EMBEDDINGS = (
     Part("per_layer_projection_norm", "per_layer_proj_norm", "inputs"),
 )
 SHARED_KV = tuple(Part(f"self_attn.{name}.", "", "") for name in ("k_proj", "v_proj", "k_norm", "v_norm"))
-"""Tensors that some files have in layers without keys of their own, and that count for nothing."""
+"""Tensors that some files have in layers without keys of their own, and that are not used."""
 
 DEFAULTS = (("hidden_activation", "gelu_pytorch_tanh"), ("rms_norm_eps", 1e-6), ("head_dim", 256))
 

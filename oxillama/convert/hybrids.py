@@ -1,4 +1,4 @@
-"""What hybrids of attention and recurrent layers share: kinds of layers, and changes of small tensors."""
+"""Shared by hybrids of attention and recurrent layers: kinds of layers, and changes of small tensors."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ GRANITE_HYBRID = Decoder(
 
 
 def without_limits(config: Config) -> None:
-    """Steps of time may have any length, and what only training reads."""
+    """Refuses limits of the time steps; reads keys that only training uses."""
     config.only("time_step_limit", [0, math.inf], [0, {"__float__": "Infinity"}])
     for key in ("time_step_min", "time_step_max", "time_step_floor", "num_logits_to_keep"):
         config.get(key)
@@ -247,14 +247,14 @@ def nemotron(config: Config) -> Decoder:
     kinds = nemotron_kinds(config)
     if "routed" in kinds and "dense" in kinds:
         raise LoadError(
-            f"{config.name}: layers_block_type: expected dense blocks or experts, got both, for which GGUF "
-            "has no word"
+            f"{config.name}: layers_block_type: expected dense blocks or experts, got both, "
+            "which GGUF cannot express"
         )
     return NEMOTRON_H_MOE if "routed" in kinds else replace(NEMOTRON_H, chosen=None)
 
 
 def count_layers(config: Config) -> None:
-    """The pattern says how many there are, whatever else does."""
+    """Sets the number of layers, which the pattern determines."""
     config.get("num_hidden_layers")
     config.values["num_hidden_layers"] = len(nemotron_kinds(config))
     config.values.setdefault("intermediate_size", 21504)

@@ -1,4 +1,4 @@
-"""What is particular to a family of decoders: options of its config.json, read into metadata and sizes.
+"""The particular options of families of decoders: keys of config.json, read into metadata and sizes.
 
 Each function takes the config, the metadata, to which it adds, and the sizes that shapes are written in; it
 returns tensors that come from the config alone (factors of the rotation).
@@ -147,7 +147,7 @@ def gemma(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def gemma_scores(config: Config, metadata: Metadata, sizes: Sizes) -> None:
-    """What Gemma 2 and 3 do to scores and logits."""
+    """The factors and soft caps of scores and logits in Gemma 2 and 3."""
     config.only("hidden_activation", "gelu_pytorch_tanh")
     asked = config.number("query_pre_attn_scalar")
     if asked != sizes["dim"]:
@@ -204,7 +204,7 @@ def partial_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensor
 
 
 def smollm3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    """Every fourth layer does not rotate, for which GGUF has no word."""
+    """Every fourth layer does not rotate, which GGUF cannot express."""
     without_windows(config, sizes)
     turning = [int((i + 1) % 4 > 0) for i in range(sizes["layers"])]
     config.only("no_rope_layers", turning)

@@ -1,7 +1,7 @@
 """Rotations of a config.json as GGUF metadata and tensors.
 
-What each kind means is Hugging Face's (modeling_rope_utils.py); GGUF's words for it are llama.cpp's, and
-"dynamic" is ours: there is none in GGUF.
+The kinds are those of Hugging Face (modeling_rope_utils.py); their names in GGUF are llama.cpp's, except
+"dynamic", which is ours: GGUF has no name for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tensors = dict[str, np.ndarray]
 def rotation(
     config: Config, metadata: Metadata, dim: int, base: float = 10000.0, partial: bool = False
 ) -> Tensors:
-    """Writes what a config says of its rotation into the metadata; returns tensors that belong to it.
+    """Writes the rotation of a config into the metadata; returns tensors that belong to it.
 
     ``dim`` dimensions of a head rotate, or, ``partial``, a share of them; ``base`` is that of configs which
     give none.
@@ -131,7 +131,7 @@ def longrope(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Te
 
 
 def llama3(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
-    """What each frequency is divided by (Llama 3.1's model card and code)."""
+    """The divisors of the frequencies (Llama 3.1's model card and code)."""
     factor, original = rope.number("factor"), rope.size("original_max_position_embeddings")
     low, high = rope.number("low_freq_factor", 1.0), rope.number("high_freq_factor", 4.0)
     if low >= high:

@@ -1,8 +1,8 @@
 """Reads the tensors of a Hugging Face folder: one safetensors file, or shards with an index.
 
-A file is a length, a JSON header and the tensors' bytes, of which only what is asked for is read. It is read
-here because NumPy has no bfloat16, which the `safetensors` package needs to give arrays of it, and because
-that package maps files, so that a file that is cut meanwhile ends the process.
+A file is a length, a JSON header and the tensors' bytes, which are read on demand. The `safetensors` package
+is not used because it needs a NumPy type for bfloat16, which NumPy does not have, and because it maps files,
+so that truncating a file while it is open ends the process.
 
 Format: https://huggingface.co/docs/safetensors/index#format.
 """

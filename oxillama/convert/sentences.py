@@ -1,4 +1,4 @@
-"""What Sentence Transformers keeps beside an encoder: its pooling, and matrices behind the pooling."""
+"""The modules of Sentence Transformers behind an encoder: its pooling, and matrices behind the pooling."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
 
 
 def pooling_of(modules: list[tuple[str, Path]]) -> int | None:
-    """GGUF's number for the pooling, None without one. Raises LoadError for one that there is none for."""
+    """GGUF's number for the pooling, None without one. Raises LoadError for one that GGUF does not have."""
     for _, path in [module for module in modules if module[0] == POOLING]:
         asked = read_json(path / "config.json")
         modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
@@ -56,7 +56,7 @@ def matrices_of(
 ) -> tuple[dict[str, Any], list[tuple[Wanted, Stored]]]:
     """Metadata and tensors of the matrices behind the pooling of vectors of a width.
 
-    Raises LoadError for matrices that GGUF has no word for in this architecture.
+    Raises LoadError for matrices that GGUF cannot express in this architecture.
     """
     paths = [path for kind, path in modules if kind == DENSE]
     names = MATRICES.get(architecture, ())

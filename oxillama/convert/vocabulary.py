@@ -1,7 +1,7 @@
 """The vocabulary of a Hugging Face folder as GGUF metadata: BPE of bytes or like SentencePiece, WordPiece.
 
-What tokenizer.json says is translated where GGUF has words for it, and refused where not. Then both sides
-encode a set of awkward texts: a translation that gives other ids is an error, so no file cuts text in a way
+The options of tokenizer.json are converted if GGUF can express them, and refused otherwise. Then both
+tokenizers encode a set of difficult texts: different ids are an error, so no file splits text in a way that
 its model was not trained with.
 """
 
@@ -114,14 +114,14 @@ def vocabulary_metadata(
 
     Parameters
     ----------
-    n_vocab : rows of the embedding table; rows beyond the vocabulary get tokens that nothing makes.
-    eos : eos_token_id of the model's config, where the tokenizer's does not name one.
+    n_vocab : rows of the embedding table; rows beyond the vocabulary get tokens that no text is encoded to.
+    eos : eos_token_id of the model's config, used if the tokenizer's config does not name one.
     architecture : that of the model, by GGUF's name: Gemma 4 has a kind of tokenizer of its own.
 
     Raises
     ------
     ModelFileError : there is no tokenizer.json (or vocab.txt of a WordPiece), or it cannot be read.
-    TokenizerError : it is of a kind, or has an option, that GGUF has no word for.
+    TokenizerError : it is of a kind, or has an option, that GGUF cannot express.
     """
     beside = folder / "tokenizer_config.json"
     settings = read_json(beside) if os.path.lexists(beside) else {}
@@ -248,7 +248,7 @@ def word_piece(document: dict[str, Any], tokens: list[str], types: list[int]) ->
 
 
 def byte_level(document: dict[str, Any]) -> dict[str, Any]:
-    """GPT-2's kind: merges, and the name of what cuts text into words."""
+    """GPT-2's kind: merges, and the name of the pre-tokenizer."""
     model, normalizer = document["model"], document.get("normalizer")
     if normalizer and normalizer.get("type") != "NFC":  # composed text is what GGUF's readers expect
         raise TokenizerError(f"tokenizer.json: normalizer: {normalizer.get('type')!r:.40} is not supported")
@@ -424,7 +424,7 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(library: Any, metadata: dict[str, Any]) -> None:
-    """Raises TokenizerError if a sample is encoded otherwise than by the source."""
+    """Raises TokenizerError if the ids of a sample differ from those of the source."""
     bridge = TokenizerBridge.from_metadata(metadata)
     for text in SAMPLES:
         wanted, found = library.encode(text, add_special_tokens=True).ids, bridge.encode(text)

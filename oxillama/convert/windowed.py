@@ -22,7 +22,7 @@ from oxillama.convert.rotation import Metadata, Tensors, refuse_unread, rotation
 from oxillama.errors import LoadError
 
 MANY = 64
-"""Layers of the EXAONE 4 whose layers have windows: GGUF tells it by their number."""
+"""Number of layers of the EXAONE 4 with windows, by which GGUF files are recognized."""
 
 
 def windows_only(config: Config, metadata: Metadata, usual: list[bool], same: bool = False) -> list[bool]:
@@ -48,7 +48,7 @@ def exaone4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     n, has = sizes["layers"], config.has("sliding_window")
     config.get("sliding_window_pattern")  # layer_types say the same
     if has != (n == MANY):
-        expected = f"a number with {MANY} layers, and only then, for GGUF has no word for others"
+        expected = f"a number with {MANY} layers, and with no other number of layers"
         raise LoadError(f"{config.name}: sliding_window: expected {expected}, got {n} layers")
     if has:
         windows_only(config, metadata, three_of_four(sizes))
@@ -99,7 +99,7 @@ EXAONE_MOE = Decoder(
 def afmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Every fourth layer neither rotates nor has a window; embeddings are multiplied by sqrt(d)."""
     if not config.flag("mup_enabled"):
-        raise LoadError(f"{config.name}: mup_enabled: expected true, got false, for which GGUF has no word")
+        raise LoadError(f"{config.name}: mup_enabled: expected true, got false, which GGUF cannot express")
     config.get("global_attn_every_n_layers")  # layer_types say the same
     windows_only(config, metadata, three_of_four(sizes), same=True)
     counts(config, metadata, sizes)

@@ -31,9 +31,9 @@ class Conversion:
     architecture : of the model, or of the model that the adapter belongs to.
     formats : number of tensors by format.
     nbytes : size of the file.
-    left_out : names of the source that have no place in it.
+    left_out : names of the source's tensors that are not written.
     is_adapter : whether it is an adapter.
-    folded : matrices of an adapter that hold a factor of their own and are F32 for its sake.
+    folded : matrices of an adapter into which a factor was multiplied, and which are therefore F32.
     """
 
     architecture: str
@@ -51,7 +51,7 @@ def write(
     left_out: tuple[str, ...],
     check: Callable[[Path], None] = lambda path: None,
 ) -> Conversion:
-    """Writes the file, as a whole or not at all: ``check`` looks at it before it appears.
+    """Writes the file completely or not at all: ``check`` is called before it appears.
 
     Raises ModelFileError if it cannot be written.
     """

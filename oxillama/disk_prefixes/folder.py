@@ -1,17 +1,17 @@
 """A folder of blocks: keys, values and states of prompts' beginnings, for later processes and for others.
 
-A block is what a model computed of `BLOCK` tokens, whatever the size of pages. Its name is a hash of all that
-decides its bits: the model, and every token up to its end. A file, then:
+A block is what a model computed for `BLOCK` tokens, whatever the page size. Its name is a hash of everything
+that decides its bits: the model, and every token up to its end. The format of a file:
 
     8 bytes    "OXIBLCK1"
     32 bytes   BLAKE3 of the file's name and of the data
     data       keys and values by position (`cache/positions.py`), or a recurrent state, float32
 
-Any number of processes may use a folder. Files appear whole and are never changed, so nothing is locked:
-what another process deletes counts as not found, and an open file can be read to its end. They are not
-synced: what a crash of the system has cut fails its checksum. What fails is deleted.
+Any number of processes may use a folder. Files appear complete and are never changed, so nothing is locked:
+a file that another process deletes counts as not found, and an open file can be read to its end. Files are
+not synced: one that a crash of the system has truncated fails its checksum, and is deleted.
 
-A file's modification time is that of its last use. Those used longest ago go first.
+A file's modification time is that of its last use. The least recently used files are deleted first.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ BLOCK = 64
 """Tokens in a block."""
 
 KV, STATE = ".kv", ".state"
-"""What a file holds: keys and values of a block's tokens, or the recurrent state after the last of them."""
+"""Endings of files with a block's keys and values, and with the recurrent state after the block."""
 
 MAGIC = b"OXIBLCK1"
 DIGEST = 32
 SCANS = 32
-"""The folder is looked through again after this part of its limit was written: others write, too."""
+"""The folder is listed again after 1 / SCANS of its limit was written, since other processes write, too."""
 STALE_SECONDS = 3600
-"""Age of a file that nobody can be writing any more."""
+"""Age from which an unfinished file is taken to have no writer any more."""
 TOKEN_BYTES = 36
-"""Of a token and the mark of the adapters that it was run with."""
+"""Bytes of a token and of the hash of the adapters that it was run with."""
 
 
 def chain(root: bytes, tokens: Sequence[int]) -> list[str]:
@@ -72,14 +72,14 @@ class BlockFolder:
 
     Parameters
     ----------
-    path : of the folder, which is made for its owner alone if it does not exist.
-    max_bytes : limit of all files in it. Where several processes write, each may add a 32nd of it before it
-        notices what the others have written.
+    path : of the folder, which is created for its owner only if it does not exist.
+    max_bytes : limit of all files in it. If several processes write, each may add a 32nd of it before it
+        notices the files of the others.
 
     Attributes
     ----------
-    present : names of files that were seen in it, less those that were found to be gone.
-    is_writable : False once a file could not be written; nothing more is written then.
+    present : names of files that were seen in it and are not known to be deleted.
+    is_writable : False after a file could not be written; then no file is written any more.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class BlockFolder:
         return found
 
     def read(self, name: str, size: int) -> np.ndarray | None:
-        """uint8 (size,): the data of a file; None if there is none. One that is damaged is deleted."""
+        """uint8 (size,): the data of a file; None if it is missing or damaged. A damaged file is deleted."""
         path, whole = self.path / name, len(MAGIC) + DIGEST + size
         try:
             found = path.read_bytes() if path.stat().st_size == whole else b""
@@ -131,7 +131,7 @@ class BlockFolder:
     def write(self, name: str, data: np.ndarray) -> None:
         """Adds a file with ``data``, uint8 (n,), unless it exists or is larger than the limit.
 
-        If it cannot be written, nothing more is, and the log says why.
+        If it cannot be written, `is_writable` becomes False, and the log says why.
         """
         size = len(MAGIC) + DIGEST + len(data)
         if not self.is_writable or size > self.max_bytes or (self.path / name).exists():
@@ -162,7 +162,7 @@ class BlockFolder:
                 raise
 
     def touch(self, names: Sequence[str]) -> None:
-        """Notes that a chain of files was used now: of one chain, the last is the first to go."""
+        """Records that a chain of files was used now; the last file of a chain is deleted first."""
         now = time.time_ns()
         for i, name in enumerate(names):
             try:
@@ -173,7 +173,7 @@ class BlockFolder:
                 return
 
     def _make_room(self, size: int) -> None:
-        """Deletes files, those used longest ago first, until there is room for ``size`` bytes."""
+        """Deletes files, the least recently used first, until there is room for ``size`` bytes."""
         if self._held + size <= self.max_bytes and self._unscanned <= self.max_bytes // SCANS:
             return
         files = self._scan()
@@ -187,7 +187,7 @@ class BlockFolder:
                 self._held -= held
 
     def _scan(self) -> list[tuple[int, int, str]]:
-        """(time, bytes, name) of all files; deletes what somebody began to write and left."""
+        """(time, bytes, name) of all files; deletes unfinished files that have no writer any more."""
         found = []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -202,7 +202,7 @@ class BlockFolder:
         return found
 
     def _delete(self, name: str) -> bool:
-        """Whether a file is gone. Windows keeps one that somebody reads."""
+        """Deletes a file; returns whether it is deleted. Windows keeps a file that is being read."""
         self.present.discard(name)
         try:
             os.unlink(self.path / name)
@@ -214,5 +214,5 @@ class BlockFolder:
 
 
 def _head(name: str, data: memoryview) -> bytes:
-    """What stands before the data of a file."""
+    """The bytes before the data of a file."""
     return MAGIC + blake3(name.encode()).update(data).digest()

@@ -276,7 +276,8 @@ class DiskPrefixes(PrefixLayer):
         if folder.is_writable and self._pool.recurrent_states is not None and n == end * BLOCK and new:
             self._copy_state(request, end)
         if end == len(blocks.names):
-            kinds = ([KV] if self._block_bytes else []) + ([STATE] if sequence.marks is not None else [])
+            has_states = sequence.cache_points is not None
+            kinds = [KV] * bool(self._block_bytes) + [STATE] * has_states
             names = [name + kind for name in blocks.names for kind in kinds]
             # after those that wait have been written
             self._writer.submit(lambda: folder.touch([name for name in names if name in folder.present]))
@@ -321,7 +322,7 @@ class DiskPrefixes(PrefixLayer):
         """Copies the state after the blocks up to ``end``, to write it."""
         kv, states = request.sequence.kv, self._pool.recurrent_states
         name, slot = blocks_of(request).names[end - 1] + STATE, kv.state_after(end * BLOCK)
-        wanted = slot is not None and end * BLOCK in (request.sequence.marks or ())
+        wanted = slot is not None and end * BLOCK in (request.sequence.cache_points or ())
         if not wanted or name in self.folder.present:
             return
         assert states is not None and slot is not None

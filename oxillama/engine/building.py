@@ -11,7 +11,6 @@ from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pool import CachePool
-from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.config import EngineConfig, available_cpus
 from oxillama.engine import features
 from oxillama.engine.protocols import WeightStore
@@ -19,9 +18,12 @@ from oxillama.engine.runner import Runner
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
+from oxillama.on_use import on_use
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Packer, Progress
 from oxillama.weights.panels import ResidentStore
+
+new_state_pool = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
 
 PACKED_SUFFIX = ".packed"
 """Ends the names of packed files."""
@@ -134,7 +136,7 @@ def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | No
     ]
     if not model.state_floats:
         return CachePool(groups)
-    return CachePool(groups, RecurrentStatePool(limit, model.state_floats, model.record_floats))
+    return CachePool(groups, new_state_pool(limit, model.state_floats, model.record_floats))
 
 
 def matrix_bytes(model: Decoder) -> int:

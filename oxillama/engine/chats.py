@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from oxillama.config import GenerationOptions
@@ -35,5 +34,5 @@ def prepared_chat(
     wanted = options.message_format
     if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
         form = format_of_source(compiled.source, tools is not None)
-        options = replace(options, message_format=form)
+        options = options._changed(message_format=form)
     return tokenizer.encode_chat(for_template(said, compiled), **values), options

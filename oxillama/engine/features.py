@@ -6,12 +6,11 @@ a ConfigError that names the option and the room.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from oxillama.errors import ConfigError
+from oxillama.on_use import resolve
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ FEATURES = {
     "receipts": Feature(("receipt",), "oxillama.sessions.recorder:attach"),
     # of calls
     "session": Feature(("session",), "oxillama.sessions.session:Session"),
-    "snapshot": Feature(("snapshot",), "oxillama.sessions.taking:snapshot_of_request"),
-    "restore": Feature(("restore",), "oxillama.sessions.resuming:restored"),
+    "snapshot": Feature(("snapshot",), "oxillama.sessions.capture:snapshot_of_request"),
+    "restore": Feature(("restore",), "oxillama.sessions.restore:restore"),
     "chat": Feature(("chat",), "oxillama.engine.chats:prepared_chat"),
     "verify": Feature(("verify",), "oxillama.sessions.verification:verify"),
     "beam search": Feature(("beam_search",), "oxillama.beams.search:beam_search"),
@@ -60,13 +59,20 @@ FEATURES = {
     "hub": Feature(("from_pretrained",), "oxillama.hub.pretrained:pretrained_path"),
 }
 
+STATES = {
+    "speculation": "oxillama.speculation.state:SpeculationState",
+    "receipt": "oxillama.sessions.recorder:ReceiptState",
+}
+"""By key of `Request.parts`: the dataclass that the part's ``state()`` returns, and its ``restore`` takes.
+``restore`` gets None from a snapshot that has none. Parts without an entry are no part of snapshots."""
+
 
 def load(name: str) -> Any:
     """The factory of a feature. Raises ConfigError if its room is not there."""
     feature = FEATURES[name]
-    module, _, path = feature.factory.partition(":")
+    module = feature.factory.partition(":")[0]
     try:
-        return attrgetter(path)(importlib.import_module(module))
+        return resolve(feature.factory)
     except ModuleNotFoundError as error:
         room = ".".join(module.split(".")[:2])
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
@@ -80,3 +86,8 @@ def find(name: str) -> Any | None:
         return load(name)
     except ConfigError:
         return None
+
+
+def state(name: str) -> Any:
+    """The dataclass of the state of a part of requests."""
+    return resolve(STATES[name])

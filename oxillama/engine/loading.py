@@ -8,9 +8,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama import _kernels
 from oxillama._version import __version__
@@ -33,15 +32,20 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, LoadError, ModelFileError
-from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.models import read_spec
+from oxillama.on_use import on_use
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 
+if TYPE_CHECKING:
+    from oxillama.gguf.fingerprint import ModelFingerprint
+
 T = TypeVar("T")
+
+fingerprint_of = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +226,8 @@ class LoadedModel(NotCopied):
         settings = {"compute": config.compute, "quantize": config.quantize}
         if self.spec.depends_on_context:
             settings["context_size"] = str(self.context_size)
-        return ModelFingerprint.compute(self.file, settings)
+        found: ModelFingerprint = fingerprint_of(self.file, settings)
+        return found
 
     @functools.cached_property
     def tokenizer_digest(self) -> str:
@@ -329,7 +334,7 @@ def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any)
         return options.sampler
     if options.sampler.constraint is not None:
         raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
-    return replace(options.sampler, grammar=grammar)
+    return options.sampler._changed(grammar=grammar)
 
 
 class Gauges:

@@ -74,7 +74,7 @@ class CachedPrefixes(PrefixStore):
         if self.cache is None or request.key is None or not n:
             return
         sequence, kv, node = request.sequence, request.sequence.kv, request.parts.get(NODE)
-        slot = kv.state_after(n) if at_end or n in (sequence.marks or ()) else None
+        slot = kv.state_after(n) if at_end or n in (sequence.cache_points or ()) else None
         kv.version += 1  # some of its pages may be known ones afterwards
         try:
             pages = [table.pages for table in kv.tables]

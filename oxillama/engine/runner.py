@@ -7,20 +7,25 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pool import CachePool
-from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
 from oxillama.models.batch import Batch, StatePart, StateSlots
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.weights.low_rank import AdaptedRows, RowGroup, joined
+from oxillama.on_use import on_use
+
+if TYPE_CHECKING:
+    from oxillama.cache.recurrent import RecurrentCache
+    from oxillama.weights.low_rank import AdaptedRows, RowGroup
+
+adapted_rows = on_use("oxillama.weights.low_rank:AdaptedRows.of")
 
 HiddenHook = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
@@ -216,8 +221,8 @@ class Runner:
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
         if in_flight.states is not None:
             for sequence in sequences:
-                if isinstance(sequence.kv, RecurrentCache):
-                    sequence.kv.end(sequence.scheduled_len)
+                recurrent: RecurrentCache = sequence.kv  # type: ignore[assignment]
+                recurrent.end(sequence.scheduled_len)
         if hooks:
             positions = [s.cached_len for s in sequences]
             hidden = _call_hooks(hidden, positions, hooks, in_flight.ran.counts, layout.counts)
@@ -305,11 +310,7 @@ class Runner:
         for sequence, row in zip(sequences, row_start.tolist()):
             if sequence.adapters is not None:
                 groups += sequence.adapters.groups(sequence.cached_len, sequence.scheduled_len, row)
-        if not groups:
-            return None
-        last, found = self._adapted, tuple(joined(groups))
-        if last is None or last.groups != found or last.n_rows != row_start[-1]:
-            self._adapted = AdaptedRows(self.model.kernels, int(row_start[-1]), found)
+        self._adapted = adapted_rows(self.model.kernels, int(row_start[-1]), groups, self._adapted)
         return self._adapted
 
 
@@ -361,8 +362,8 @@ def _call_hooks(
 
 def _states(sequences: Listed[Sequence]) -> list[StateSlots]:
     """What the pass does to the recurrent state of each sequence."""
-    begun = (s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache))
-    return list(begun)
+    caches: list[RecurrentCache] = [s.kv for s in sequences]  # type: ignore[misc]
+    return [kv.begin(s.cached_len) for s, kv in zip(sequences, caches)]
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:

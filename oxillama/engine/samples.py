@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence as Listed
-from dataclasses import replace
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.engine.generation import Completion
@@ -34,7 +33,8 @@ def seeded(options: GenerationOptions, n: int, default: int | None) -> list[Gene
     first = default if options.sampler.seed is None else options.sampler.seed
     if first is None:
         first = int.from_bytes(os.urandom(8), "little")
-    return [replace(options, sampler=replace(options.sampler, seed=(first + i) % 2**64)) for i in range(n)]
+    seeds = [(first + i) % 2**64 for i in range(n)]
+    return [options._changed(sampler=options.sampler._changed(seed=seed)) for seed in seeds]
 
 
 def mean_logprob(completion: Completion) -> float:

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
 
+from oxillama.cache.kv import CHECKPOINTS, new_cache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import Match
-from oxillama.cache.recurrent import CHECKPOINTS, new_cache
 
 if TYPE_CHECKING:
     from oxillama.adapters.stack import Adaptation
@@ -47,8 +47,8 @@ class Sequence:
     tokens : ids; grows as they are sampled.
     kv : its keys and values, a `SequenceState`.
     state : where it stands with the scheduler.
-    marks : positions whose recurrent state goes into the prefix cache: a pass ends at each. None for models
-        without recurrent layers.
+    cache_points : positions whose recurrent state goes into the prefix cache: a pass ends at each. None for
+        models without recurrent layers.
     in_one_pass : whether all its tokens must be run together, since they see each other.
     """
 
@@ -64,7 +64,7 @@ class Sequence:
         self.tokens = list(tokens)
         self.kv = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
-        self.marks: Tokens[int] | None = None
+        self.cache_points: Tokens[int] | None = None
         self.in_one_pass = False
         self.n_drafts = 0
         self.cached_len = 0
@@ -116,21 +116,21 @@ class Sequence:
         assert self.cached_len == 0
         self.kv.adopt(known.pages, known.n_tokens, known.slot)
         self.cached_len = self.scheduled_len = known.n_tokens
-        self.marks = known.marks
+        self.cache_points = known.cache_points
         self.check()
 
     @property
     def next_shared(self) -> float:
-        """The number of tokens at which others can next share its pages: a page's end, or the next mark."""
-        if self.marks is None:
+        """The next position up to which others can share its pages: a page's end, or a cache point."""
+        if self.cache_points is None:
             return (self.cached_len // self.pool.page_size + 1) * self.pool.page_size
-        following = bisect_right(self.marks, self.cached_len)
-        return self.marks[following] if following < len(self.marks) else math.inf
+        following = bisect_right(self.cache_points, self.cached_len)
+        return self.cache_points[following] if following < len(self.cache_points) else math.inf
 
     def at_most(self, n: int) -> int:
         """How many of ``n`` tokens the next pass may run."""
         n = min(n, self.pending)
-        return n if self.marks is None else int(min(n, self.next_shared - self.cached_len))
+        return n if self.cache_points is None else int(min(n, self.next_shared - self.cached_len))
 
     def shortage(self, n: int) -> int:
         """Bytes that must be allocated before ``n`` more tokens can be run."""
@@ -159,7 +159,7 @@ class Sequence:
     def free_out_of_window(self, before: float = math.inf) -> None:
         """Frees the pages whose positions no later row sees; those from position ``before`` on are kept."""
         if self.pool.has_windows:
-            self.kv.give_back(int(min(before, self.cached_len, len(self.tokens) - self.n_drafts)))
+            self.kv.free_out_of_window(int(min(before, self.cached_len, len(self.tokens) - self.n_drafts)))
 
     def rollback(self) -> None:
         """Notes that what was scheduled has not been run; drafts are forgotten."""

@@ -1,7 +1,7 @@
-"""Bytes of files, read when they are asked for: a file that changes while it is in use is an error.
+"""Bytes of files, read on demand: a file that changes while it is in use is an error.
 
-Files are not mapped: an access to a mapped page that is gone (the file was cut, a network disk failed) ends
-the process. A read returns an error instead.
+Files are not mapped: an access to a mapped page that no longer exists (the file was truncated, a network disk
+failed) ends the process. A read returns an error instead.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _read_at(fd: int, out: memoryview, start: int) -> int:
 
 
 class OpenFile:
-    """A regular file, open for reading until nobody refers to it any more.
+    """A regular file, open for reading as long as the object is referenced.
 
-    It stays readable when it is deleted, or when another file takes its name.
+    It stays readable when it is deleted or replaced.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class OpenFile:
         self.close()
 
     def fill(self, start: int, out: np.ndarray) -> None:
-        """Fills ``out``, uint8 (n,), with the bytes from ``start`` on; `check` tells if they are old."""
+        """Fills ``out``, uint8 (n,), with the bytes from ``start`` on; call `check` afterwards."""
         view, done = out.data, 0
         while done < len(view):
             try:
@@ -170,7 +170,7 @@ class Extent:
         return out
 
     def expect(self) -> None:
-        """Tells the system that the bytes are going to be read, so that it begins; it may ignore that."""
+        """Advises the system to read the bytes ahead; the system may ignore this."""
         if isinstance(self.holder, OpenFile) and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(self.holder.fd, self.start, self.nbytes, os.POSIX_FADV_WILLNEED)

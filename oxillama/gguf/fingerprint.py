@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from blake3 import blake3
@@ -50,15 +51,15 @@ _known: dict[tuple[FileIdentity, ...], bytes] = {}
 
 @dataclass(frozen=True)
 class ModelFingerprint:
-    """What tells models apart: equal fingerprints mean equal models, run with equal settings.
+    """The identity of a model: equal fingerprints mean equal models, run with equal settings.
 
     Attributes
     ----------
     content : BLAKE3 hash of the model file, 32 bytes.
-    settings : (name, repr of the value), sorted; what else decides the bits of the results.
+    settings : (name, repr of the value), sorted; the other options that decide the bits of the results.
     """
 
-    content: bytes
+    content: Annotated[bytes, DIGEST_BYTES]
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod

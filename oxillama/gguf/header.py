@@ -91,7 +91,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class StringArray(Sequence[str]):
-    """An array of strings in a file, decoded when they are asked for.
+    """An array of strings in a file, decoded on access.
 
     Bytes that are not UTF-8 become lone surrogates (the ``surrogateescape`` handler), so that
     ``s.encode("utf-8", "surrogateescape")`` gives the exact bytes of any string of the file.

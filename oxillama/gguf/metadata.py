@@ -14,7 +14,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 REQUIRED: Any = object()
-"""The default of a key that must be there."""
+"""The default of a required key."""
 
 _SCALARS: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
@@ -36,7 +36,7 @@ _NAMES: dict[Any, str] = {
 
 
 class Metadata:
-    """The values of a mapping, each checked to be of the kind that is asked for.
+    """The values of a mapping, each checked to be of the requested kind.
 
     Parameters
     ----------

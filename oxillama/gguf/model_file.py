@@ -1,6 +1,6 @@
 """Opens GGUF model files: metadata and tensor directory at once, tensor bytes on demand.
 
-Opening a file reads its header only (`oxillama.gguf.header`); tensors are read when they are asked for
+Opening a file reads its header only (`oxillama.gguf.header`); tensors are read on demand
 (`oxillama.gguf.extent`). Split files follow llama.cpp's gguf-split, which names them
 ``NAME-00001-of-00003.gguf`` and numbers them in ``split.no`` (from 0), ``split.count`` and
 ``split.tensors.count``; all shards open as one.

@@ -21,11 +21,11 @@ class CachedModel:
 
     Attributes
     ----------
-    name : by which it can be asked for.
+    name : by which it can be loaded.
     size : in bytes, of all its files.
     last_used : seconds since 1970.
     paths : its files, in order.
-    missing : how many files of a split model are not there.
+    missing : how many files of a split model are missing.
     """
 
     name: HubName
@@ -83,9 +83,9 @@ def cached_models(cache_dir: str | os.PathLike[str] | None = None) -> list[Cache
 
 
 def remove(name: HubName, cache_dir: str | os.PathLike[str] | None = None) -> int:
-    """Deletes a model's files from the cache, of every revision if the name says none; the bytes freed.
+    """Deletes a model's files from the cache, of every revision if the name has none; returns freed bytes.
 
-    Packed files that were made of them go, too.
+    Packed files that were made from them are deleted, too.
 
     Raises ConfigError if none in the cache fits the name, or several do.
     """

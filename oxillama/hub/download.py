@@ -1,6 +1,6 @@
-"""Brings a model from the hub into the cache of `huggingface_hub`, and finds it there.
+"""Downloads a model from the hub into the cache of `huggingface_hub`, and finds it there.
 
-`huggingface_hub` reads HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, resumes a connection that was cut,
+`huggingface_hub` reads HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, resumes interrupted downloads,
 and shows progress. It compares the size of what it has written; the hash is compared here.
 """
 
@@ -48,7 +48,7 @@ def fetch(
     announce: Callable[[HubFile], object] = lambda file: None,
     check: bool = False,
 ) -> Path:
-    """The path of a model's (first) file in the cache; what is missing there is downloaded.
+    """The path of a model's (first) file in the cache; missing files are downloaded.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def fetch(
     Raises
     ------
     ConfigError : no model fits the name, or several do; `huggingface_hub` is not installed.
-    ModelFileError : it cannot be fetched, or is not what the hub has, and why.
+    ModelFileError : it cannot be downloaded, or differs from the hub's file; the message says why.
     """
     hub = library()
     place = {"cache_dir": cache_dir, "revision": name.revision}
@@ -100,7 +100,7 @@ def remote_files(hub: Any, name: HubName, token: str | bool | None) -> dict[str,
 
 
 def cached_model(hub: Any, name: HubName, cache_dir: str | os.PathLike[str] | None, cause: Exception) -> Path:
-    """The path of a model in the cache, where the hub is out of reach because of ``cause``.
+    """The path of a model in the cache, if the hub cannot be reached because of ``cause``.
 
     Raises ConfigError as `model_files`, ModelFileError if nothing of the repository is in the cache.
     """

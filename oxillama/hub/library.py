@@ -1,4 +1,4 @@
-"""What is asked of the package `huggingface_hub`, and what its errors mean."""
+"""The use of the package `huggingface_hub`, and messages for its errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bars(shown: bool) -> Iterator[None]:
 
 
 def is_answer(hub: Any, error: Exception) -> bool:
-    """Whether the hub has answered; otherwise it was not reached, or must not be."""
+    """Whether the hub has answered; otherwise it was not reached, or access is switched off."""
     if isinstance(error, hub.errors.HFValidationError):
         return True
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -45,7 +45,7 @@ def is_answer(hub: Any, error: Exception) -> bool:
 
 
 def reason_of(hub: Any, error: BaseException) -> str:
-    """What went wrong, in one line."""
+    """The reason of an error, in one line."""
     errors, where = hub.errors, hub.constants.ENDPOINT
     if isinstance(error, errors.GatedRepoError):
         return f"{where} gives it to users who have accepted its terms; log in with: hf auth login"

@@ -1,6 +1,5 @@
 """Models: a GGUF file's metadata and tensors become layers that run one ragged batch."""
 
-from oxillama.models import families as families
 from oxillama.models.decoder import Decoder
 from oxillama.models.family import Family
 from oxillama.models.read_spec import read_spec

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from oxillama.weights.low_rank import AdaptedRows
+if TYPE_CHECKING:
+    from oxillama.weights.low_rank import AdaptedRows
 
 
 class StateSlots(NamedTuple):
-    """As `StatePart`, by numbers: of slots of states, and of records."""
+    """As `StatePart`, with the numbers of slots and records in place of their memory."""
 
     before: int | None
     after: int
@@ -22,15 +23,15 @@ class StateSlots(NamedTuple):
 
 
 class StatePart(NamedTuple):
-    """What a pass does to the recurrent state of one sequence; arguments of the kernels' `StateBatch`.
+    """The recurrent state that a pass reads and writes for a sequence; arguments of `StateBatch`.
 
     Attributes
     ----------
     before, after : the state that the pass reads (None for zeros), and the one that it writes, float32
         (floats,) each; one array for both is an update in place.
     earlier : records of the rows between that state and the first row of the pass.
-    recorded : records that the pass writes of its last rows.
-    settled : how many of its rows, earlier ones first, go into the state that it writes.
+    recorded : records that the pass writes for its last rows.
+    settled : how many of its rows, earlier ones first, are applied to the state that it writes.
     """
 
     before: np.ndarray | None

@@ -9,32 +9,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
-from oxillama.models.classifier import load_classifier
-from oxillama.models.layers.layer import Layer, load_layer, matrix_groups
-from oxillama.models.layers.layer_input import LayerEmbeddings
+from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
-from oxillama.models.layers.streams import STREAMS, StreamedLayer, Streams
 from oxillama.models.page_groups import PageGroup, page_groups
-from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace
+from oxillama.on_use import on_use
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
-from oxillama.weights.low_rank import AdaptedRows
 from oxillama.weights.panels import PanelStore, panels_in_use
+
+if TYPE_CHECKING:
+    from oxillama.weights.low_rank import AdaptedRows
+
+OTHER_STREAMS = 3
+"""Streams of hidden states beside the first (Gemma 3n)."""
+load_streams = on_use("oxillama.models.layers.streams:Streams")
+load_layer_embeddings = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
+new_state_batch = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
+load_classifier = on_use("oxillama.models.classifier:load_classifier")
+load_projection = on_use("oxillama.models.projection:load_projection")
 
 Carried = dict[str, np.ndarray]
 """float32 (rows, width) of each buffer of `Decoder.carried`."""
@@ -51,8 +57,8 @@ class ForwardCancelled(Exception):
 class Decoder:
     """A loaded model of any architecture: a decoder, or an encoder (no output matrix, attention both ways).
 
-    With `Spec.part` it is one stage of a pipeline: it has the embeddings if the first layer is its own, and
-    what is behind the layers if the last one is.
+    With `Spec.part` it is one stage of a pipeline: it has the embeddings if it has the first layer, and the
+    output norm and matrix if it has the last one.
 
     Parameters
     ----------
@@ -78,8 +84,8 @@ class Decoder:
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context) if spec.is_first else None
-        self.streams = Streams(spec, weights) if spec.family.streams else None
-        self.layers: list[Layer | StreamedLayer] = [load_layer(spec, i, weights) for i in spec.here]
+        self.streams = load_streams(spec, weights) if spec.family.streams else None
+        self.layers: list[AnyLayer] = [load_layer(spec, i, weights) for i in spec.here]
         blocks = (block for layer in self.layers for block in layer.blocks())
         self.state_floats, self.record_floats = assign_state_offsets(blocks)
         name = spec.family.output_norm if spec.is_last else ""
@@ -123,7 +129,7 @@ class Decoder:
         spec = self.spec
         found = {"x": spec.n_embd}
         if spec.family.streams:
-            found["streams"] = (STREAMS - 1) * spec.n_embd
+            found["streams"] = OTHER_STREAMS * spec.n_embd
         if spec.layer_width:
             found["layer_inputs"] = spec.n_layers * spec.layer_width
         if any(layer.mixer == "rwkv7" for layer in spec.layers):
@@ -159,7 +165,7 @@ class Decoder:
         work : buffers, overwritten.
         tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
-        given : what the stage before passed on; None in the first one.
+        given : the buffers that the previous stage passed on; None in the first one.
 
         Returns
         -------
@@ -184,7 +190,7 @@ class Decoder:
         tuner: ThreadTuner,
         given: Carried | None = None,
     ) -> Carried:
-        """Runs a batch as `hidden_states`, in a stage that is not the last: what the next one is given."""
+        """Runs a batch in a stage that is not the last; returns the ``given`` of the next stage's pass."""
         self._run_layers(batch, kv, work, tuner, None, given)
         return {name: work.rows[name, len(batch), width].copy() for name, width in self.carried.items()}
 
@@ -216,7 +222,7 @@ class Decoder:
         )
         if batch.recurrent_states is not None:
             before, after, earlier, recorded, settled = zip(*batch.recurrent_states)
-            step.recurrent = StateBatch(
+            step.recurrent = new_state_batch(
                 before, after, batch.row_start, self.state_floats,
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip
@@ -289,7 +295,8 @@ class Decoder:
         """
         assert self.classifier is not None, "the model has no classifier"
         with panels_in_use(self.store):
-            return self.classifier.run(hidden, n_threads)
+            scores: np.ndarray = self.classifier.run(hidden, n_threads)
+        return scores
 
     def project(self, pooled: np.ndarray, n_threads: int) -> np.ndarray:
         """Pooled hidden states, float32 (n, n_embd), after the matrices behind the pooling, if there are any.
@@ -299,7 +306,8 @@ class Decoder:
         if self.projection is None:
             return pooled
         with panels_in_use(self.store):
-            return self.projection.run(pooled, n_threads)
+            projected: np.ndarray = self.projection.run(pooled, n_threads)
+        return projected
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""
@@ -333,14 +341,14 @@ class InputEmbedding:
             self.positions = weights.embedding(name, spec.context_length, d)
             if context > spec.context_length:
                 raise LoadError(
-                    f"{name}: expected {context} positions, as the context has, got {spec.context_length}"
+                    f"{name}: expected {context} positions (the context size), got {spec.context_length}"
                 )
         name = "token_types.weight"
         if family.token_types and weights.has(name):
             kinds = weights.shape(name)[1:]
             self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
-        self.of_layers = LayerEmbeddings(spec, weights) if spec.layer_width else None
+        self.of_layers = load_layer_embeddings(spec, weights) if spec.layer_width else None
 
     def tables(self) -> list[Embedding]:
         """The tables of embeddings."""

@@ -1,4 +1,4 @@
-"""What all models of an architecture have in common, as data.
+"""The facts that all models of an architecture have in common, as data.
 
 A family states how it differs from another: ``QWEN2 = register(LLAMA.derive("qwen2", rope="neox"))``. The
 code that builds a model tests these facts, never names. Sizes and numbers come from a model's file
@@ -133,7 +133,7 @@ class AtLayers:
     >>> AtLayers(64, qk_norm="heads")  # only with 64 layers
     >>> AtLayers(64, None, qk_norm="heads")  # with 64 layers or more
 
-    Files do not state such facts; the number of layers is how their code tells the models apart.
+    Files do not state such facts; the original code tells its models apart by their number of layers.
     """
 
     def __init__(self, least: int, most: int | None = -1, **differences: Any) -> None:
@@ -152,7 +152,7 @@ class AtLayers:
 class Family:
     """Facts of an architecture. Names of tensors are given without "blk.<i>." and ".weight".
 
-    The word "auto" means: as the tensors of the file have it.
+    "auto" means that it depends on the tensors of the file.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Family:
     only : keys that files may state with some values only.
     ignored_keys : keys of other families' options that files state, and that have no effect in the family.
     ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
-        "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
+        "attn_output.bias", "nextn.*". Other unused tensors cause a warning.
     next_token : a block behind the layers that files may have can draft (`models/next_token.py`).
     at_layers : facts of the models with so many layers.
     rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
@@ -195,7 +195,7 @@ class Family:
     qk_norm : norms of q and k: "" none, "head" (one weight for all heads), "heads" (a weight for each), "row"
         (over all heads at once), or "unit" (of each head, without weights).
     qk_norm_last : those norms come after the rotation; layers that do not rotate have none then.
-    qk_norm_optional : those norms are there if the file has them.
+    qk_norm_optional : those norms are used if the file has them.
     sinks : each head has one more logit in its softmax, without a value: "no", "yes", or "auto" (where
         the file has them).
     v_is_k : in layers without a matrix of v, v is k before its norm and its rotation.
@@ -204,14 +204,14 @@ class Family:
         gate for each "head", or for each of its "elements", in ``attn_gate``; or "query", for each element,
         where ``attn_q`` has the rows of a head's query and then those of its gate (Qiu et al., "Gated
         Attention", 2025); "" for none.
-    attn_gate_optional : those gates are there if the file has them.
+    attn_gate_optional : those gates are used if the file has them.
     relative_bias : scores have a learned bias by the distance of the positions, as in T5.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
     full_layer : which layer of n that is, the "last" or the "first".
     score_scale : of attention: key_dim^-0.5, "embd/heads": (n_embd / heads)^-0.5, or "one"; the file may
         state it.
-    centred_windows : a position attends to those at most half a window before or behind it.
+    centred_windows : a position attends to those at most half a window before or after it.
     chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
     embedding_scale : factor of embeddings, 0 for sqrt(n_embd).

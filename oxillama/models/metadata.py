@@ -88,7 +88,7 @@ OPTIONS = frozenset(
 EXPERT_OPTIONS = frozenset(
     key for key in OPTIONS if key.startswith("expert_") or "moe_" in key or key.startswith("leading_dense_")
 )
-"""Those that only say how experts are chosen and fed."""
+"""The keys that only concern the choice and the inputs of experts."""
 
 
 # The least and the largest value of each number that is no size. Files in use are far inside; values outside
@@ -123,7 +123,7 @@ SIZES = dict.fromkeys(
 class Reader:
     """Metadata under the prefix of an architecture, without those `OPTIONS` that are not in ``options``.
 
-    Its files are ``known`` to have some keys that mean nothing.
+    ``known`` are keys that its files have without a meaning.
 
     All methods raise LoadError or GGUFError naming the full key where a value is of another kind, out of
     bounds, or missing without a default.

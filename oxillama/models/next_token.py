@@ -1,4 +1,4 @@
-"""Blocks for next-token prediction, which some files have behind their layers: they draft for the model.
+"""MTP layers: blocks for next-token prediction behind the layers of some files, which draft for the model.
 
 The block's input at position p is made of the embedding of token p and of the model's hidden state h of
 position p - 1, after the last norm (zeros before the first):
@@ -64,7 +64,7 @@ class NextTokenInput:
 
 
 class NextTokenHead(Decoder):
-    """The block behind the last layer of a file: a model of one layer, with the output matrix of its model.
+    """The MTP layer of a file: a model of one layer, with the output matrix of its model.
 
     Parameters
     ----------
@@ -104,6 +104,6 @@ class NextTokenHead(Decoder):
 
 
 def load_next_token_head(spec: Spec, weights: Weights, target: Decoder) -> NextTokenHead | None:
-    """The block of a file, None for a file without one that can draft."""
+    """The MTP layer of a file; None for a file without one that can draft."""
     there = weights.has(f"blk.{spec.n_layers}.nextn.eh_proj.weight")
     return NextTokenHead(spec, weights, target) if there and spec.family.next_token else None

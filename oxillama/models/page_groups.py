@@ -1,7 +1,7 @@
 """Page groups: which layers keep their keys and values together, and how far back those are read.
 
 Layers are of one group if their keys and values have the same shape and their rows see equally far. A group
-has pages of its own. So no page is padded to the widest layer, and pages that a window has passed are freed.
+has pages of its own. So no page is padded to the widest layer, and pages out of window are freed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Reach(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether some positions are out of sight at last."""
+        """Whether rows at late positions do not see all positions before them."""
         return bool(self.window or self.chunk)
 
     @property
     def most(self) -> int:
-        """Most positions that one row sees, its own included; only where `is_limited`."""
+        """Maximum number of positions that one row sees, its own included; only if `is_limited`."""
         return min(n for n in self if n)
 
     def first_seen(self, position: int) -> int:

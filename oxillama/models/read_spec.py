@@ -97,7 +97,7 @@ def count_layers(read: Reader) -> int:
 
 
 def check_support(read: Reader, family: Family) -> None:
-    """Raises LoadError where a file asks for what is not there, or lacks a key that its family requires."""
+    """Raises LoadError if a file needs something unsupported, or lacks a key that its family requires."""
     for key, harmless in UNSUPPORTED.items():
         if key not in family.all_options:
             read.refuse(key, harmless)
@@ -111,7 +111,7 @@ def check_support(read: Reader, family: Family) -> None:
 
 
 def ignored_tensors(file: ModelFile, family: Family, n_layers: int) -> tuple[str, ...]:
-    """Tensors of the file that the model knowingly does not use: draft blocks, and those its family names."""
+    """Tensors of the file that the model does not use on purpose: MTP layers, and those its family names."""
     found = []
     for name in file.tensors:
         layer, rest = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]

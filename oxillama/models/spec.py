@@ -1,4 +1,4 @@
-"""What a model is: the facts of its family, and the sizes and numbers that its file states."""
+"""The specification of a model: the facts of its family, and the sizes and numbers of its file."""
 
 from __future__ import annotations
 
@@ -173,10 +173,10 @@ class Spec:
         of attended values, of logits.
     temperature, experts, latent, selector, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
-        classifier), or "" where the file does not say.
+        classifier), or "" if the file does not state it.
     labels : of a classifier, () where the file names none.
     unread : options that the file states and that are ignored for its architecture.
-    ignored : tensors that the file has and the model knowingly does not use (`Family.ignores`, draft blocks).
+    ignored : tensors that the model does not use on purpose (`Family.ignores`, MTP layers).
     part : the layers that are run here, the first and the one behind the last; None for all. The others are
         those of other stages of a pipeline.
     """
@@ -225,7 +225,7 @@ class Spec:
 
     @property
     def is_last(self) -> bool:
-        """Whether the last layer is run here, and what is behind it."""
+        """Whether the last layer, the output norm and the output matrix are run here."""
         return self.here.stop == self.n_layers
 
     @property

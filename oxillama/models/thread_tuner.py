@@ -5,8 +5,8 @@ times a layer. Fewer threads are faster then. The tuner measures every layer. Fr
 layer takes much longer than usual, it runs a few layers with another number of threads and keeps the faster
 one. Results do not depend on the number of threads.
 
-Threads that stand on one processor wait for each other as well, though another one is idle. The tuner moves
-them apart (decision 44).
+Threads that share a processor also wait for each other, even if another processor is idle. The tuner moves
+them apart (decision 42).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oxillama._kernels.machine import team
 TRIAL = 6
 """Layers of a trial: a run with another number of threads."""
 SOONEST, LATEST = 64, 2048
-"""Least and most layers between two trials; the interval doubles after a trial that changes nothing."""
+"""Minimum and maximum layers between two trials; the interval doubles after a trial that changes nothing."""
 SLOW = 2.0
 """The second layer of the last `TRIAL` that is slower than the fastest by this factor starts a trial."""
 GAIN = 0.9
@@ -30,7 +30,7 @@ KINDS = 8
 LONG = 1e-4
 """Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
 PATIENCE = 256
-"""Most long layers between two looks at the processors, where threads had to be moved again and again."""
+"""Maximum number of long layers between two checks of the processors, after threads were moved repeatedly."""
 
 
 class ThreadTuner:
@@ -40,7 +40,7 @@ class ThreadTuner:
 
     Parameters
     ----------
-    max_threads : most threads to use.
+    max_threads : maximum number of threads.
     clock : the time in seconds.
     spread : moves so many threads to processors of their own; returns how many were moved.
 
@@ -88,8 +88,8 @@ class ThreadTuner:
             self._size.took(seconds, self._rows, self.n_threads)
 
     def _has_moved_threads(self) -> bool:
-        """Moves threads apart that share a processor. Where they come together again, another process has one
-        of the processors, and they are left alone ever longer."""
+        """Moves threads apart that share a processor. If they meet there again, another process occupies one
+        of the processors, and the interval between checks grows."""
         self._unseen += 1
         if self._unseen < self._patience:
             return False
@@ -103,7 +103,7 @@ class SizeTuner:
     """Measurements of batches of 2^n to 2^(n + 1) - 1 rows.
 
     A layer is compared with layers of the same number of rows. Batches may change their number from pass to
-    pass, as those of appended and drafted tokens do, so a trial goes on across them.
+    pass, as those of appended and drafted tokens do, so a trial continues across them.
     """
 
     def __init__(self, max_threads: int) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
 from oxillama.weights.linear import Linear, Pass
-from oxillama.weights.low_rank import AdaptedRows
+
+if TYPE_CHECKING:
+    from oxillama.weights.low_rank import AdaptedRows
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
 MAX_GROUPS = 512  # matrices of one call

@@ -1,1 +1,1 @@
-"""Files: matrices that come and go, so that a model may be larger than the memory."""
+"""Files: matrices that are loaded and evicted, so that a model may be larger than the memory."""

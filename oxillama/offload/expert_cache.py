@@ -1,8 +1,8 @@
-"""Which experts stay in memory: those that are chosen most.
+"""The cache of experts in memory: those that are chosen most stay.
 
 The generalized clock (Smith, "Sequentiality and prefetching in database systems", 1978): experts stand in a
-circle, each with a count of its uses. Who needs memory goes round: a count above zero loses one, an expert
-whose count is zero leaves. So those that tokens are often routed to stay, and old uses are forgotten.
+circle, each with a count of its uses. An eviction walks round the circle: it decrements counts above zero,
+and evicts the first expert whose count is zero. So frequently chosen experts stay; old uses are forgotten.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Container
 from oxillama.offload.parts import Part
 
 MOST_USES = 15
-"""A count goes no higher: an expert that was hot once leaves after so many rounds."""
+"""Maximum count: an expert that is no longer used is evicted after so many rounds."""
 
 
 class ExpertCache:
@@ -22,7 +22,7 @@ class ExpertCache:
     Attributes
     ----------
     nbytes : of their memory.
-    limit : most bytes.
+    limit : maximum bytes.
     """
 
     def __init__(self) -> None:
@@ -34,21 +34,21 @@ class ExpertCache:
         return len(self._circle)
 
     def add(self, part: Part) -> None:
-        """An expert has memory now."""
+        """Adds an expert that was given memory."""
         self._circle.append(part)
         self.nbytes += part.nbytes
 
     def remove(self, part: Part) -> None:
-        """An expert has lost its memory."""
+        """Removes an expert that lost its memory."""
         self._circle.remove(part)
         self.nbytes -= part.nbytes
 
     def count(self, part: Part) -> None:
-        """An expert is used."""
+        """Counts a use of an expert."""
         part.uses = min(part.uses + 1, MOST_USES)
 
     def victim(self, held: Container[Part]) -> Part | None:
-        """The expert that leaves, which is removed; None if all are ``held``."""
+        """Removes and returns the expert to evict; None if all are ``held``."""
         n_held = 0
         while n_held < len(self._circle):
             part = self._circle[0]

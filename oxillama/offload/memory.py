@@ -1,4 +1,4 @@
-"""Memory that goes back to the system as soon as it is dropped."""
+"""Memory that is returned to the system as soon as it is dropped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LARGE_PAGE = 2 << 20
 
 
 def mapped(n_bytes: int) -> np.ndarray:
-    """Zeroed memory of its own, uint8 (n_bytes,), aligned to a page.
+    """New zeroed memory, uint8 (n_bytes,), aligned to a page.
 
-    The allocator may keep what is freed, so the memory is mapped. The mapping is private: a forked child has
+    The allocator may keep freed memory, so this memory is mapped. The mapping is private: a forked child has
     its own copy. Raises MemoryError if there is none.
     """
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}

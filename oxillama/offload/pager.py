@@ -1,8 +1,9 @@
 """Keeps as much of a model in memory as a budget allows, and reads the rest when a layer needs it.
 
-The parts that stay (`plan.py`) have memory of their own. All others go through one or two buffers: while a
-part computes, threads read the next one into the other buffer. The last one is followed by the first one of
-the next pass. Experts stay by their uses (`expert_cache.py`); those that a pass has chosen are read together.
+The resident parts (`plan.py`) have memory of their own. All others are read into one or two buffers: while a
+part computes, threads read the next one into the other buffer. After the last part comes the first one of
+the next pass. Experts stay by frequency of use (`expert_cache.py`); those that a pass has chosen are read
+together.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ class LayerPager(PanelStore):
 
     Parameters
     ----------
-    budget : most bytes of packed matrices.
+    budget : maximum bytes of packed matrices.
     fetch : used by threads that read ahead; it must not enter OpenMP.
-    fetch_now : used by the thread that computes, for what stays.
+    fetch_now : used by the thread that computes, for resident parts.
     pinned : names of tensors that stay, with ``*`` and ``?`` as in `fnmatch`.
-    probe : tells how much memory is left, so that less is used when it becomes short; None to use all.
-    find : finds the panels of a matrix in a packed file, from which they then are read; None without one.
+    probe : measures the available memory, so that the budget shrinks when it is short; None: a fixed budget.
+    find : finds the panels of a matrix in a packed file, from which they are then read; None without one.
 
     Attributes
     ----------
     budget : bytes that may be used now.
-    resident_bytes, peak_bytes : of the memory of packed matrices, now and at most so far.
-    read_bytes : that were brought so far.
-    wait_seconds : that computing waited for reading so far.
+    resident_bytes, peak_bytes : memory of packed matrices, now and its maximum so far.
+    read_bytes : bytes read so far.
+    wait_seconds : seconds that computing has waited for reading so far.
     """
 
     def __init__(
@@ -95,19 +96,19 @@ class LayerPager(PanelStore):
         return PagedPanels(self, sources, cols, [find and find(source, cols) for source in sources])
 
     def begin_pass(self) -> None:
-        """Gives memory back if the system is short of it, and takes it again when it is not."""
+        """Shrinks the budget if the system is short of memory, and grows it again when it is not."""
         if self._control is not None and self._control.look():
             self._use(self._control.budget)
 
     def rest(self) -> float:
-        """Does what `begin_pass` does, while nothing runs."""
+        """As `begin_pass`, while the engine is idle."""
         self.begin_pass()
         return math.inf if self._control is None else IDLE_SECONDS
 
     def arrange(self, groups: Sequence[MatrixGroup]) -> None:
-        """Tells the groups of the model, in the order of a pass, once it is built.
+        """Sets the groups of the model, in the order of a pass, once it is built.
 
-        Raises ConfigError if the budget is too small for it, or a pinned name is that of no tensor.
+        Raises ConfigError if the budget is too small for it, or a pinned name matches no tensor.
         """
         self._parts = parts_of(groups)
         self._dense = [part for part in self._parts if not part.is_expert]
@@ -122,7 +123,7 @@ class LayerPager(PanelStore):
             self._control = BudgetControl(self.budget, self._sizes.least, self._probe)
 
     def preload(self, linears: Sequence[object], progress: Callable[[str, int], object]) -> None:
-        """Brings the parts that stay; ``progress`` gets every matrix, as if all were in memory now."""
+        """Reads the resident parts; ``progress`` gets every matrix, as if all were in memory now."""
         for part in self._parts:
             if part.stays and part.load is None:
                 self._bring_staying(part)
@@ -164,7 +165,7 @@ class LayerPager(PanelStore):
 
     @property
     def experts_at_once(self) -> int:
-        """How many experts that do not stay are in memory together."""
+        """How many experts that are not resident can be in memory at the same time."""
         return max(1, self._experts.limit // max(1, self._sizes.expert))
 
     # --- bringing panels ----------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class LayerPager(PanelStore):
                 part.load = Load(memory, work)
 
     def _bring_staying(self, part: Part) -> Load:
-        """Brings a part that stays, with this thread."""
+        """Reads a resident part, with this thread."""
         memory = self._allocate(part.nbytes)
         try:
             for matrix in part.matrices():
@@ -231,7 +232,7 @@ class LayerPager(PanelStore):
         return part.load
 
     def _enter(self, part: Part) -> Load:
-        """Begins to use a part that does not stay: reads it, unless that was done ahead, then the next."""
+        """Begins to use a part that is not resident: reads it, unless it was read ahead, and the next one."""
         self._current = part
         if part.load is None:
             self._stream(part, (part,))
@@ -243,11 +244,11 @@ class LayerPager(PanelStore):
         return part.load
 
     def _following(self, part: Part) -> Part:
-        """What is used after a part, of those that do not stay; perhaps in the next pass."""
+        """The next part after a part, of those that are not resident; perhaps in the next pass."""
         return self._streamed[(self._places[part] + 1) % len(self._streamed)]
 
     def _stream(self, part: Part, keep: Sequence[Part]) -> None:
-        """Starts to read a part into a buffer that none of the parts to ``keep`` has."""
+        """Starts reading a part into a buffer that none of the parts to ``keep`` has."""
         if not self._free and self._n_buffers < self._plan.n_buffers:
             self._free.append(self._allocate(self._plan.buffer_bytes))
             self._n_buffers += 1
@@ -264,12 +265,12 @@ class LayerPager(PanelStore):
         part.load = Load(self._free.pop(), work)
 
     def _tasks(self, part: Part, memory: np.ndarray) -> list[Task]:
-        """What reads a part into memory."""
+        """The tasks that read a part into memory."""
         self.read_bytes += part.nbytes
         return [partial(matrix.read, memory, self._fetch) for matrix in part.matrices()]
 
     def _wait(self, part: Part, load: Load, panels: PagedPanels) -> None:
-        """Returns when panels have been read. An error makes the next use of their part begin anew."""
+        """Returns when panels have been read. After an error the next use of their part reads it again."""
         work, start = load.work, time.perf_counter()
         assert work is not None
         try:
@@ -295,7 +296,7 @@ class LayerPager(PanelStore):
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
     def _unload(self, part: Part) -> np.ndarray:
-        """Takes the panels of a part away; the memory that it had."""
+        """Removes the panels of a part; returns the memory that it had."""
         load = part.load
         assert load is not None
         if load.work is not None:
@@ -305,7 +306,7 @@ class LayerPager(PanelStore):
         return load.memory
 
     def _drop(self, part: Part) -> None:
-        """Takes the panels of a part away: a buffer becomes free, other memory goes back to the system."""
+        """Removes the panels of a part: a buffer becomes free, other memory is returned to the system."""
         memory = self._unload(part)
         if part in self._places:
             self._free.append(memory)
@@ -315,7 +316,7 @@ class LayerPager(PanelStore):
                 self._experts.remove(part)
 
     def _expert_memory(self, part: Part) -> np.ndarray | None:
-        """Memory for an expert, perhaps that of others; None where those in use leave too little."""
+        """Memory for an expert, perhaps that of evicted ones; None if those in use leave too little."""
         cache = self._experts
         if not part.stays:
             while cache.nbytes + part.nbytes > cache.limit:
@@ -332,7 +333,7 @@ class LayerPager(PanelStore):
         return self._allocate(part.nbytes)
 
     def _use(self, budget: int) -> None:
-        """Keeps what a budget allows: first gives memory back, then others may take it."""
+        """Applies a budget: first frees memory, then lets other parts use it."""
         before, self._plan = self._plan, make_plan(self._sizes, budget)
         plan, self.budget = self._plan, budget
         all_experts = plan.expert_bytes >= self._sizes.experts
@@ -367,7 +368,7 @@ class LayerPager(PanelStore):
         self._current = None
 
     def after_fork_in_child(self) -> None:
-        """Gives up what threads of the parent were reading."""
+        """Discards what threads of the parent were reading."""
         self._reader.forget()
         for part in self._parts:
             if part.load is not None and part.load.work is not None:

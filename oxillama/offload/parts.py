@@ -1,4 +1,4 @@
-"""The parts of a model that come into memory and leave it together."""
+"""The parts of a model that are loaded and evicted together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Fetch = Callable[[Source, int, np.ndarray], object]
-"""Brings the panels of a matrix of so many columns into memory, uint8."""
+"""Reads the panels of a matrix with a number of columns into memory, uint8."""
 
 
 class Brings(Protocol):
@@ -35,21 +35,21 @@ class Brings(Protocol):
 
 
 class PagedPanels:
-    """The packed matrices of one linear layer, in memory that its part has for a while.
+    """The packed matrices of one linear layer, in memory that its part has temporarily.
 
     Parameters
     ----------
-    pager : brings them; None for sizes alone. It is not kept alive.
+    pager : reads them; None if only sizes are needed. It is not kept alive.
     sources : the matrices.
     cols : columns of each.
     extents : the panels of each in a packed file, or None.
 
     Attributes
     ----------
-    part : number of the part that they belong to, once the pager has been told.
+    part : number of the part that they belong to, after `LayerPager.arrange`.
     first : number of the first matrix among those of the part.
     spans : where each matrix lies in the memory of the part.
-    placed : whether they are in place until the pager takes them away.
+    placed : whether they are in memory until the pager removes them.
     """
 
     __slots__ = ("_linear", "_pager", "cols", "extents", "first", "part", "placed", "sources", "spans")
@@ -104,7 +104,7 @@ class PagedMatrix(NamedTuple):
     extent: Extent | None
 
     def expect(self) -> None:
-        """Tells the system that the panels, or what they are packed from, are going to be read."""
+        """Advises the system to read the panels, or the tensor that they are packed from, ahead."""
         (self.source.blocks if self.extent is None else self.extent).expect()
 
     def read(self, memory: np.ndarray, fetch: Fetch) -> None:
@@ -121,7 +121,7 @@ class Load:
     Attributes
     ----------
     memory : uint8.
-    work : what brings them, a task for each matrix; None once all are there.
+    work : the reads, a task for each matrix; None once all are done.
     """
 
     __slots__ = ("memory", "work")
@@ -145,10 +145,10 @@ class Part:
     ----------
     tensors : names of the tensors that it is made of.
     nbytes : of the memory.
-    load : where it is; None while it is not in memory.
+    load : its memory; None while it is not in memory.
     is_pinned : whether the user wants it to stay.
     stays : whether it keeps its memory from its first use on.
-    uses : how often it was used of late, at most `expert_cache.MOST_USES`.
+    uses : how often it was used recently, at most `expert_cache.MOST_USES`.
     """
 
     def __init__(self, number: int, name: str, panels: list[PagedPanels], is_expert: bool = False) -> None:

@@ -1,9 +1,9 @@
 """Which parts of a model stay in memory under a budget, and which are read again in every pass.
 
-The parts of a pass are used in a fixed order, over and over. A cache that drops what was used longest ago
-would drop each part shortly before its next use. So a fixed set stays, and the rest goes through one or two
-buffers: no other choice reads fewer bytes. Those that stay are spread evenly over the pass, so that
-reading has the same time for each of the others.
+The parts of a pass are used in a fixed order, again and again. An LRU cache would evict each part shortly
+before its next use. So a fixed set is resident, and the rest is read into one or two buffers: no other choice
+reads fewer bytes. Resident parts are spread evenly over the pass, so that there is the same time to read each
+of the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 from oxillama.errors import ConfigError
 
 LARGE = 2.0
-"""A part of so many times the median size stays before others, for a buffer holds the largest of the rest."""
+"""Parts of this many times the median size are resident first, since a buffer must hold any other part."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays.
+    """Resident parts and buffers.
 
     Attributes
     ----------
     stays : numbers of the parts that stay.
     buffer_bytes : of each buffer; 0 where everything stays.
     n_buffers : how many.
-    expert_bytes : most bytes of experts.
+    expert_bytes : maximum bytes of experts.
     """
 
     stays: frozenset[int]

@@ -1,8 +1,8 @@
-"""How much memory the system has left, and how much of a budget it leaves.
+"""The memory that the system has available, and the budget that follows from it.
 
-`MemoryPressureProbe` asks the system; `BudgetControl` decides. The sources are the kernel's own numbers: on
-Linux MemAvailable, the pressure-stall information and the limits of control groups (both versions); on macOS
-and Windows the numbers of ``sysctlbyname`` and ``GlobalMemoryStatusEx``.
+`MemoryPressureProbe` queries the system; `BudgetControl` decides. The sources are the kernel's own numbers:
+on Linux MemAvailable, the pressure-stall information and the limits of control groups (both versions); on
+macOS and Windows the numbers of ``sysctlbyname`` and ``GlobalMemoryStatusEx``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOW_SHARE = 0.05
-"""Share of the memory that is to be left."""
+"""Share of the memory that should remain available."""
 LOW_BYTES = 128 << 20, 2 << 30
-"""Least and most bytes of that share."""
+"""Minimum and maximum bytes of that share."""
 STALLED = 10.0
-"""Percent of the last 10 seconds in which some task waited for memory, from which on it is short."""
+"""Percent of the last 10 seconds in which some task waited for memory; from this value on memory is short."""
 STEP = 8
 """A budget shrinks and grows by at least this fraction of the whole, 1/8."""
 CALM_SECONDS = 10.0
 """Seconds without shortage before a budget grows, and between two growths."""
 INTERVAL = 0.1
-"""Least seconds between two looks."""
+"""Minimum seconds between two queries."""
 
 UNLIMITED = 1 << 60
 """Control groups of the first version write a number above this where there is no limit."""
@@ -39,8 +39,8 @@ class MemoryState:
 
     Attributes
     ----------
-    total, available : bytes that there are, and that can be had without swapping.
-    stalled : percent of the time in which tasks waited for memory; None where the system does not tell.
+    total, available : bytes of memory, and bytes that are available without swapping.
+    stalled : percent of the time in which tasks waited for memory; None if the system does not report it.
     """
 
     total: int
@@ -62,11 +62,11 @@ class MemoryState:
 
 
 Source = Callable[[], MemoryState | None]
-"""Asks the system; None where it does not tell."""
+"""Queries the system; None if it does not report the memory."""
 
 
 class MemoryPressureProbe:
-    """Asks all sources for the memory that is left: the least of them counts.
+    """Queries all sources for the available memory: the smallest value counts.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class MemoryPressureProbe:
         self.sources = system_sources() if sources is None else tuple(sources)
 
     def state(self) -> MemoryState | None:
-        """The memory now; None where no source tells."""
+        """The memory now; None if no source reports it."""
         found = [state for state in (source() for source in self.sources) if state is not None]
         if not found:
             return None
@@ -87,12 +87,12 @@ class MemoryPressureProbe:
 
 
 class BudgetControl:
-    """The part of a budget that may be used now.
+    """The part of a budget that may be used at the moment.
 
     Parameters
     ----------
-    most, least : bytes of the budget, and below which it never goes.
-    probe : asks the system.
+    most, least : maximum and minimum bytes of the budget.
+    probe : queries the system.
     clock : the time in seconds.
 
     Attributes
@@ -115,7 +115,7 @@ class BudgetControl:
         self._calm = -math.inf  # since when nothing is short
 
     def look(self) -> bool:
-        """Asks the system, unless that was a moment ago; whether `budget` has changed."""
+        """Queries the system, unless it has just been queried; returns whether `budget` has changed."""
         now = self._clock()
         if now < self._next:
             return False

@@ -1,7 +1,7 @@
-"""Threads that bring panels into memory while the engine thread computes.
+"""Threads that read panels into memory while the engine thread computes.
 
-They know the work they are given and nothing of the pager, so they end when it is dropped. They never enter
-OpenMP: each packs alone, and a forked child simply starts its own.
+They hold references to their work and not to the pager, so they end when the pager is dropped. They never
+enter OpenMP: each packs alone, and a forked child simply starts its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Task = Callable[[], object]
 
 
 class Work:
-    """Tasks for one piece of memory, run in order by any thread, and what became of them.
+    """Tasks for one piece of memory, run in order by any thread, and their result.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Work:
 
     Attributes
     ----------
-    error : what a task raised, after which the others are left out; None for nothing.
+    error : the exception of a task, after which the others are skipped; None for none.
     """
 
     def __init__(self, tasks: list[Task]) -> None:
@@ -45,7 +45,7 @@ class Work:
 
 
 class Reader:
-    """Runs `Work` in threads of its own, in the order in which it was asked for.
+    """Runs `Work` in threads of its own, in the order in which it was submitted.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Reader:
         _readers.add(self)
 
     def forget(self) -> None:
-        """Begins anew, without threads and work: they belong to the parent of this process, or have ended."""
+        """Drops threads and work: they belong to the parent of this process, or have ended."""
         self._changed = threading.Condition()
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -66,7 +66,7 @@ class Reader:
         self._finalizer.atexit = False  # `_end_all` does it
 
     def start(self, *lists: list[Task]) -> list[Work]:
-        """Has lists of tasks done: the first tasks of all lists, then the second ones, and so on."""
+        """Submits lists of tasks: the first tasks of all lists run first, then the second ones, and so on."""
         works = [Work(tasks) for tasks in lists]
         if not self._threads:
             for i in range(self.n_threads):
@@ -83,7 +83,7 @@ class Reader:
         return works
 
     def wait(self, work: Work, number: int) -> None:
-        """Returns when a task is done. Raises what a task raised."""
+        """Returns when a task is done. Raises the exception of a task."""
         with self._changed:
             while not work._done[number] and work.error is None:
                 self._changed.wait()
@@ -91,14 +91,14 @@ class Reader:
             raise work.error
 
     def stop(self, work: Work) -> None:
-        """Leaves out the tasks that have not begun, and returns when the others are done."""
+        """Skips the tasks that have not begun, and returns when the others are done."""
         with self._changed:
             work._next = len(work._tasks)
             while work._n_running:
                 self._changed.wait()
 
     def close(self) -> None:
-        """Ends the threads after their tasks. Work that is asked for later starts new ones."""
+        """Ends the threads after their tasks. Work that is submitted later starts new ones."""
         threads = self._threads
         self._finalizer.detach()  # calling it does nothing once the interpreter exits
         _end(self._queue, self.n_threads)

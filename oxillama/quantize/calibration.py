@@ -1,4 +1,4 @@
-"""Collects an importance matrix: runs a text through a model, sums the squares of what each matrix sees."""
+"""Collects an importance matrix: runs a text through a model and sums the squares of each matrix's inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recorder:
         self.counts[info.name][expert] += len(x)
 
     def entries(self) -> dict[str, Entry]:
-        """What was seen, by tensor name."""
+        """The sums so far, by tensor name."""
         return {
             name: Entry(sums.astype(np.float32), self.counts[name].astype(np.float32))
             for name, sums in self.sums.items()
@@ -54,19 +54,19 @@ def collect_imatrix(
 ) -> ImportanceMatrix:
     """The importance matrix of a model for a text, as `quantize_model` takes it.
 
-    The text is cut into chunks of tokens that are run one by one, each from an empty context; a last one that
-    is not full is left out, unless it is the only one. Where the vocabulary starts texts with a BOS, each
-    chunk's first token is it.
+    The text is divided into chunks of tokens that are run one by one, each from an empty context; a last one
+    that is not full is left out, unless it is the only one. If the vocabulary starts texts with a BOS, each
+    chunk begins with it.
 
     Parameters
     ----------
     model : GGUF file (of a split one: the first).
-    text : UTF-8 file, what the model is to be good at.
+    text : UTF-8 file, typical of what the model is to be used for.
     chunk_size : tokens of a chunk.
-    chunks : most chunks to run; None for all.
+    chunks : maximum number of chunks to run; None for all.
     process_output : record the output matrix too; it is rarely worth it (and its logits cost time).
     num_threads : None for the CPUs this process may use.
-    loading : told of each tensor as it comes into memory.
+    loading : called for each tensor when it is in memory.
     progress : called with (chunks done, chunks in all).
 
     Raises

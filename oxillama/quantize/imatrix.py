@@ -27,7 +27,7 @@ from oxillama.gguf.model_file import ModelFile
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 FLOOR = 1e-6
-"""Least weight of a column, relative to the mean: columns that were always 0 keep a say."""
+"""Minimum weight of a column, relative to the mean, for columns whose activations were always 0."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class ImportanceMatrix:
     ----------
     entries : by tensor name.
     datasets : names of the texts it was made from.
-    chunk_count, chunk_size : how many pieces of text, of how many tokens; 0 where a file does not say.
+    chunk_count, chunk_size : number of pieces of text, and their tokens; 0 if a file does not state them.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ImportanceMatrix:
         return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes a GGUF file, whole or not at all. Raises ModelFileError if it cannot be written."""
+        """Writes a GGUF file, completely or not at all. Raises ModelFileError if it cannot be written."""
         tensors: dict[writer.Tensor, np.ndarray] = {}
         for name, entry in sorted(self.entries.items()):
             for suffix, data in ((SUMS, entry.sums), (COUNTS, entry.counts[:, None])):

@@ -1,7 +1,7 @@
 """Makes a smaller model file: `quantize_model` plans the format of every tensor, then converts one by one.
 
-What is not quantized is copied bit for bit, and so are the metadata, but for the file type, the version of
-the quantization formats, and how a split file was split. Memory stays bounded by a few chunks of rows.
+Other tensors are copied bit for bit, and so are the metadata, except the file type, the version of the
+quantization formats, and the keys of a split file. Memory is bounded by a few chunks of rows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from oxillama import _kernels
 from oxillama.atomic_file import replaced_file
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, GGUFError, LoadError
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.quantize.imatrix import ImportanceMatrix
 from oxillama.weights import file_types
-from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
+from oxillama.weights.file_types import FILE_TYPES, UNWEIGHTED, ModelFacts
 from oxillama.weights.requantize import converted
 
 QUANTIZATION_VERSION = 2
@@ -35,19 +35,19 @@ COPIED_BYTES = 1 << 22
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 Progress = Callable[[str, int], None]
-"""Told the name and the bytes, in the source, of what has been converted."""
+"""Called with the name of a converted tensor and its bytes in the source."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What becomes of a tensor.
+    """The plan for a tensor.
 
     Attributes
     ----------
     source : its entry in the source's directory.
-    format : what it is written in.
-    wanted : what it would be written in if its rows fitted; another than ``format`` where that stands in.
-    weighted : whether the importance matrix is used for it: it has an entry, and the format looks at that.
+    format : its format in the new file.
+    wanted : its format if its rows fitted; differs from ``format`` if that is a replacement.
+    weighted : whether the importance matrix is used for it: it has an entry, and the format supports weights.
     """
 
     source: TensorInfo
@@ -68,7 +68,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Quantization:
-    """What `quantize_model` did, or would do.
+    """The result of `quantize_model`, or its plan.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def quantize_model(
     Parameters
     ----------
     source : GGUF file (of a split one: the first).
-    target : file to write, in place of what is there; None only tells what would be written.
+    target : file to write, which replaces an existing one; None to return the plan only.
     type : a file type of `file_types.FILE_TYPES` or its alias, e.g. "Q4_K_M", in any case.
     imatrix : importance of the columns, or the file that has it.
     pure : every matrix gets the type's base format.
@@ -125,7 +125,7 @@ def quantize_model(
     leave_output_tensor : do not quantize the output matrix.
     allow_requantize : quantize matrices that are quantized already, which costs quality.
     num_threads : None for the CPUs this process may use.
-    progress : told of each tensor.
+    progress : called for each tensor.
 
     Raises
     ------
@@ -243,7 +243,7 @@ class _Planner:
         return Planned(info, found, wanted, weighted)
 
     def _named_format(self, name: str) -> Format | None:
-        """What the options name for a matrix: patterns come last."""
+        """The format that the options name for a matrix: patterns come last."""
         if self.embedding is not None and name in file_types.EMBEDDINGS:
             return self.embedding
         if self.output is not None and (
@@ -284,7 +284,7 @@ def importance_of(shape: tuple[int, int], imatrix: ImportanceMatrix, name: str) 
 
 
 def model_facts(file: ModelFile, has_importance: bool) -> ModelFacts:
-    """What the mixes look at. Raises GGUFError for a key of the wrong kind."""
+    """The facts that the mixes depend on. Raises GGUFError for a key of the wrong kind."""
     architecture = file.get("general.architecture", str)
 
     def first(key: str, default: int) -> int:
@@ -362,7 +362,7 @@ def _pairs(file: ModelFile, file_type: str, imatrix: ImportanceMatrix | None) ->
 def _chunks(
     file: ModelFile, planned: Planned, imatrix: ImportanceMatrix | None, n_threads: int
 ) -> Iterator[np.ndarray]:
-    """The data of a tensor as the new file has them."""
+    """The data of a tensor in the new file."""
     source, data = planned.source, file.extent(planned.source.name)
     if not planned.changes:
         for start in range(0, data.nbytes, COPIED_BYTES):

@@ -14,10 +14,12 @@ from oxillama._kernels import Kernels, best
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
-from oxillama.sampling.breakers import breaker_tables
+from oxillama.on_use import on_use
 from oxillama.sampling.protocols import SamplerStage
 from oxillama.sampling.stages import Native, history_window, masking_stages, ordered_stages
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+breaker_tables = on_use("oxillama.sampling.breakers:breaker_tables")
 
 
 class SamplerChain:

@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.config import checks
-from oxillama.config.sampler import RANGES, SamplerConfig
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
@@ -382,7 +382,7 @@ def as_tokens(name: str, tokens: Any) -> np.ndarray:
 
 def checked_seed(seed: Any) -> int:
     """A seed as an int. Raises ConfigError."""
-    return checks.integer("seed", seed, *RANGES["seed"])
+    return checks.integer("seed", seed, 0, checks.MAX_SEED)
 
 
 def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:

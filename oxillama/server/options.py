@@ -1,7 +1,8 @@
 """The options of a request for text, by the names that clients have for them.
 
-This is the one table of names. What is in neither table is an error that names it. A field that is null is
-as good as absent, as OpenAI's clients have it.
+The names follow from the declarations of `GenerationOptions` and `SamplerConfig`; the tables here have those
+whose values are not the option's. What is in no table is an error that names it. A field that is null is as
+good as absent, as OpenAI's clients have it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,15 @@ import difflib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from oxillama.config import GenerationOptions
-from oxillama.config.generation import OPTION_NAMES
+from oxillama.config import GenerationOptions, SamplerConfig
+from oxillama.config.option import declared
 from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
-
-Convert = Callable[[str, Any], Any]
-
-ABSENT = object()
-"""What a field comes to that changes nothing."""
-
-
-def same(name: str, value: Any) -> Any:
-    return value
 
 
 def most_tokens(name: str, value: Any) -> Any:
@@ -63,13 +54,11 @@ def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
     return found
 
 
-def own_salt(name: str, value: Any) -> Any:
-    """A salt that no other request has, for one that may use nothing that others have run."""
-    if value is True:
-        return ABSENT
-    if value is not False:
+def own_salt(name: str, value: Any) -> dict[str, Any]:
+    """Whether a prompt may use what others have run; if not, a salt that no other request has."""
+    if not isinstance(value, bool):
         raise invalid(name, "true or false", value)
-    return uuid.uuid4().hex
+    return {} if value else {"salt": uuid.uuid4().hex}
 
 
 def breakers(name: str, value: Any) -> Any:
@@ -77,11 +66,6 @@ def breakers(name: str, value: Any) -> Any:
     if not isinstance(value, list):
         raise invalid(name, "a list", value)
     return tuple(tuple(item) if isinstance(item, list) else item for item in value)
-
-
-def texts(name: str, value: Any) -> Any:
-    """A list as a tuple."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def stage_names(name: str, value: Any) -> Any:
@@ -97,11 +81,6 @@ def speculation(name: str, value: Any) -> str:
     if value not in ("off", "lookup", "self"):
         raise invalid(name, 'one of "off", "lookup", "self"', value)
     return str(value)
-
-
-def response_format(name: str, value: Any) -> dict[str, Any]:
-    """OpenAI's object: the field of a constraint, or none for text."""
-    return constraint_of(value)
 
 
 STRUCTURED = {
@@ -130,7 +109,7 @@ def structured_outputs(name: str, value: Any) -> dict[str, Any]:
     ((key, item),) = given.items()
     if key == "json_object":
         return json_object(f"{name}.{key}", item)
-    return {STRUCTURED[key]: texts(key, item)}
+    return {STRUCTURED[key]: item}
 
 
 def json_object(name: str, value: Any) -> dict[str, Any]:
@@ -140,69 +119,27 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
     return {"json_schema": {"type": "object"}} if value else {}
 
 
-@dataclass(frozen=True)
-class Option:
-    """Where a field of a body goes.
+DECLARED = {**declared(GenerationOptions), **declared(SamplerConfig)}
+NOT_OFFERED = tuple(name for name, option in DECLARED.items() if not (option.server or option.names))
+OTHER_NAMES = {other: name for name, option in DECLARED.items() for other in option.names.split()}
 
-    Attributes
-    ----------
-    field : of `GenerationOptions` or `SamplerConfig`, which check the value.
-    convert : makes that field's value of the body's.
-    """
+OPTIONS = {**{name: name for name, option in DECLARED.items() if option.server}, **OTHER_NAMES}
+"""The option of each name."""
 
-    field: str
-    convert: Convert = same
-
-
-CONVERTED: dict[str, Convert] = {
+CONVERTED: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": most_tokens,
     "seed": seed,
     "dry_sequence_breakers": breakers,
-    "banned_tokens": texts,
-    "allowed_tokens": texts,
-    "choices": texts,
     "order": stage_names,
     "speculate": speculation,
 }
-"""Fields whose values are not JSON's own."""
-
-NOT_OFFERED = (
-    *("sampler", "window", "keep_logits", "request_id"),  # the server's own
-    *("logprobs", "top_logprobs"),  # each interface has its form
-    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
-    *("adapters", "logit_bias"),  # of the model: see OF_THE_MODEL
-    "response_format",  # see SEVERAL
-)
-"""Fields that no body may set under their own names."""
-
-OTHER_NAMES = {
-    "max_completion_tokens": "max_tokens",  # OpenAI
-    "num_predict": "max_tokens",  # Ollama
-    "n_predict": "max_tokens",  # llama-server from here on
-    "repeat_penalty": "repetition_penalty",
-    "repeat_last_n": "repetition_window",
-    "dry_penalty_last_n": "dry_range",
-    "samplers": "order",
-    "cache_salt": "salt",  # vLLM from here on
-    "guided_json": "json_schema",
-    "guided_regex": "regex",
-    "guided_choice": "choices",
-    "guided_grammar": "grammar",
-    "choice": "choices",
-}
-"""Other names of fields, and whose they are."""
-
-OPTIONS: dict[str, Option] = {
-    **{name: Option(name, CONVERTED.get(name, same)) for name in OPTION_NAMES if name not in NOT_OFFERED},
-    **{name: Option(field, CONVERTED.get(field, same)) for name, field in OTHER_NAMES.items()},
-    "cache_prompt": Option("salt", own_salt),
-}
-"""Every name of an option."""
+"""What makes the values of options that are not JSON's own."""
 
 SEVERAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
-    "response_format": response_format,
+    "response_format": lambda name, value: constraint_of(value),
     "structured_outputs": structured_outputs,
     "guided_json_object": json_object,
+    "cache_prompt": own_salt,
 }
 """Names whose values say which field they set, or none: what makes fields of them."""
 
@@ -277,7 +214,10 @@ def options_of(
     for name, value in rest.items():
         if value is None:
             continue
-        if name in OPTIONS or name in SEVERAL:
+        if name in OF_THE_MODEL:
+            field, make = OF_THE_MODEL[name]
+            chosen[field] = make(engine, name, value)
+        elif name in OPTIONS or name in SEVERAL:
             for field, made in made_of(name, value).items():
                 if field in chosen and not same_constraint(chosen[field], made):
                     raise invalid(name, f"the value of {said[field]}", value)
@@ -287,9 +227,6 @@ def options_of(
                 if field in fixed:
                     raise conflict(name, f"what sets {field} already")
                 chosen[field], said[field] = made, name
-        elif name in OF_THE_MODEL:
-            field, make = OF_THE_MODEL[name]
-            chosen[field] = make(engine, name, value)
         elif name in HARMLESS:
             check_harmless(name, value)
         else:
@@ -301,22 +238,18 @@ def made_of(name: str, value: Any) -> dict[str, Any]:
     """The fields that a name of `OPTIONS` or `SEVERAL` sets, with values. Raises ApiError, ConfigError."""
     if name in SEVERAL:
         return SEVERAL[name](name, value)
-    option = OPTIONS[name]
-    made = option.convert(name, value)
-    return {} if made is ABSENT else {option.field: made}
+    field = OPTIONS[name]
+    return {field: CONVERTED[field](name, value) if field in CONVERTED else value}
 
 
 def rules_text(rest: Mapping[str, Any]) -> bool:
     """Whether the fields of a body have a grammar rule the text from its first token."""
-    for name, value in rest.items():
-        if value is None:
-            continue
-        if name in SEVERAL:
-            if any(field in RULES for field in SEVERAL[name](name, value)):
-                return True
-        elif name in OPTIONS and OPTIONS[name].field in RULES:
-            return True
-    return False
+    return any(
+        field in RULES
+        for name, value in rest.items()
+        if value is not None
+        for field in (SEVERAL[name](name, value) if name in SEVERAL else (OPTIONS.get(name),))
+    )
 
 
 RULES = frozenset(CONSTRAINTS) - {"structural_tag"}

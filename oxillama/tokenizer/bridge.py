@@ -1,7 +1,7 @@
 """Text to token ids and back, from a model file's own vocabulary or from a tokenizer.json.
 
 An encoder (`VocabularyEncoder`, `JsonEncoder`) turns text into ids. Decoding joins the bytes of the tokens; a
-character whose bytes are spread over several tokens comes out whole, streamed or not.
+character whose bytes are spread over several tokens is returned as a whole, streamed or not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.on_use import on_use
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
 from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
-from oxillama.tokenizer.tokenizer_json import read_tokenizer_json
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
+
+read_json = on_use("oxillama.tokenizer.tokenizer_json:read_tokenizer_json")
 
 if TYPE_CHECKING:
     from oxillama.chat.template import ChatTemplate
@@ -79,7 +81,7 @@ class TokenizerBridge:
         TokenizerError
             The file is no tokenizer, is broken, or has other tokens than the metadata.
         """
-        vocab, encoder = read_tokenizer_json(path, metadata)
+        vocab, encoder = read_json(path, metadata)
         return cls(vocab, encoder, _templates(metadata or {}))
 
     # ------------------------------------------------------------------ facts
@@ -149,7 +151,7 @@ class TokenizerBridge:
         return id in self.vocab.eog_ids
 
     def is_control(self, id: int) -> bool:
-        """Whether the token steers the model and is no text."""
+        """Whether the token is a control token, which is not text."""
         return bool(self.token_type(id) & CONTROL)
 
     def token_type(self, id: int) -> TokenType:
@@ -187,10 +189,10 @@ class TokenizerBridge:
         text : str
             Any text without lone surrogates; empty text gives the added tokens alone.
         add_special : bool
-            Add the tokens that the vocabulary wants around a text (BOS, EOS, SEP).
+            Add the tokens that the vocabulary puts around a text (BOS, EOS, SEP).
         parse_special : bool
-            Let the names of control tokens in the text (`<|im_end|>`) stand for these tokens. Leave it
-            off for text that is not yours.
+            Encode the names of control tokens in the text (`<|im_end|>`) as these tokens. Leave it off for
+            untrusted text.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a character is: categories, spaces, lower case and base letters, all of one Unicode version.
+"""Properties of characters: categories, spaces, lower case and base letters, all of one Unicode version.
 
 Cuts made by a tokenizer must not change with the Python in use, so everything here rests on our own
 table of Unicode 15.1 (the version of llama.cpp's src/unicode-data.cpp). Only the two mappings that

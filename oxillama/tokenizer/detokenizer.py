@@ -36,7 +36,7 @@ class StreamDecoder:
         return self._utf8.decode(self.piece(id))
 
     def flush(self) -> str:
-        """End the stream; return what is left, incomplete characters as U+FFFD."""
+        """End the stream; return the rest of the text, incomplete characters as U+FFFD."""
         return self._utf8.decode(b"", final=True)
 
     @property
@@ -44,7 +44,7 @@ class StreamDecoder:
         """Bytes of a character that is not whole."""
         return self._utf8.getstate()[0]
 
-    def go_on(self, undecoded: bytes) -> None:
+    def restore(self, undecoded: bytes) -> None:
         """Begin with the `undecoded` bytes of another decoder; TokenizerError if they begin no character."""
         self._utf8.reset()
         if self._utf8.decode(undecoded):

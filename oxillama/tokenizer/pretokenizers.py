@@ -364,12 +364,12 @@ case of ASCII letters alone. Files say so by `tokenizer.ggml.pre_as_source`."""
 
 
 def pre_tokenizer(name: str | None, as_source: bool = False) -> PreTokenizer:
-    """The row of `tokenizer.ggml.pre`, or that of `AS_SOURCE`; the default row where a file names none.
+    """The row of `tokenizer.ggml.pre`, or that of `AS_SOURCE`; the default row if a file names none.
 
     Raises
     ------
     TokenizerError
-        The name is not in the table: another cut than the model was trained with would be silent harm.
+        The name is not in the table: splitting text otherwise than in training would silently harm results.
     """
     if as_source:
         if name not in AS_SOURCE:

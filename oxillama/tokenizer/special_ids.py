@@ -126,7 +126,7 @@ def find_end_tokens(vocab: Vocab) -> None:
 
 
 def mark_space_swallowers(vocab: Vocab, meta: Metadata) -> None:
-    """Mark the tokens that swallow spaces. GGUF has no key for them: the name of the model tells."""
+    """Mark the tokens that swallow spaces. GGUF has no key for them, so the model's name decides."""
     pre = meta.get(PREFIX + "pre", str, None) or ""
     architecture = meta.get("general.architecture", str, None) or ""
     name = (meta.get("general.name", str, None) or "").lower()

@@ -18,7 +18,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenType(IntFlag):
-    """What a token is; a token may be several things once mislabelled ones are corrected."""
+    """The type of a token; a token may have several types after mislabelled ones are corrected."""
 
     UNDEFINED = 0
     UNKNOWN = 1
@@ -46,7 +46,7 @@ class Vocab:
     kind : str
         bpe, spm (SentencePiece BPE), unigram, wordpiece, rwkv or plamo2.
     model : str
-        `tokenizer.ggml.model` as the file has it.
+        The file's `tokenizer.ggml.model`.
     tokens : list of str
         Text of each token; bytes that are not UTF-8 as surrogate escapes.
     ids : dict

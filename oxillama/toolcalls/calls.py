@@ -1,4 +1,4 @@
-"""`Calls`: hands out the events of calls, whatever they are written in."""
+"""Emits the events of a message: `Part` those of text and reasoning, `Calls` those of calls."""
 
 from __future__ import annotations
 
@@ -6,48 +6,91 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxillama.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
-from oxillama.toolcalls.schemas import ANY, json_of, loads, parameter_types
-from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.events import (
+    ArgumentsPart,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    Event,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+)
+from oxillama.toolcalls.schemas import loads, parameter_types
+from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+
+
+class Part:
+    """Text or reasoning, whose whitespace at both ends is held back and dropped next to another part."""
+
+    def __init__(self, add: Callable[[Event], None], kind: type[TextPart] | type[ReasoningPart]) -> None:
+        self.emit = add
+        self._kind = kind
+        self._held = ""
+        self._fresh = False  # behind another part: leading whitespace is dropped
+        self.has_begun = False
+
+    def add(self, text: str) -> None:
+        text = text.lstrip() if self._fresh else self._held + text
+        kept = text.rstrip()
+        if kept:
+            self.emit(self._kind(kept))
+            self._fresh, self.has_begun = False, True
+        self._held = "" if self._fresh else text[len(kept) :]
+
+    def part(self) -> None:
+        """Another part begins here."""
+        self._held, self._fresh = "", True
+
+    def end(self) -> None:
+        """The text is at its end."""
+        if self._held:
+            self.emit(self._kind(self._held))
+        self._held = ""
 
 
 class Calls:
-    """Hands out the events of calls.
+    """Emits the events of calls.
 
     Attributes
     ----------
-    source : what they are read from. It keeps the text behind the last complete call.
+    source : what they are parsed from. It keeps the text behind the last complete call.
+    grammar : the format.
     tools : names of the tools that there are; None if they are not known.
     schemas : JSON schemas of the tools' arguments by name.
     types : JSON types by names of tool and parameter.
     constrained : whether calls follow their grammar, so that one without arguments is cut off.
     n_begun, n_failed : calls of the message that have begun, and that failed.
+    name : of the tool that the last call is of.
     """
 
     def __init__(
         self,
         source: Source,
         emit: Callable[[Event], None],
+        grammar: ToolCallGrammar,
         tools: frozenset[str] | None,
         schemas: Mapping[str, Any],
         constrained: bool = False,
     ) -> None:
         self.source = source
+        self.grammar = grammar
         self.constrained = constrained
         self.emit = emit
         self.tools = tools
         self.schemas = schemas
         self.types = parameter_types(schemas)
         self.n_begun = self.n_failed = 0
+        self.name = ""
         self._open: CallStart | None = None
         self._pieces: list[str] = []
 
     def begin(self, name: str, id: str | None = None) -> None:
         """Raises MalformedCall for a name that is none."""
-        name = name.strip()
         if not name or any(c.isspace() or c in "<>{}\"'" for c in name):
             raise MalformedCall(f"expected the name of a tool, got {name[:80]!r}")
-        self._open, self._pieces = CallStart(self.n_begun, name, id), []
+        self.name, self._open, self._pieces = name, CallStart(self.n_begun, name, id), []
         self.n_begun += 1
         self.emit(self._open)
 
@@ -77,7 +120,7 @@ class Calls:
         return self._open is not None
 
     def fail(self, text: str, reason: str) -> None:
-        """What was read is no call."""
+        """What was parsed is no call."""
         self.n_failed += 1
         self.emit(CallFailed(self._open.index if self._open else None, text, reason))
         self._open = None
@@ -94,92 +137,12 @@ def parsed_object(text: str) -> dict[str, object]:
     return args
 
 
-class Arguments:
-    """Arguments one by one, handed out as the members of an object."""
-
-    def __init__(self, calls: Calls, tool: str, wrapping: tuple[str, str] | None = None) -> None:
-        """``wrapping`` : texts between which a string may stand."""
-        self.calls = calls
-        self.tool = tool
-        self.keys: set[str] = set()
-        self._wrapping = wrapping
-
-    def add(
-        self, source: Source, key: str, stops: tuple[str, ...], types: frozenset[str] | None = None
-    ) -> Reading[None]:
-        """The value of ``key``, up to one of ``stops``. What can only be a string is handed out as it comes.
-
-        ``types`` are told here, or those of the tool's schema.
-        """
-        key = key.strip()
-        if key in self.keys or not key:
-            raise MalformedCall(f"expected every argument once, with a name, got {key[:80]!r}")
-        self.calls.arguments(f"{', ' if self.keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
-        self.keys.add(key)
-        types = self.calls.types.get((self.tool, key), ANY) if types is None else types
-        if self._wrapping and (yield from source.one_of(self._wrapping[:1])):
-            yield from self._wrapped(source, types, self._wrapping[1])
-            stop = yield from source.expect(stops)
-        elif types == {"string"}:
-            self.calls.arguments('"')
-            stop = yield from source.until(stops, lambda text: self.calls.arguments(inner(text)))
-            self.calls.arguments('"')
-        else:
-            text, stop = ("", "")
-            if types & {"array", "object"}:
-                text, stop = yield from container(source, stops, self.calls.constrained)
-            if not stop:
-                text, stop = yield from source.text_until(stops)
-            self.calls.arguments(json_of(text, types))
-        if not stop:
-            raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
-
-    def _wrapped(self, source: Source, types: frozenset[str], close: str) -> Reading[None]:
-        """The text up to ``close``: a string, where the types have one."""
-        if "string" in types:
-            self.calls.arguments('"')
-            yield from source.quoted(close, lambda text: self.calls.arguments(inner(text)))
-            self.calls.arguments('"')
-            return
-        text, stop = yield from source.text_until((close,))
-        if not stop:
-            raise MalformedCall(f"expected {close}, got the end of the text")
-        self.calls.arguments(json_of(text, types))
-
-    def end(self) -> None:
-        self.calls.arguments("}" if self.keys else "{}")
-        self.calls.end()
-
-
-def container(source: Source, stops: tuple[str, ...], surely: bool) -> Reading[tuple[str, str]]:
-    """An array or object in JSON, whose strings may hold a stop, and the stop behind it.
-
-    Both are "", and nothing is read, where something else comes first. If what begins as one is ``surely``
-    one, MalformedCall is raised where it has no end.
-    """
-    pieces = [(yield from source.spaces())]
-    stop = ""
-    if (yield from source.next()) in ("[", "{"):
-        try:
-            yield from source.json(pieces.append)
-            pieces.append((yield from source.spaces()))
-            stop = yield from source.one_of(stops)
-        except MalformedCall:
-            if surely:
-                raise
-    text = "".join(pieces)
-    if not stop:
-        source.unread(text)
-        text = ""
-    return text, stop
-
-
 def inner(text: str) -> str:
     """A piece of a string, as JSON has it between quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def closed(source: Source, close: str) -> Reading[None]:
+def closed(source: Source, close: str) -> Parsing[None]:
     """The closing text; it may be missing at the end of the message. Raises MalformedCall for another one."""
     yield from source.spaces()
     if (yield from source.next()):

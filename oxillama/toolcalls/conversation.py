@@ -15,6 +15,7 @@ from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.events import ToolCall
 from oxillama.toolcalls.dispatch import ToolResult
 from oxillama.toolcalls.formats import grammar_of_template
+from oxillama.toolcalls.patterns import pattern
 from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 Message = dict[str, Any]
@@ -92,7 +93,7 @@ def for_template(messages: Sequence[Any], template: ChatTemplate) -> list[Any]:
         return list(messages)
     as_text = takes_text(template)
     form = grammar_of_template(template.source)
-    left_out = form.style != "none" and leaves_calls_out(template)
+    left_out = form.has_calls and leaves_calls_out(template)
     found: list[Any] = []
     for i, message in enumerate(messages if left_out or takes_many(template) else one_by_one(messages)):
         if isinstance(message, Mapping):
@@ -177,20 +178,20 @@ def written_calls(form: ToolCallGrammar, calls: Sequence[Mapping[str, Any]]) -> 
 
     Raises ChatTemplateError for other formats.
     """
-    told = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
-    if form.style == "python":
-        items = [
-            f"{name}({', '.join(f'{key}={_shown(value)}' for key, value in arguments.items())})"
-            for name, arguments in told
-        ]
-        return f"{form.opens[0]}[{', '.join(items)}]{form.close}"
-    if form.style == "tagged" and "<function=" not in form.opens and len(form.members) == 2:
-        objects = [_shown(dict(zip(form.members, one, strict=True))) for one in told]
-        inside = [f"[{', '.join(objects)}]"] if form.listed else objects
-        open = form.opens[0].removesuffix("[") if form.opens[0].endswith("[") else f"{form.opens[0]}\n"
-        return "\n".join(f"{open}{text}\n{form.close}".rstrip() for text in inside)
-    wanted = f"a chat template that writes calls, as it has the format {form.name}"
-    raise ChatTemplateError(f"tool_calls: expected {wanted}, got another")
+    parts = pattern(form.calls[0]).parts
+    is_python = "$keywords" in parts
+    if "$number" in parts or not (is_python or pattern(form.calls[0]).is_object):
+        wanted = f"a chat template that writes calls, as it has the format {form.name}"
+        raise ChatTemplateError(f"tool_calls: expected {wanted}, got another")
+    items = []
+    for call in calls:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        words = {"~": " ", "$name": name, "$json": _shown(arguments)}
+        words["$keywords"] = ", ".join(f"{key}={_shown(value)}" for key, value in arguments.items())
+        items.append("".join(words.get(part, part) for part in parts))
+    open, line = form.opens[0].removesuffix("["), "" if is_python or form.opens[0].endswith("[") else "\n"
+    inside = [f"[{', '.join(items)}]"] if form.listed else items
+    return "\n".join(f"{open}{line}{text}{line}{form.close}".rstrip() for text in inside)
 
 
 def _shown(value: Any) -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oxillama.config import checks
-from oxillama.events import ArgumentsPart, Event, ReasoningPart, TextPart
-from oxillama.toolcalls.calls import Calls
-from oxillama.toolcalls.json_calls import objects
-from oxillama.toolcalls.parts import Part
-from oxillama.toolcalls.schemas import parameter_schemas, tool_names
-from oxillama.toolcalls.source import MalformedCall, Reading, Source
-from oxillama.toolcalls.syntax import syntax_of
-from oxillama.toolcalls.tag_calls import close_of
-from oxillama.toolcalls.tool_grammar import TURNS, ToolCallGrammar
+from oxillama.events import ArgumentsPart, CallEnd, Event, ReasoningPart, TextPart, ToolCall
+from oxillama.toolcalls.call_format import CallParser
+from oxillama.toolcalls.calls import Calls, Part
+from oxillama.toolcalls.objects import parse_objects
+from oxillama.toolcalls.patterns import pattern
+from oxillama.toolcalls.schemas import parameter_schemas
+from oxillama.toolcalls.source import MalformedCall, Parsing, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.turns import Turns
 
 MOST_FAILED = 32
-"""Calls of a message that may fail; behind them, all is text. Each may have the rest of it read again."""
+"""Calls of a message that may fail; behind them, all is text. Each may have the rest of it parsed again."""
 
 
 class MessageParser:
@@ -60,49 +61,42 @@ class MessageParser:
         self.constrained = constrained
         self._events: list[Event] = []
         self._source = Source()
-        names = None if tools is None else tool_names(tools)
         schemas = parameter_schemas(tools or ())
-        self._calls = Calls(self._source, self._add, names, schemas, constrained)
+        names = None if tools is None else frozenset(schemas)
+        self._calls = Calls(self._source, self._add, grammar, names, schemas, constrained)
         self._text = Part(self._add, TextPart)
-        if grammar.style in TURNS:
-            turns = Turns(self._source, self._calls, self._text, grammar, in_reasoning)
-            self._reading = turns.harmony() if grammar.style == "harmony" else turns.recipients()
-        else:
-            self._reading = self._message()
+        self._parser = CallParser(self._calls)
+        self._parsing = self._message()
+        if grammar.headers:
+            self._parsing = Turns(self._calls, self._text, in_reasoning).messages()
 
     def feed(self, text: str) -> list[Event]:
         """The events that the next piece of text brings. Raises ConfigError behind the end."""
         if self._source.ended:
             raise checks.refuse("text", "none behind the end of the message", text)
         self._source.push(text)
-        return self._read()
+        return self._advance()
 
     def finish(self) -> list[Event]:
         """The events that the end of the message brings: what was held back, and calls that are cut off."""
         self._source.ended = True
-        return self._read()
+        return self._advance()
 
-    def _read(self) -> list[Event]:
-        next(self._reading, None)
+    def _advance(self) -> list[Event]:
+        next(self._parsing, None)
         events, self._events[:] = list(self._events), []
         return events
 
     def _add(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
-        if isinstance(event, TextPart) and isinstance(last, TextPart):
-            self._events[-1] = TextPart(last.text + event.text)
-        elif isinstance(event, ReasoningPart) and isinstance(last, ReasoningPart):
-            self._events[-1] = ReasoningPart(last.text + event.text)
-        elif (
-            isinstance(event, ArgumentsPart) and isinstance(last, ArgumentsPart) and last.index == event.index
-        ):
-            self._events[-1] = ArgumentsPart(last.index, last.text + event.text)
+        if isinstance(event, (TextPart, ReasoningPart, ArgumentsPart)) and type(last) is type(event):
+            self._events[-1] = replace(event, text=last.text + event.text)  # of calls, they are of one
         else:
             self._events.append(event)
 
     # --- with delimiters ----------------------------------------------------------------------------
 
-    def _message(self) -> Reading[None]:
+    def _message(self) -> Parsing[None]:
         grammar, source = self.grammar, self._source
         think = grammar.reasoning[:1] if grammar.reasoning else ()
         marks = grammar.framing + grammar.dropped + (think if grammar.reasoning_anywhere else ())
@@ -123,13 +117,13 @@ class MessageParser:
             else:  # nothing but whitespace, reasoning and calls so far
                 self._text.add((yield from source.spaces()))
                 opened = yield from source.one_of((*always, *think))
-                if not opened and grammar.style == "bare" and (yield from source.next()) == "{":
+                if not opened and grammar.bare and (yield from source.next()) == "{":
                     yield from self._bare()
                 elif not opened:
                     opened = yield from source.until(always, self._text.add)
         self._text.end()
 
-    def _reason(self) -> Reading[str]:
+    def _reason(self) -> Parsing[str]:
         """Reasoning up to its end, or to a call that ends it; returns what that call begins with."""
         assert self.grammar.reasoning is not None
         open, close = self.grammar.reasoning
@@ -144,40 +138,38 @@ class MessageParser:
             text.end()
         return stop if stop in opens else ""
 
-    def _call(self, opened: str) -> Reading[None]:
+    def _call(self, opened: str) -> Parsing[None]:
         """A call, or several, and their events."""
         self._text.part()
         self._source.keep(opened)
         try:
-            yield from syntax_of(self.grammar, self._source, self._calls, opened)
+            yield from self._parser.block(opened)
             self._source.kept()
         except MalformedCall as error:
             yield from self._failed(opened, str(error))
 
-    def _failed(self, opened: str, reason: str) -> Reading[None]:
-        """What was read of a call that is none, up to what would have closed it, or to the next call."""
-        text = self._source.kept()
-        if self.constrained:
-            rest, _ = yield from self._source.text_until(())
-            self._calls.fail(text + rest, reason)
-            return
-        start = 0
-        while found := next((o for o in self.grammar.opens if text[start:].lstrip().startswith(o)), ""):
-            start = text.index(found, start) + len(found)
-        close = close_of(self.grammar, opened)
-        if close:
-            self._source.unread(text[start:])  # an open string may have swallowed both
-            rest, stop = yield from self._source.text_until((close, *self.grammar.opens))
+    def _failed(self, opened: str, reason: str) -> Parsing[None]:
+        """What was parsed of a call that is none, up to what would have closed it, or to the next call."""
+        text, opens = self._source.kept(), self.grammar.opens
+        start, stops = len(text), tuple[str, ...]()
+        close = self.grammar.closing(opened) or pattern(self.grammar.calls[0]).ends[-1]
+        if close and not self.constrained:  # an open string may have swallowed both
+            start, stops = 0, (close, *opens)
+            while found := next((o for o in opens if text[start:].lstrip().startswith(o)), ""):
+                start = text.index(found, start) + len(found)
+            self._source.unread(text[start:])
+        if close or self.constrained:
+            rest, stop = yield from self._source.text_until(stops)
             if stop != close:
                 self._source.unread(stop)
             text = text[:start] + rest + (stop if stop == close else "")
         self._calls.fail(text, reason)
 
-    def _bare(self) -> Reading[None]:
+    def _bare(self) -> Parsing[None]:
         """An object that is a call if it has a name and arguments, else text; then perhaps others."""
         self._source.keep("")
         try:
-            yield from objects(self._source, self._calls, surely=False)
+            yield from parse_objects(self._calls, surely=False)
             self._source.kept()
         except MalformedCall as error:
             text = self._source.kept()
@@ -187,3 +179,40 @@ class MessageParser:
                 self._text.add(text)
         if self._calls.n_begun:
             self._text.part()
+
+
+class ToolCallDetector:
+    """Finds the calls in what a model writes. `MessageParser` also gives text, reasoning, and what failed.
+
+    Parameters
+    ----------
+    grammar, tools, in_reasoning : as for `MessageParser`.
+    """
+
+    def __init__(
+        self,
+        grammar: ToolCallGrammar,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        in_reasoning: bool = False,
+    ) -> None:
+        self.grammar = grammar
+        self.tools = tools
+        self.in_reasoning = in_reasoning
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was fed: a new message begins."""
+        self._parser = MessageParser(self.grammar, self.tools, self.in_reasoning)
+        self._found: deque[ToolCall] = deque()
+
+    def feed(self, text: str) -> ToolCall | None:
+        """The first complete call that was not returned yet. Of several, ``feed("")`` gives the others."""
+        return self._next(self._parser.feed(text))
+
+    def finish(self) -> ToolCall | None:
+        """The next call at the end of the message: one whose end was not written, too. Then the others."""
+        return self._next(self._parser.finish())
+
+    def _next(self, events: list[Event]) -> ToolCall | None:
+        self._found += [event.call for event in events if isinstance(event, CallEnd)]
+        return self._found.popleft() if self._found else None

@@ -89,7 +89,7 @@ class Parsers:
             with self._lock.lock:
                 choice, grammar = self._grammar(options, form, tools, in_reasoning)
             plain = plain if choice == "none" else form
-        if plain.style == "none" and not (plain.reasoning or plain.dropped or grammar):
+        if not plain.has_calls and not (plain.reasoning or plain.dropped or grammar):
             return None  # there is nothing to take apart
         return TextFormat(plain, tools, in_reasoning, grammar, frozenset(self.special(plain).values()))
 
@@ -148,7 +148,7 @@ class Parsers:
 def format_of_source(source: str, with_tools: bool) -> ToolCallGrammar:
     """The format that a chat template writes. Raises ConfigError if it cannot write the tools there are."""
     found = grammar_of_template(source)
-    if with_tools and found.style == "none":
+    if with_tools and not found.has_calls:
         wanted = "a chat template that writes tool calls in a known format, or a message_format"
         raise ConfigError(f"tools: expected {wanted}, got neither")
     return found

@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -164,60 +166,44 @@ class CallRunner:
 
     def results(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """The results of calls that run at the same time."""
-        return [waiting() for waiting in [self._start(call) for call in calls]]
+        running = [self._start(call) for call in calls]
+        end = None if self._timeout is None else time.monotonic() + self._timeout
+        found = []
+        for call, future in zip(calls, running):
+            try:
+                found.append(future.result(None if end is None else max(0.0, end - time.monotonic())))
+            except FutureTimeout:
+                found.append(self._late(call))
+        return found
 
     async def aresult(self, call: ToolCall) -> ToolResult:
         """The result of a call, in asyncio."""
         dispatcher: Any = self._dispatcher
-        if isinstance(dispatcher, FunctionDispatcher) and not dispatcher.is_async(call):
-            running: Awaitable[Any] = self._in_thread(call)
-        elif hasattr(dispatcher, "adispatch"):
-            running = dispatcher.adispatch(call)
-        else:
-            running = self._in_thread(call)
+        blocks = isinstance(dispatcher, FunctionDispatcher) and not dispatcher.is_async(call)
+        is_async = hasattr(dispatcher, "adispatch") and not blocks
         try:
+            running = dispatcher.adispatch(call) if is_async else asyncio.wrap_future(self._start(call))
             return _checked(await asyncio.wait_for(running, self._timeout))
         except asyncio.TimeoutError:
             return self._late(call)
         except Exception as error:
             return failure(error)
 
-    def _start(self, call: ToolCall) -> Callable[[], ToolResult]:
-        """Runs a call in a thread; what is returned waits for its result."""
-        done, found = threading.Event(), []
+    def _start(self, call: ToolCall) -> Future[ToolResult]:
+        """Runs a call in a thread."""
+        future: Future[ToolResult] = Future()
 
         def work() -> None:
             try:
-                found.append(_checked(self._dispatcher.dispatch(call)))
+                found = _checked(self._dispatcher.dispatch(call))
             except BaseException as error:
-                found.append(failure(error))
-            done.set()
+                found = failure(error)
+            with suppress(InvalidStateError, RuntimeError):  # nobody waits any more, or the loop is closed
+                future.set_result(found)
 
         # not of a pool, which would wait for it when the process ends
         threading.Thread(target=work, name=f"oxillama tool {call.name}", daemon=True).start()
-        end = None if self._timeout is None else time.monotonic() + self._timeout
-
-        def waiting() -> ToolResult:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            return found[0] if done.wait(left) else self._late(call)
-
-        return waiting
-
-    async def _in_thread(self, call: ToolCall) -> ToolResult:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        found: list[ToolResult] = []
-
-        def work() -> None:
-            try:
-                found.append(_checked(self._dispatcher.dispatch(call)))
-            except BaseException as error:
-                found.append(failure(error))
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(done.set)
-
-        threading.Thread(target=work, name=f"oxillama tool {call.name}", daemon=True).start()
-        await done.wait()
-        return found[0]
+        return future
 
     def _late(self, call: ToolCall) -> ToolResult:
         return ToolResult(error=f"{call.name}: expected a result within {self._timeout:g} seconds, got none")

@@ -15,25 +15,18 @@ from oxillama.config import checks
 ANY = frozenset({"object", "array", "string", "number", "boolean", "null"})
 
 
-def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The functions of tools as chat templates take them, inside ``function`` or bare. Raises ConfigError."""
-    found = []
+def parameter_schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """JSON schemas of arguments by the names of their tools, which are given as chat templates take them.
+
+    Raises ConfigError for what is no function with a name, inside ``function`` or bare.
+    """
+    found = {}
     for i, tool in enumerate(tools):
         function = tool.get("function", tool) if isinstance(tool, Mapping) else tool
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise checks.refuse(f"tools[{i}]", "a function with a name", tool)
-        found.append(function)
+        found[function["name"]] = function.get("parameters")
     return found
-
-
-def tool_names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """Names of tools. Raises ConfigError."""
-    return frozenset(function["name"] for function in functions_of(tools))
-
-
-def parameter_schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """JSON schemas of arguments by the names of their tools. Raises ConfigError."""
-    return {function["name"]: function.get("parameters") for function in functions_of(tools)}
 
 
 def parameter_types(schemas: Mapping[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
@@ -78,6 +71,19 @@ def part_at(root: Any, reference: str) -> Any:
         key = step.replace("~1", "/").replace("~0", "~")
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def alternative(schema: Any, kind: str, root: Any, depth: int = 0) -> Mapping[str, Any]:
+    """What a schema says of values of one type: itself, what it refers to, or its first part for these."""
+    if not isinstance(schema, Mapping) or depth > 8:
+        return {}
+    if isinstance(schema.get("$ref"), str):
+        return alternative(part_at(root, schema["$ref"]), kind, root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        for part in schema[key] if isinstance(schema.get(key), list) else ():
+            if kind in types_of(part, root) and types_of(part, root) != ANY:
+                return alternative(part, kind, root, depth + 1)
+    return schema
 
 
 def type_of(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Text that arrives in pieces, read by generators that wait for more of it.
+"""Text that arrives in pieces, parsed by generators that wait for more of it.
 
-A reader yields where it needs text that is not there yet. What it has handed out by then depends on the text
+A parser yields where it needs text that has not come yet. What it has emitted by then depends on the text
 alone, not on how it was cut: a piece is held back only while it may be the beginning of something else.
 """
 
@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
-Reading = Generator[None, None, T]
-"""Reads something from a `Source`; yields to wait."""
+Parsing = Generator[None, None, T]
+"""Parses something of a `Source`; yields to wait for more text."""
 
 MAX_DEPTH = 100
 """Of objects and arrays within each other."""
@@ -24,11 +24,11 @@ _SCALAR_END = re.compile(r"[\s,\]}<;]")
 
 
 class MalformedCall(Exception):
-    """What is read is not a call; the message says why."""
+    """The text is not a call; the message says why."""
 
 
 class Source:
-    """Text to read.
+    """Text to parse.
 
     Attributes
     ----------
@@ -45,16 +45,16 @@ class Source:
         self._text, self._at = self._text[self._at :] + text, 0
 
     def keep(self, before: str) -> None:
-        """From now on what is read is kept, behind ``before``."""
+        """From now on what is taken is kept, behind ``before``."""
         self._kept = [before]
 
     def kept(self) -> str:
-        """What was read since `keep`; it is not kept any longer."""
+        """What was taken since `keep`, which is not kept any longer."""
         kept, self._kept = "".join(self._kept or ()), None
         return kept
 
     def unread(self, text: str) -> None:
-        """Puts back what was read last."""
+        """Puts back what was taken last."""
         self._text, self._at = text + self._text[self._at :], 0
         if self._kept is not None:
             whole = "".join(self._kept)
@@ -67,8 +67,8 @@ class Source:
             self._kept.append(text)
         return text
 
-    def until(self, stops: tuple[str, ...], emit: Callable[[str], None]) -> Reading[str]:
-        """Hands out the text before the first of ``stops``, piece by piece; returns the stop, or "".
+    def until(self, stops: tuple[str, ...], emit: Callable[[str], None]) -> Parsing[str]:
+        """Emits the text before the first of ``stops``, piece by piece; returns the stop, or "".
 
         Of stops that begin at one place the longest counts. "" says that the text is at its end.
         """
@@ -86,13 +86,13 @@ class Source:
                 return ""
             yield
 
-    def text_until(self, stops: tuple[str, ...]) -> Reading[tuple[str, str]]:
+    def text_until(self, stops: tuple[str, ...]) -> Parsing[tuple[str, str]]:
         """The text before the first of ``stops``, and the stop."""
         pieces: list[str] = []
         stop = yield from self.until(stops, pieces.append)
         return "".join(pieces), stop
 
-    def spaces(self) -> Reading[str]:
+    def spaces(self) -> Parsing[str]:
         """Whitespace, up to the first character that is none."""
         pieces = []
         while True:
@@ -102,7 +102,7 @@ class Source:
                 return "".join(pieces)
             yield
 
-    def one_of(self, options: tuple[str, ...]) -> Reading[str]:
+    def one_of(self, options: tuple[str, ...]) -> Parsing[str]:
         """The longest of ``options`` that the text goes on with; "" if it does so with none of them."""
         while True:
             rest = self._text[self._at : self._at + max(map(len, options), default=0)]
@@ -112,14 +112,14 @@ class Source:
                 return self._take(len(found))
             yield
 
-    def next(self) -> Reading[str]:
-        """The next character, which is not read yet; "" at the end."""
+    def next(self) -> Parsing[str]:
+        """The next character, which is not taken yet; "" at the end."""
         while self._at >= len(self._text) and not self.ended:
             yield
         return self._text[self._at : self._at + 1]
 
-    def json(self, emit: Callable[[str], None]) -> Reading[None]:
-        """Hands out one JSON value, piece by piece.
+    def json(self, emit: Callable[[str], None]) -> Parsing[None]:
+        """Emits one JSON value, piece by piece.
 
         Only its end is looked for: whoever puts the pieces together parses them. Raises MalformedCall where
         the value has no end.
@@ -162,7 +162,7 @@ class Source:
                 raise MalformedCall("expected the end of a JSON value, got that of the text")
             yield
 
-    def _scalar(self, emit: Callable[[str], None]) -> Reading[None]:
+    def _scalar(self, emit: Callable[[str], None]) -> Parsing[None]:
         while True:
             found = _SCALAR_END.search(self._text, self._at)
             end = found.start() if found else len(self._text)
@@ -172,12 +172,7 @@ class Source:
                 return
             yield
 
-    def quoted(self, quote: str, emit: Callable[[str], None]) -> Reading[None]:
-        """Hands out the text up to ``quote``. Raises MalformedCall if there is none."""
-        if not (yield from self.until((quote,), emit)):
-            raise MalformedCall(f"expected {quote}, got the end of the text")
-
-    def expect(self, options: tuple[str, ...]) -> Reading[str]:
+    def expect(self, options: tuple[str, ...]) -> Parsing[str]:
         """One of ``options``, behind whitespace. Raises MalformedCall."""
         yield from self.spaces()
         found = yield from self.one_of(options)

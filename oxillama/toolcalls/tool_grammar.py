@@ -1,4 +1,4 @@
-"""`ToolCallGrammar`: the facts of one way to write reasoning and calls."""
+"""`ToolCallGrammar`: one way to write reasoning and calls, as data."""
 
 from __future__ import annotations
 
@@ -7,91 +7,91 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from oxillama.config import checks
+from oxillama.toolcalls.patterns import BODIES, WORDS, pattern
 
-STYLES = {  # with the number of their texts in ``inside``, ``tags`` and ``headers``
-    "tagged": (0, 0, 0),
-    "keys": (3, 4, 0),
-    "bare": (0, 0, 0),
-    "mistral": (0, 0, 0),
-    "sections": (3, 0, 0),
-    "invoke": (0, 5, 0),
-    "elements": (0, 1, 0),
-    "dict": (0, 0, 0),
-    "python": (0, 0, 0),
-    "harmony": (0, 0, 0),
-    "recipients": (0, None, 5),
-    "none": (0, 0, 0),
-}
-TURNS = ("harmony", "recipients")
-"""Styles whose message is made of several, each with a header of its own."""
+OBJECT = '{"name":~"$name",~"arguments":~$json}'
+FUNCTION, PARAMETER = "<function=$name>\n$arguments</function>", "<parameter=$key>\n$value\n</parameter>\n"
 
 
 @dataclass(frozen=True)
 class ToolCallGrammar:
-    """A way to write calls and reasoning.
+    """A way to write calls and reasoning. The grammar of messages and their parser are both made of it.
+
+    Calls are patterns: texts with ``$`` words in the place of what differs, and ``~`` where white space may
+    stand. Line breaks must be written, and are not asked for when a call is parsed.
+
+    ======================  ============================================================================
+    ``$name``               the tool's name
+    ``$id``, ``$code``      an id of 9 letters and digits, or of 10 without capitals
+    ``$number``             a number of the call
+    ``$kind``               the word function
+    ``$json``               all arguments as an object in JSON
+    ``$members``            the same with bare keys, and with ``quote`` around strings
+    ``$keywords``           arguments of Python
+    ``$elements``           a tag for each argument, member and item, named as they are
+    ``$arguments``          each argument as ``argument`` has it
+    ``$key``, ``$value``    an argument's name; its text, which is the string itself or JSON
+    ``$string``, ``$type``  whether the value is a string, ``true`` or ``false``; its type of JSON
+    ======================  ============================================================================
 
     Attributes
     ----------
     name : of the format.
-    style : syntax of calls: "tagged" (JSON, or Qwen's tags), "keys" (GLM's tags), "bare" (JSON, perhaps the
-        whole message), "mistral" (JSON, or a name and JSON), "sections" (a name and JSON, each call between
-        delimiters), "invoke" (tags with attributes), "elements" (tags that are named as the parameters are),
-        "dict" (Gemma's), "python" (a list of calls in Python), "harmony" (gpt-oss), "recipients" (messages
-        within the message, of which each names a tool or the user), "none".
-    opens : texts that a call, or several, can begin with; first the usual one.
-    close : text that it ends with; "" if it ends with its JSON. May be missing at the end of a message.
+    calls : patterns of a call; none if there are no calls. A pattern that begins with ``{`` is an object in
+        JSON, which is parsed whatever the order of its members and by other names for them.
+    opens : texts that a call, or several, can begin with; first the usual one. One that a pattern begins
+        with is the beginning of a call, all others stand before it.
+    close : text that calls end with; "" if it is ``</...>`` of what they began with, in formats of tags, or
+        nothing. May be missing at the end of a message.
     reasoning : texts before and after it; None if there is none.
-    quote : text around strings, in the style "dict".
-    inside : texts before a call, between its name and its arguments, and behind it, in the styles "sections"
-        and "keys", where the second may be "".
-    identified : text between a call's id and its name, in the style "sections"; "" if it has no id.
-    tags : the tags inside a call. In the style "keys" those around a parameter's name and around its value;
-        in "invoke" the beginnings of a call's and a parameter's tag, up to the quotes of the name, the ends
-        of a parameter and of a call, and what a tag ends with; in "elements" what stands before each tag.
-    typed : attribute that tells the type of a parameter, in the style "invoke": "string" is true or false,
-        "type" is a type of JSON, and calls are numbered; "" if there is none.
-    headers : in the style "recipients": what follows the prompt before the first recipient, and what follows
-        each recipient; what ends a message that is not the last; the recipients of answers and of reasoning.
-    members : names of the members of a call that is JSON: of an id, if there are three, of the tool's name
-        and of its arguments; none where the tool's name is the name of the arguments.
-    numbered : its name is written as functions.NAME:0, in the style "sections"; that is its id.
-    fenced : arguments may also stand in a block of code, in the style "sections".
-    listed : JSON between the delimiters is a list of calls, in the style "tagged".
-    lines : it is several calls, one to a line, in the style "tagged".
-    spread : a list of calls is written over several lines, in the style "tagged".
-    tight : no line breaks stand between values and their tags.
-    cdata : strings may stand in ``<![CDATA[...]]>``, in the style "invoke".
+    argument : pattern of an argument, where calls have ``$arguments``.
+    also : patterns of calls and arguments that are parsed and never written.
+    separator : pattern of what stands between calls; "" if each has delimiters of its own.
+    listed : objects, and calls in Python, stand in a list.
+    quote : text around strings, for ``$members``.
+    mark : text before every tag, for ``$elements``.
+    wrapping : texts between which a string may stand in a tag.
+    headers : patterns of what begins a message that is a call, where a message is made of several. Their
+        recipients stand behind ``to=``, or are all of the header.
+    answers : what begins a message that is an answer, first the usual one.
+    turns : what begins a further message, what ends its header, and what ends a message.
+    next : what stands between two messages.
+    escaped : names are in the characters of XML.
+    spread : calls in JSON are written over several lines.
+    bare : a call may be the whole message, without a delimiter.
     single : a message has one call at most.
     reasoning_anywhere : it may also come after text.
     ends_reasoning : a call inside it is a call, and ends it.
     framing : texts around answers and between the parts of a message, which are written and mean nothing.
     dropped : texts that mean nothing where they are written, and are not asked for.
+    marks : texts that a chat template of this format has and, behind ``!``, those that it has not.
     """
 
     name: str
-    style: str
+    calls: tuple[str, ...]
     opens: tuple[str, ...]
-    close: str
+    close: str = ""
     reasoning: tuple[str, str] | None = None
-    quote: str = ""
-    inside: tuple[str, ...] = ()
-    identified: str = ""
-    tags: tuple[str, ...] = ()
-    typed: str = ""
-    headers: tuple[str, ...] = ()
-    members: tuple[str, ...] = ("name", "arguments")
-    numbered: bool = False
-    fenced: bool = False
+    argument: str = ""
+    also: tuple[str, ...] = ()
+    separator: str = ""
     listed: bool = False
-    lines: bool = False
+    quote: str = ""
+    mark: str = ""
+    wrapping: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+    next: str = ""
+    escaped: bool = False
     spread: bool = False
-    tight: bool = False
-    cdata: bool = False
+    bare: bool = False
     single: bool = False
     reasoning_anywhere: bool = False
     ends_reasoning: bool = False
     framing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
 
     Llama3: ClassVar[ToolCallGrammar]
     Qwen: ClassVar[ToolCallGrammar]
@@ -106,25 +106,27 @@ class ToolCallGrammar:
         for name, text in {"open": open, "close": close}.items():
             if not isinstance(text, str) or not text.strip():
                 raise checks.refuse(name, "a text that is not empty", text)
-        return ToolCallGrammar("custom", "tagged", (open,), close, reasoning)
+        return ToolCallGrammar(
+            "custom", (OBJECT,), (open,), close, reasoning, argument=PARAMETER, also=(FUNCTION,)
+        )
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> ToolCallGrammar:
         """The format of which ``dataclasses.asdict`` gave the fields. Raises ConfigError for other values."""
         found = dict(plain)
-        for key, kind in _KINDS.items():
-            if kind is tuple and (key in found or key == "opens"):
-                found[key] = checks.texts(key, found.get(key, ()), empty=key in ("inside", "headers"))
-            elif kind is str:
+        for field in fields(ToolCallGrammar):
+            key, kind = field.name, str(field.type)
+            if key in ("calls", "opens") or (kind.startswith("tuple[str, ...") and key in found):
+                found[key] = checks.texts(key, found.get(key, ()), empty=False)
+            elif kind == "str":
                 checks.encodable(key, found.setdefault(key, ""))
-            elif kind is bool:
+            elif kind == "bool":
                 checks.boolean(key, found.setdefault(key, False))
-        if found.get("reasoning") is not None:
-            pair = checks.texts("reasoning", found["reasoning"], empty=False)
-            found["reasoning"] = pair
-            if len(pair) != 2:
-                raise checks.refuse("reasoning", "a text before and one after it", pair)
-        checks.one_of("style", found["style"], set(STYLES))
+        for key, n, wanted in _LENGTHS:
+            if found.get(key):
+                found[key] = checks.texts(key, found[key], empty=False)
+                if len(found[key]) < n:
+                    raise checks.refuse(key, wanted, found[key])
         unknown = set(found) - {f.name for f in fields(ToolCallGrammar)}
         if unknown:
             raise checks.refuse("message_format", "fields of a format", sorted(unknown))
@@ -133,19 +135,27 @@ class ToolCallGrammar:
         return made
 
     def _check(self) -> None:
-        """Raises ConfigError where the texts are not as many as the style has."""
-        for key, n in zip(("inside", "tags", "headers"), STYLES[self.style], strict=True):
-            texts = getattr(self, key)
-            if n is None and len(texts) not in (0, 5):
-                raise checks.refuse(key, f"five texts or none in the style {self.style!r}", texts)
-            if n and len(texts) != n:
-                wanted = ("one text", "two texts", "three texts", "four texts", "five texts")[n - 1]
-                raise checks.refuse(key, f"{wanted} in the style {self.style!r}", texts)
-        if len(self.members) not in (0, 2, 3):
-            wanted = "the names of a name and of arguments, or of an id too"
-            raise checks.refuse("members", wanted, self.members)
-        if not self.opens and self.style != "none":
+        """Raises ConfigError for what is no pattern, and where a text that patterns need is missing."""
+        words = (*WORDS, *BODIES, "value")
+        for text in (*self.calls, *self.also, *filter(None, (self.argument,))):
+            made, wanted = pattern(text), ("value",) if text == self.argument else BODIES
+            if "".join(made.parts) != text or any(p[0] == "$" and p[1:] not in words for p in made.parts):
+                raise checks.refuse("calls", f"no words but ${', $'.join(words)} in each pattern", text)
+            if made.body not in wanted and not (text in self.also and made.body == "value"):
+                raise checks.refuse("calls", f"one of ${', $'.join(wanted)} in each pattern", text)
+            for body, key in _NEEDS.items():
+                if made.body == body and not getattr(self, key):
+                    raise checks.refuse(key, f"a text, for the calls have ${body}", "")
+        if self.calls and not (self.opens or self.headers):
             raise checks.refuse("opens", "a text that a call begins with", self.opens)
+        if self.headers and not (self.turns and self.answers and self.turns[0] in self.next):
+            lacking = "none without turns, answers, and what begins a turn in next"
+            raise checks.refuse("headers", lacking, self.headers)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there are calls at all."""
+        return bool(self.calls)
 
     def open_delimiter(self) -> str:
         """What a call begins with; "" if there are none."""
@@ -158,41 +168,30 @@ class ToolCallGrammar:
     @property
     def delimiters(self) -> tuple[str, ...]:
         """All texts that mean something to the format; special tokens may be parts of them."""
-        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.inside, self.identified)
-        found += (*self.tags, *self.headers, *self.framing, *self.dropped, *_INSIDE.get(self.style, ()))
-        return tuple(text for text in found if text)
+        patterns = (*self.calls, self.argument, *self.also, *self.headers, *self.answers, self.next)
+        found = [text for one in patterns for text in pattern(one).literals]
+        found += (*self.opens, *map(self.closing, self.opens), *(self.reasoning or ()), *self.wrapping)
+        found += (*self.turns, self.quote, self.mark, *self.framing, *self.dropped)
+        return tuple(text for text in dict.fromkeys(found) if text)
+
+    def closing(self, opened: str) -> str:
+        """What closes calls that ``opened`` begins; "" if nothing does."""
+        return self.close or (f"</{opened[1:]}" if self.argument and opened.startswith("<") else "")
 
     def without_calls(self) -> ToolCallGrammar:
         """The same reasoning, and no calls: what looks like one is text."""
-        if self.style in TURNS:  # its messages are not told apart without it
+        if self.headers:  # its messages are not told apart without it
             return self
-        return replace(self, style="none", opens=(), close="", ends_reasoning=False)
+        return replace(self, calls=(), also=(), opens=(), close="", bare=False, ends_reasoning=False)
 
     def begins_in_reasoning(self, prompt: str) -> bool:
         """Whether a prompt ends inside reasoning, so that what follows begins there."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
 
 
-GLM_TAGS = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-
-
-def invoke_tags(mark: str) -> tuple[str, ...]:
-    """The tags ``invoke`` and ``parameter`` with a mark before their names, for the style "invoke"."""
-    return (
-        *(f'<{mark}invoke name="', f'<{mark}parameter name="'),
-        *(f"</{mark}parameter>", f"</{mark}invoke>", ">"),
-    )
-
-
-_KINDS: dict[str, type] = {
-    f.name: tuple if "tuple" in str(f.type) else bool if f.type == "bool" else str
-    for f in fields(ToolCallGrammar)
-    if f.name != "reasoning"
-}
-_INSIDE = {
-    "mistral": ("[CALL_ID]", "[ARGS]"),
-    "harmony": (
-        *("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),
-    ),
-}
-"""Texts inside calls or messages, by style."""
+_LENGTHS = (
+    ("reasoning", 2, "a text before and one after it"),
+    ("wrapping", 2, "a text before and one after a string"),
+    ("turns", 2, "what begins a message, what ends its header, and what ends the message"),
+)
+_NEEDS = {"arguments": "argument", "members": "quote", "elements": "mark"}

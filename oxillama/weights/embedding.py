@@ -7,7 +7,6 @@ import numpy as np
 from oxillama._kernels import Kernels, pack
 from oxillama.formats import FORMAT_BY_ID, Format
 from oxillama.gguf.extent import Extent
-from oxillama.weights.requantize import check_range, quantized
 
 KEPT_BYTES = 16 << 20
 """The largest table that is kept in memory from its first use on. Models with such a table are so fast that
@@ -56,6 +55,8 @@ class Embedding:
         rows = self.table.read_rows(ids, self.row_bytes) if self._kept is None else self._kept[ids]
         pack.dequantize(self.format_id, rows.reshape(-1), out)
         if self.requantize is not None and len(ids):
+            from oxillama.weights.requantize import check_range, quantized  # on use
+
             check_range(self.name, out, self.requantize)
             blocks = quantized(self.kernels, out, self.requantize, None)
             pack.dequantize(self.requantize.id, blocks.reshape(-1), out)

@@ -1,8 +1,8 @@
 """What each tensor of a quantized file becomes: the file types users know, and the rules behind them.
 
-A file type is a base format and exceptions for what loses most: the output matrix, attention values, the
-feed-forward's way down, first and last layers. The rules, the file types' numbers and the tensors that are
-never quantized are those of llama.cpp (src/llama-quant.cpp), so that a type means one mix.
+A file type is a base format and exceptions for the most sensitive tensors: the output matrix, attention
+values, the feed-forward down projection, first and last layers. The rules, the file types' numbers and the
+tensors that are never quantized are those of llama.cpp (src/llama-quant.cpp), so that a type means one mix.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, WRITABLE, Format
-
-FLOATS = ("F32", "F16", "BF16")
+from oxillama.formats import FLOATS, FORMATS, WRITABLE, Format
 
 UNWEIGHTED = (*FLOATS, "Q8_0")
 """Formats that are written the same way whatever the importance of a column."""
 
 FALLBACK = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-"""What stands in where a row is no multiple of 256; where it is none of 32 either, F16 does."""
+"""The replacement if a row is no multiple of 256; if it is no multiple of 32 either, F16 is used."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ VALUES: tuple[Role, ...] = ("v", "qkv", "kv_b")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the rules look at, besides names and shapes.
+    """The facts that the rules depend on, besides names and shapes.
 
     Attributes
     ----------
@@ -109,7 +107,7 @@ class ModelFacts:
 
     @property
     def grouped(self) -> bool:
-        """Whether four heads or more share a head of values, so that these take little room."""
+        """Whether four or more query heads share a value head, so that values take little memory."""
         return self.n_kv_heads > 0 and self.n_heads // self.n_kv_heads >= 4
 
     @property
@@ -135,13 +133,13 @@ def named_format(name: str, option: str) -> Format:
 
 
 def is_quantized(name: str, n_dims: int) -> bool:
-    """Whether a tensor is one that a quantizer changes: no vector, norm, router or other small thing."""
+    """Whether a quantizer converts a tensor: not vectors, norms, routers and other small tensors."""
     wanted = n_dims >= 2 and name.endswith("weight") and name not in KEPT_NAMES
     return wanted and not any(part in name for part in KEPT)
 
 
 def fitting(fmt: Format, cols: int) -> Format:
-    """The format itself, or what stands in for it in rows of so many columns."""
+    """The format itself, or its replacement in rows of ``cols`` columns."""
     if cols % fmt.block_len:
         fmt = FORMATS[FALLBACK.get(fmt.name, "F16")]
     return fmt if cols % fmt.block_len == 0 else FORMATS["F16"]
@@ -163,7 +161,7 @@ def layer_of(name: str) -> int:
 
 
 def indices(names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """For each tensor with a role: how many of its kind stand in layers before it, and how many there are.
+    """For each tensor with a role: how many of its kind are in earlier layers, and how many there are in all.
 
     Tensors that hold attention values are one kind.
     """
@@ -180,7 +178,7 @@ def _more_bits(i: int, n: int) -> bool:
 
 
 def mixed(file_type: str, name: str, cols: int, index: tuple[int, int], facts: ModelFacts) -> str:
-    """The format that a file type has for a tensor, before its row length is asked whether it fits.
+    """The format that a file type has for a tensor, whether or not it fits the row length.
 
     Parameters
     ----------

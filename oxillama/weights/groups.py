@@ -9,7 +9,7 @@ from oxillama.weights.linear import Linear
 
 
 class ExpertPages(Protocol):
-    """Brings the experts of one layer into memory, where not all of them are."""
+    """Loads experts of one layer into memory, if not all of them are in memory."""
 
     def most(self, n: int) -> int:
         """How many of ``n`` experts may be used together."""
@@ -18,7 +18,7 @@ class ExpertPages(Protocol):
     def hold(self, now: list[int], soon: list[int]) -> None:
         """Keeps the experts ``now``, at most `most`, in memory until the next call, and reads those ``soon``.
 
-        Those that are missing are brought while others compute.
+        Missing experts are read while others compute.
         """
         ...
 
@@ -31,7 +31,7 @@ class Experts:
     ----------
     members : the linear layers of each.
     n_used : experts that a token uses.
-    pages : asked for them before they are used; None where all are in memory.
+    pages : loads them before they are used; None if all are in memory.
     """
 
     members: list[list[Linear]]

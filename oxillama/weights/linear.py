@@ -1,4 +1,4 @@
-"""Linear layers: y = x W^T + bias, of matrices packed for the kernels.
+"""Linear layers: y = x W^T + bias, with matrices packed for the kernels.
 
 `Linear` here asks its `Panels` for the packed matrices when it is first applied; the product itself is the
 compiled ``kernels.linear.Linear``, which each `Linear` holds.
@@ -15,12 +15,12 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.weights.low_rank import AdaptedRows
 from oxillama.weights.packer import Source
 from oxillama.weights.panels import Panels
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear import LowRankPlan
+    from oxillama.weights.low_rank import AdaptedRows
 
 Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Called with a matrix (its tensor, its expert) and the float32 (n, cols) that the matrix multiplies."""
@@ -28,7 +28,7 @@ Observer = Callable[[TensorInfo, int, np.ndarray], None]
 
 @dataclass
 class Pass:
-    """What linear layers need to know of the pass that they are part of.
+    """The parameters of a pass that its linear layers need.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class Pass:
 class Linear:
     """A linear layer of one or more matrices that share an input, stacked by rows.
 
-    The panels come when the layer is first applied, or by `pack`. A file thus opens at once, and matrices
-    that are never used (of an expert, say) are never read.
+    The panels are made when the layer is first applied, or by `pack`. A file thus opens at once, and matrices
+    that are never used (those of an expert, for example) are never read.
 
     Parameters
     ----------
@@ -96,16 +96,16 @@ class Linear:
 
     @property
     def panels(self) -> Panels | None:
-        """What brings the panels; None once they are here for good."""
+        """The source of the panels; None once they are in memory for good."""
         return self._panels
 
     @property
     def packed(self) -> bool:
-        """Whether the panels of all matrices are here for good."""
+        """Whether the panels of all matrices are in memory for good."""
         return self._panels is None
 
     def pack(self) -> None:
-        """Gets the panels of all matrices, unless they are here for good."""
+        """Gets the panels of all matrices, unless they are in memory for good."""
         if self._panels is not None and self._panels.place(self._linear):
             self._panels = None
 

@@ -1,4 +1,4 @@
-"""Loads the weights of a model: takes tensors out of its file by name, and checks the shape of each."""
+"""Loads the weights of a model: reads tensors from its file by name, and checks the shape of each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.errors import LoadError
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.weights.embedding import Embedding
-from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 from oxillama.weights.panels import PanelStore, ResidentStore
@@ -33,7 +32,7 @@ class Weights:
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
         to that format and multiply in float32. Float matrices are always multiplied in float32.
-    store : where linear layers get their packed matrices from; called with what packs.
+    store : makes the `PanelStore` from which linear layers get their packed matrices, given a `Packer`.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
     without kernels.
@@ -62,7 +61,7 @@ class Weights:
         self.store = store(self.packer)
 
     def ignore(self, names: Iterable[str]) -> None:
-        """From now on these tensors are not there: `has` denies them, and `unused` does not list them."""
+        """Hides tensors: `has` is False for them from now on, and `unused` does not list them."""
         self.ignored.update(names)
 
     def name_layers(self, prefix: str, renamed: Mapping[str, str]) -> None:
@@ -112,8 +111,12 @@ class Weights:
 
     def _quantized_format(self, info: TensorInfo) -> Format:
         """Format of a tensor after `quantize`."""
+        if self.quantize is None:
+            return info.format
+        from oxillama.weights.file_types import fitting, is_quantized  # on use
+
         floats = info.format.name in FLOATS and is_quantized(info.name, len(info.shape))
-        return info.format if self.quantize is None or not floats else fitting(self.quantize, info.shape[0])
+        return fitting(self.quantize, info.shape[0]) if floats else info.format
 
     def _dequantized(self, info: TensorInfo) -> np.ndarray:
         """A tensor as float32, in the order of NumPy (columns last)."""

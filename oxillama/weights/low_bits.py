@@ -1,4 +1,4 @@
-"""Weights with fewer bits than the file has, where results need not be those of the file: for drafts."""
+"""Weights with fewer bits than the file has, for drafts, whose results need not be those of the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oxillama.weights.loader import Weights
 
 
 class LowBitWeights(Weights):
-    """Matrices quantized to a format as they are packed, but for those that have no more bits than that.
+    """Matrices quantized to a format as they are packed, except those that have no more bits than that.
 
     Parameters
     ----------

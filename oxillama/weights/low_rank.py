@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddingDelta:
-    """What an adapter adds to embeddings: ``scale * B a[token]``.
+    """The term that an adapter adds to embeddings: ``scale * B a[token]``.
 
     Attributes
     ----------
     table : float32 (n_vocab, rank), the rows a.
     b : the kernels' `Linear` B (n_embd, rank).
-    factor : of the adapter, but for the user's scale.
+    factor : of the adapter, without the user's scale.
     """
 
     table: np.ndarray
@@ -89,6 +89,18 @@ class AdaptedRows:
     n_rows: int
     groups: tuple[RowGroup, ...]
     _plans: dict[object, tuple[LowRankPlan, ...]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(
+        cls, kernels: Kernels, n_rows: int, groups: list[RowGroup], last: AdaptedRows | None
+    ) -> AdaptedRows | None:
+        """The adapters of a pass of ``n_rows`` rows; None without groups, and ``last`` again where it is the
+        same."""
+        found = tuple(joined(groups))
+        if not found:
+            return None
+        is_same = last is not None and last.groups == found and last.n_rows == n_rows
+        return last if is_same else cls(kernels, n_rows, found)
 
     def scratch_bytes(self, n_rows: int) -> int:
         """Scratch memory of all plans for ``n_rows`` rows, each of them perhaps a group of its own."""

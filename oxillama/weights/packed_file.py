@@ -1,10 +1,10 @@
-"""Packed files: the matrices of a model as the kernels take them, so that loading has nothing to pack.
+"""Packed files: the matrices of a model in the kernels' layout, so that loading needs no packing.
 
     8 bytes    "OXIPACK1"
     u32        version, 1
     u32        bytes of the header
     32 bytes   BLAKE3 of all before and of the header
-    header     JSON: what the panels follow from, and where each matrix lies
+    header     JSON: the model and options of the panels, and the place of each matrix
     zeros      up to a multiple of 4096
     panels     of each matrix, from a multiple of 64 on, large ones from a multiple of 4096 on
     checksums  32 bytes BLAKE3 of each matrix's panels; the header has the checksum of them all
@@ -46,7 +46,7 @@ SUFFIX = ".packed"
 """Of the names of packed files."""
 
 PANELS_VERSION = 1
-"""Of the panels and of the matrices that models are made of. A change of either raises it."""
+"""Version of the panels and of the set of matrices. Any change of either increments it."""
 
 PAGE = 4096
 """Large matrices begin at a multiple of this."""
@@ -61,7 +61,7 @@ THREADED_BYTES = 1 << 20
 
 
 Finder = Callable[[Source, int], Extent | None]
-"""Finds the panels of a matrix of so many columns; None where the file does not have them."""
+"""Finds the panels of a matrix with a number of columns; None if the file does not have them."""
 
 
 class PackedMatrix(NamedTuple):
@@ -87,7 +87,7 @@ class PackedMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedFacts:
-    """What the panels of a packed file follow from.
+    """The model and the options that determine the panels of a packed file.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class PackedFacts:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> PackedFacts:
-        """Facts as JSON has them. Raises KeyError, TypeError, ValueError if they are none."""
+        """Facts from parsed JSON. Raises KeyError, TypeError, ValueError if they are malformed."""
         facts = cls(**{**values, "files": tuple(map(tuple, values["files"]))})
         texts = (facts.model, facts.content, facts.compute, facts.quantize or "")
         numbers = [number for each in facts.files for number in each]
@@ -125,7 +125,7 @@ class PackedFacts:
 
 
 class MatrixKeys:
-    """Tells the matrices of a model apart: by tensor, expert, and the order in which layers ask for them.
+    """Keys for the matrices of a model: tensor, expert, and the order in which layers request them.
 
     Several matrices are computed from one tensor where a layer splits it, always in the same order.
     """
@@ -145,15 +145,15 @@ class PackedFile:
 
     Attributes
     ----------
-    facts : what the panels follow from.
+    facts : the model and the options of the panels.
     matrices : by tensor, expert and number, in order of their panels.
     panels : where all panels lie.
     file : the open file.
-    absent : tensors of matrices that were looked for in vain.
+    absent : tensors of matrices that were requested and not found.
 
     Raises
     ------
-    ModelFileError : the file cannot be read, is not a packed file, is of another version, is damaged or cut.
+    ModelFileError : the file cannot be read, is not a packed file, has another version, or is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -204,12 +204,12 @@ class PackedFile:
                 raise self._damaged(f"{matrix.tensor}, expert {matrix.expert}, matrix {matrix.number}")
 
     def finder(self) -> Finder:
-        """Finds the panels of matrices, which are to be asked for in the order in which layers ask."""
+        """A function that finds the panels of matrices, to be called in the order of the layers' requests."""
         keys = MatrixKeys()
         return lambda source, cols: self.find(keys.of(source), source, cols)
 
     def close(self) -> None:
-        """Closes the file. No other thread may be reading it; what is mapped stays."""
+        """Closes the file. No other thread may be reading it; mappings remain valid."""
         self.file.close()
 
     def __enter__(self) -> PackedFile:
@@ -266,11 +266,11 @@ def write_packed(
     matrices: Sequence[tuple[Source, int]],
     pack_matrix: Callable[[Source, int, np.ndarray], None],
 ) -> None:
-    """Writes a packed file, which replaces ``path`` when it is complete and which nobody may write to.
+    """Writes a packed file, which replaces ``path`` when it is complete and is read-only.
 
     Parameters
     ----------
-    matrices : each with its columns, in the order in which the model's layers ask for them.
+    matrices : each with its columns, in the order in which the model's layers request them.
     pack_matrix : packs one of them, given its columns, into uint8 memory.
 
     Raises ModelFileError if the file cannot be written, and what ``pack_matrix`` raises.
@@ -322,7 +322,7 @@ class _LargeWrites:
                 self._file.write(self._piece.data)
 
     def flush(self) -> None:
-        """Writes what is left."""
+        """Writes the rest of the buffer."""
         self._file.write(self._piece[: self._end % LARGE_PAGE].data)
 
 

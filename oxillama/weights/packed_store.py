@@ -86,7 +86,7 @@ class MappedPanels:
 
 
 class ReadPanels:
-    """Panels that are read from a file into memory when they are first asked for."""
+    """Panels that are read from a file into memory at their first use."""
 
     def __init__(self, packer: Packer, sources: list[Source], extents: list[Extent]) -> None:
         self._packer, self._sources = packer, sources
@@ -101,10 +101,10 @@ class ReadPanels:
 
 
 class Lease:
-    """Makes programs that want to write to a file, or to cut it, wait while a pass reads the mapped file.
+    """Makes programs that open a file for writing, or truncate it, wait while a pass reads the mapped file.
 
     Linux leases files to their owner and to root, on local disks; elsewhere this does nothing. A file that is
-    open for writing cannot be leased. The system ends a lease after 45 seconds if somebody waits.
+    open for writing cannot be leased. The system ends a lease after 45 seconds if a program waits.
     """
 
     def __init__(self, file: OpenFile) -> None:
@@ -116,14 +116,14 @@ class Lease:
             self._ask(fcntl.F_SETSIG, signal.SIGURG)
 
     def take(self) -> None:
-        """Takes the lease, where the system gives one."""
+        """Takes the lease, if the system grants one."""
         if self._possible and not self._held:
             self._held = self._ask(fcntl.F_SETLEASE, fcntl.F_RDLCK)
             if self._held:
                 self._ask(fcntl.F_SETOWN, 0)
 
     def release(self) -> None:
-        """Gives the lease back."""
+        """Releases the lease."""
         if self._held:
             self._held = False
             self._ask(fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -1,4 +1,4 @@
-"""Packs matrices of a file into panels in memory, quantizing or dequantizing them on the way if asked to."""
+"""Packs matrices of a file into panels in memory, and quantizes or dequantizes them first if requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
 from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.weights.requantize import converted, row_chunks
 
 ARENA_BYTES = 64 << 20
 """Memory that small matrices share."""
@@ -50,7 +49,7 @@ class Source:
     nbytes : bytes of ``blocks`` to report to the progress callback.
     rows : rows of the matrix.
     expert : index of the matrix in a tensor of several.
-    part : where the matrix stands in its tensor; None for one that is computed from it in another way.
+    part : place of the matrix in its tensor; None for one that is computed from it in another way.
     """
 
     info: TensorInfo
@@ -117,6 +116,8 @@ class Packer:
         ):
             blocks.holder.check()
             return
+        from oxillama.weights.requantize import row_chunks  # on use
+
         for chunk, rows in row_chunks(blocks, fmt.nbytes(cols), READ_BYTES):  # raises the error of the file
             panels = data[start : start + pack.packed_bytes(fmt.id, rows, cols)]
             pack.pack(fmt.id, chunk, rows, cols, panels, n)
@@ -125,6 +126,8 @@ class Packer:
     def _pack_converted(self, source: Source, cols: int, data: np.ndarray) -> None:
         """Converts a matrix to ``source.format`` and packs it, some panels at a time."""
         info, fmt, n, start = source.info, source.format, self.n_threads, 0
+        from oxillama.weights.requantize import converted  # on use
+
         chunks = converted(self.kernels, info.name, info.format, source.blocks, cols, fmt, n_threads=n)
         for rows in chunks:
             panels = data[start : start + pack.packed_bytes(fmt.id, len(rows), cols)]

@@ -1,6 +1,6 @@
 """Where linear layers get their packed matrices from.
 
-A `PanelStore` belongs to a model and gives each of its linear layers a `Panels`, which brings the packed
+A `PanelStore` belongs to a model and gives each of its linear layers a `Panels`, which provides the packed
 matrices when the layer is applied. `ResidentStore` packs them at first use and keeps them.
 """
 
@@ -22,7 +22,7 @@ class Panels(Protocol):
     """The packed matrices of one linear layer."""
 
     def place(self, linear: Linear) -> bool:
-        """Gives the kernels' `Linear` its panels (``linear.give``), if it does not have them.
+        """Gives the kernels' `Linear` its panels (``linear.give``), unless it has them.
 
         Returns True if they stay there for good. Otherwise this is called before each product, and the panels
         stay until the product is done.
@@ -46,7 +46,7 @@ class PanelStore(Protocol):
     def panels(self, sources: list[Source], cols: int) -> Panels:
         """The panels of a layer of matrices of ``cols`` columns.
 
-        Layers ask in the order in which they are built, which is the same for each load of a model.
+        Layers call this in the order in which they are built, which is the same for each load of a model.
         """
         ...
 
@@ -63,7 +63,7 @@ class PanelStore(Protocol):
             linear.pack()
 
     def begin_pass(self) -> None:
-        """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""
+        """Called before linear layers are applied. Raises ModelFileError if a file has changed."""
         return
 
     def end_pass(self) -> None:
@@ -71,11 +71,11 @@ class PanelStore(Protocol):
         return
 
     def rest(self) -> float:
-        """Called when there is nothing to run; the seconds after which to call again."""
+        """Called when the engine is idle; returns the seconds after which to call again."""
         return math.inf
 
     def busy_seconds(self) -> float:
-        """A clock for what computing takes: it stands while computing waits for panels."""
+        """A clock of computing time, which stops while computing waits for panels."""
         return time.perf_counter()
 
 
@@ -90,7 +90,7 @@ def panels_in_use(store: PanelStore) -> Iterator[None]:
 
 
 class ResidentPanels:
-    """Panels in memory, packed when they are first asked for."""
+    """Panels in memory, packed at their first use."""
 
     def __init__(self, packer: Packer, sources: list[Source], cols: int) -> None:
         self._packer = packer
@@ -99,7 +99,7 @@ class ResidentPanels:
         self._n_packed = 0
 
     def place(self, linear: Linear) -> bool:
-        """As `Panels.place`. What is packed before an error is not packed again."""
+        """As `Panels.place`. Matrices that were packed before an error are not packed again."""
         for source, data in self._parts[self._n_packed :]:
             self._packer.pack(source, self._cols, data)
             self._n_packed += 1

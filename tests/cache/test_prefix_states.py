@@ -24,6 +24,7 @@ from oxillama.errors import ConfigError, KvCacheFullError
 from tests.cache.test_prefix import KEY, Shape, pool_of
 from tests.support.paths import SHARED
 from tests.support.serving import Serving, check_as_alone, n_vocab_of
+from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import RECURRENT
 
@@ -68,11 +69,11 @@ class Cache(PrefixKvCache):
         slot_bytes = self.slots_of.slot_bytes
         assert self.memory_bytes == 64 * self.n_pages + slot_bytes * self.n_states <= self.max_bytes
 
-    def marks(self, tokens: Sequence[int]) -> list[int]:
+    def cache_points(self, tokens: Sequence[int]) -> list[int]:
         found = self.match(KEY, tokens)
         assert found.slot is None
         assert found.pages == [[]]
-        return list(found.marks or ())
+        return list(found.cache_points or ())
 
 
 def test_only_what_has_a_state_is_known() -> None:
@@ -117,8 +118,8 @@ def test_a_state_larger_than_the_cache_takes_nobodys_place() -> None:
     cache = Cache(cached=1)
     cache.put([1, 2, 3])
     assert (cache.n_pages, cache.n_states) == (1, 0)
-    assert cache.marks(range(100)) == []
-    assert PrefixKvCache(cache.pool, 0).match(KEY, range(100)).marks == []
+    assert cache.cache_points(range(100)) == []
+    assert PrefixKvCache(cache.pool, 0).match(KEY, range(100)).cache_points == []
     cache = Cache(cached=3, state=4)
     for tokens in ([1, 2, 3], [4, 5, 6]):
         cache.put(tokens)
@@ -184,13 +185,13 @@ def test_pinned_states_stay_and_the_one_before_the_last_token_too() -> None:
 
 def test_marks_are_a_grid_and_the_last_whole_page() -> None:
     cache = Cache()
-    assert cache.marks(range(7)) == [4]
-    assert cache.marks(range(3)) == []
-    assert cache.marks(range(26)) == [8, 16, 24]
-    assert cache.marks(range(31)) == [8, 16, 24, 28]
-    assert Cache(spacing=16).marks(range(34)) == [16, 32]
-    assert Cache(spacing=32).marks(range(39)) == [32]  # 36 would be too near
-    assert Cache(cached=8).marks(range(101)) == [64, 100]  # of the four that there is room for
+    assert cache.cache_points(range(7)) == [4]
+    assert cache.cache_points(range(3)) == []
+    assert cache.cache_points(range(26)) == [8, 16, 24]
+    assert cache.cache_points(range(31)) == [8, 16, 24, 28]
+    assert Cache(spacing=16).cache_points(range(34)) == [16, 32]
+    assert Cache(spacing=32).cache_points(range(39)) == [32]  # 36 would be too near
+    assert Cache(cached=8).cache_points(range(101)) == [64, 100]  # of the four that there is room for
 
 
 def test_a_path_that_is_left_without_a_state_is_marked() -> None:
@@ -198,7 +199,7 @@ def test_a_path_that_is_left_without_a_state_is_marked() -> None:
     cache.put(range(60))
     found = cache.match(KEY, [*range(30), 99, 98, 97])
     assert found.n_tokens == 0
-    assert found.marks == [28]
+    assert found.cache_points == [28]
 
 
 @pytest.mark.parametrize("states", [False, True])
@@ -236,8 +237,7 @@ def test_what_two_have_run_is_held_once() -> None:
 # --- with an engine -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page_size", [8, 32])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(("name", "page_size"), pairs(RECURRENT, [8, 32]))
 def test_a_common_beginning_is_run_once(name: str, page_size: int) -> None:
     serving = Serving(name, page_size=page_size, chunk=40, spacing=32)
     n_vocab = n_vocab_of(name)

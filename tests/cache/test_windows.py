@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from oxillama._kernels import best
-from oxillama.cache.block_table import GIVEN_BACK, BlockTable
+from oxillama.cache.block_table import NO_PAGE, BlockTable
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.memory_limit import MemoryLimit
@@ -20,6 +22,7 @@ from oxillama.formats import KV_TYPES
 from oxillama.models.page_groups import PageGroup, Reach
 from tests.cache.test_prefix import KEY, Shape
 from tests.support.serving import Serving, check_as_alone, decoder, n_vocab_of
+from tests.support.spread import few
 from tests.support.tiny_models import tokens_of
 
 WINDOWED = ["gemma3", "gpt-oss", "cohere2", "llama-windows", "lfm2-windows"]
@@ -66,24 +69,24 @@ def table_of(reach: Reach, n_tokens: int) -> BlockTable:
     return table
 
 
-def test_a_table_gives_back_what_no_row_sees() -> None:
+def test_a_table_frees_pages_out_of_window() -> None:
     table = table_of(Reach(window=6), 22)
     pages = list(table.pages)
-    assert not table.give_back(8)  # position 8 sees 3, in the first page
-    assert table.give_back(14)  # sees 9: pages 0 and 1 are passed
-    assert table.pages == [GIVEN_BACK, GIVEN_BACK, *pages[2:]]
+    assert not table.free_out_of_window(8)  # position 8 sees 3, in the first page
+    assert table.free_out_of_window(14)  # sees 9: pages 0 and 1 are passed
+    assert table.pages == [NO_PAGE, NO_PAGE, *pages[2:]]
     assert (table.first, table.held, table.held_bytes) == (2, pages[2:], 4 * 64)
     table.pool.check_integrity([table.held])
-    assert table.give_back(22, spare=1)  # sees 17, in page 4; page 3 is spared
+    assert table.free_out_of_window(22, spare=1)  # sees 17, in page 4; page 3 is spared
     assert table.first == 3
-    assert [table.can_go_on(n) for n in (22, 17, 16, 10)] == [True, True, False, False]
+    assert [table.can_continue(n) for n in (22, 17, 16, 10)] == [True, True, False, False]
     assert table.missing(22, 25) == 1
     assert table.missing(22, 24) == 0
 
 
 def test_a_table_forks_and_is_cut() -> None:
     table = table_of(Reach(window=6), 22)
-    table.give_back(18)
+    table.free_out_of_window(18)
     assert table.first == 3
     other = table.fork(20)
     assert other.pages == table.pages[:5]
@@ -94,7 +97,7 @@ def test_a_table_forks_and_is_cut() -> None:
     table.pool.check_integrity([table.held, other.held])
     assert (table.pages, table.first) == ([], 0)
     other.truncate(4)
-    assert (other.pages, other.first) == ([GIVEN_BACK], 1)
+    assert (other.pages, other.first) == ([NO_PAGE], 1)
     other.pool.check_integrity([[]])
 
 
@@ -110,8 +113,9 @@ def test_a_group_with_a_window_needs_no_more_than_it_sees() -> None:
 # --- sequences ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize(
+    ("name", "page_size"), few(product(WINDOWED, [1, 4, 16]), [(name, 4) for name in WINDOWED])
+)
 def test_a_text_takes_what_its_windows_see(name: str, page_size: int) -> None:
     """And has the bits of a sequence that gives nothing back, while others overwrite what it gave."""
     serving = Serving(name, page_size=page_size, chunk=8, cached_pages=0, cached_states=0)
@@ -169,7 +173,7 @@ def test_what_is_kept_for_rewinding_gives_way() -> None:
     assert sequence.cached_len == 60
 
 
-def test_a_fork_of_what_was_given_back_begins_anew() -> None:
+def test_a_fork_of_freed_pages_begins_anew() -> None:
     serving = Serving("gemma3", page_size=4)
     sequence = Sequence(serving.pool, tokens_of(60, n_vocab_of("gemma3")), checkpoints=0)
     serving.runner.forward([(sequence, 60)])
@@ -206,7 +210,7 @@ def test_a_long_text_takes_little_more_than_its_windows_need(
     kv = PagedKvCache(CachePool(pools))
     for start in range(0, n, 512):
         kv.reserve(start, start + 512)
-        kv.give_back(start + 512)
+        kv.free_out_of_window(start + 512)
     assert needed <= kv.memory_bytes <= 1.05 * needed
     assert kv.capacity == n
 
@@ -222,11 +226,11 @@ class Cache(PrefixKvCache):
         groups = [PagePool(Shape(), 4, limit, reach, alone=False) for reach in (Reach(), Reach(window=6))]
         super().__init__(CachePool(groups), 64 * cached)
 
-    def put(self, tokens: range | list[int], given_back: int = 0) -> None:
+    def put(self, tokens: range | list[int], freed: int = 0) -> None:
         """As a sequence would that has run these tokens and ends, whose window has passed some pages."""
         n = self.pool.pages_for(len(tokens))
-        pages = self.pool.allocate([n, n - given_back])
-        self.insert(KEY, tokens, [pages[0], [GIVEN_BACK] * given_back + pages[1]])
+        pages = self.pool.allocate([n, n - freed])
+        self.insert(KEY, tokens, [pages[0], [NO_PAGE] * freed + pages[1]])
         for group, numbers in zip(self.pool.groups, pages):
             group.release(numbers)
         self.check()
@@ -236,12 +240,10 @@ class Cache(PrefixKvCache):
         n = found.n_tokens
         first = Reach(window=6).first_seen(n) // 4
         assert [len(pages) for pages in found.pages] == [self.pool.pages_for(n)] * 2
-        assert GIVEN_BACK not in found.pages[0]
-        assert [page == GIVEN_BACK for page in found.pages[1]] == [
-            i < first for i in range(len(found.pages[1]))
-        ]
+        assert NO_PAGE not in found.pages[0]
+        assert [page == NO_PAGE for page in found.pages[1]] == [i < first for i in range(len(found.pages[1]))]
         for group, pages in zip(self.pool.groups, found.pages):
-            group.release(page for page in pages if page != GIVEN_BACK)
+            group.release(page for page in pages if page != NO_PAGE)
         self.check()
         return n
 
@@ -253,7 +255,7 @@ class Cache(PrefixKvCache):
 
 def test_a_prompt_starts_where_all_that_it_sees_is_there() -> None:
     cache = Cache()
-    cache.put(range(40), given_back=6)  # pages 6 to 9 of the window: tokens 24 to 39
+    cache.put(range(40), freed=6)  # pages 6 to 9 of the window: tokens 24 to 39
     assert cache.n_pages == 10 + 4
     # after n tokens a row sees n - 5: from 29 on, page 6 and later ones suffice
     assert [cache.known(range(n)) for n in (40, 36, 33, 32, 30, 29)] == [40, 36, 33, 32, 30, 29]
@@ -291,7 +293,7 @@ def test_a_pinned_prefix_keeps_the_pages_of_its_windows() -> None:
     pinned.release()
     cache.clear()
     assert cache.n_pages == 0
-    cache.put(range(40), given_back=6)
+    cache.put(range(40), freed=6)
     assert cache.pin(KEY, range(24)) is None  # all its tokens are known, but no text can go on from there
 
 
@@ -303,7 +305,7 @@ def test_pages_in_use_are_not_evicted() -> None:
     assert cache.pool.can_allocate(64 * 2)
     assert cache.n_pages == 6
     for group, pages in zip(cache.pool.groups, held.pages):
-        group.release(page for page in pages if page != GIVEN_BACK)
+        group.release(page for page in pages if page != NO_PAGE)
     assert cache.pool.can_allocate(64 * 8)
     cache.check()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from oxillama import ConfigError, EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.cli import build_parser, options
+from oxillama.config.option import Option, declared, option
 from tests.support.command_line import (
     output,
 )
@@ -69,13 +69,12 @@ def texts_of(value: Any) -> list[str]:
     return [] if isinstance(value, bool) else [str(value)]
 
 
-FIELDS = [(cls, f.name) for cls in (EngineConfig, SamplerConfig, GenerationOptions) for f in fields(cls)]
-
-
+CLASSES = (EngineConfig, SamplerConfig, GenerationOptions)
+FIELDS = [(cls, name) for cls in CLASSES for name, each in declared(cls).items() if each.cli]
 READ = ("grammar", "json_schema", "structural_tag")  # from files
 
 
-@pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in (*options.EXCLUDED, *READ)])
+@pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in READ])
 @pytest.mark.parametrize("verb", ["run", "chat"])
 def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str) -> None:
     value = other_value(cls, name)
@@ -93,7 +92,8 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
-    assert set(options.EXCLUDED) == shared | of_chats | {
+    excluded = {name for cls in CLASSES for name, each in declared(cls).items() if not each.cli}
+    assert excluded == shared | of_chats | {
         "logprobs",
         "top_logprobs",
         "keep_logits",
@@ -232,36 +232,42 @@ def test_a_format_stands_behind_the_last_equals_sign(capsys: pytest.CaptureFixtu
         assert f"expected NAME=FORMAT, got {text!r}" in capsys.readouterr().err
 
 
-def test_types_that_make_options() -> None:
-    assert options.argument_kind(int | None) == {"type": int}
-    assert options.argument_kind(str | os.PathLike[str] | None) == {"type": str}
-    assert options.argument_kind(str | tuple[str, ...] | None) == {"action": "append", "type": str}
-    assert options.argument_kind(tuple[str, ...]) == {"action": "append", "type": str}
-    assert options.argument_kind(bool) == {"action": argparse.BooleanOptionalAction}
-    assert options.argument_kind(dict[int, float]) is None
-    assert options.argument_kind(SamplerConfig) is None
+@pytest.mark.parametrize(
+    ("type", "more", "kind"),
+    [
+        ("int | None", {}, {"type": options.integer, "metavar": "N"}),
+        ("float", {}, {"type": options.number, "metavar": "X"}),
+        ("AnyPath | None", {}, {"type": str, "metavar": "FILE"}),
+        ("AnyPath", {"choices": ("a", "b")}, {"type": str, "metavar": "a|b|FILE"}),
+        ("str", {"choices": ("a", "b")}, {"type": str, "metavar": "a|b"}),
+        ("str", {}, {"type": str, "metavar": "TEXT"}),
+        ("tuple[str, ...]", {}, {"action": "append", "type": str, "metavar": "TEXT"}),
+        ("tuple[int, ...] | None", {}, {"action": "append", "type": options.integer, "metavar": "N"}),
+        ("tuple[str, ...]", {"is_list": False}, {"type": str, "metavar": "TEXT"}),
+        ("int", {"argument": "BYTES"}, {"type": options.byte_count, "metavar": "BYTES"}),
+        ("bool", {}, {"action": argparse.BooleanOptionalAction}),
+    ],
+)
+def test_the_argument_of_an_option_follows_from_its_type(type: str, more: Any, kind: dict[str, Any]) -> None:
+    assert options.argument_kind(Option("", type=type, **more)) == kind
 
 
 def test_help_of_an_option_is_its_fields_documentation() -> None:
     text = " ".join(output("run", "--help").split())
     assert "keep this many of the highest; 0 keeps all. [0, inf) (default: 40)" in text
     assert "most tokens in a sequence; without it what the model was trained with" in text
-    assert "most tokens to generate; -1 for as many as the context holds (default: 256)" in text
+    assert "most tokens to generate; -1 for as many as the context holds. [0, inf) (default: 256)" in text
+    assert "--kv-type f32|f16|bf16|q8_0" in text
 
 
 @pytest.mark.parametrize("verb", ["run", "chat"])
 def test_a_new_field_is_an_option_of_its_own(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Wider(GenerationOptions):
-        """More.
-
-        Attributes
-        ----------
-        patience : how long to wait.
-        """
-
-        patience: int = 3
+        patience: int = option(3, low=0, help="how long to wait")
 
     monkeypatch.setattr(options, "GenerationOptions", Wider)
     args = build_parser().parse_args([verb, "m", *(["-p", "x"] if verb == "run" else []), "--patience", "7"])
     assert options.generation_options(args).patience == 7  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="patience: expected an integer >= 0, got -1"):
+        Wider(patience=-1)

@@ -15,6 +15,7 @@ from oxillama.convert.vocabulary import BYTE, CUTS, SAMPLES, USER_DEFINED, trans
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from tests.support.spread import pairs
 
 MORE = (
     "приВет ДОМ дом ДоМ Дом \u0301дом нама\u0301 हिन्दी में नमस्ते தமிழ் ภาษาไทย ǅep ʰa",
@@ -56,8 +57,7 @@ def bridge_of(tokenizer: Tokenizer, architecture: str = "") -> tuple[dict[str, A
     return made, TokenizerBridge.from_metadata(made)
 
 
-@pytest.mark.parametrize("ignore_merges", [False, True])
-@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: CUTS[cut][0])
+@pytest.mark.parametrize(("cut", "ignore_merges"), pairs(CUTS, [False, True]))
 def test_cuts(cut: tuple[str, ...], ignore_merges: bool) -> None:
     """Pieces of words, of marks, of both cases and of spaces are those of the source."""
     tokenizer = trained(cut, ignore_merges=ignore_merges)

@@ -21,6 +21,7 @@ from oxillama.convert.config import Config
 from oxillama.convert.families import plan_of
 from oxillama.errors import LoadError
 from tests.support.newer_configs import CONFIGS
+from tests.support.spread import each
 from tests.support.tiny_models import Running
 from tests.support.transformers_models import LAST, RECORDED, TOKENS, run_transformers, write_model
 
@@ -61,7 +62,7 @@ def test_recorded_logits(name: str, tmp_path: Path) -> None:
     check(write_model(tmp_path / "model", config, shapes), tmp_path / "out.gguf", wanted)
 
 
-@pytest.mark.parametrize("case", sorted(CONFIGS))
+@pytest.mark.parametrize("case", each(sorted(CONFIGS), 4))
 def test_every_tensor_counts(case: str, tmp_path: Path) -> None:
     """One that is missing is named, whichever it is."""
     config, shapes, _ = recorded(case)
@@ -256,7 +257,7 @@ JUNK: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGS))
+@pytest.mark.parametrize("name", each(sorted(CONFIGS), 4))
 def test_configs_that_cannot_be(name: str) -> None:
     """Whatever a key holds, a config is understood, or the error says what is wrong with it."""
     config, shapes, _ = recorded(name)

@@ -17,6 +17,7 @@ from oxillama.weights.linear import Pass
 from tests.references.transformer import Reference
 from tests.support.kernels import normal, same_bits
 from tests.support.serving import Letters
+from tests.support.spread import few
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB
@@ -92,7 +93,7 @@ def test_bad_requests(engine: InferenceEngine) -> None:
         InferenceEngine().embed("hello")
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", few(sorted(MODELS)))
 def test_every_architecture_embeds(name: str) -> None:
     running = Running(MODELS[name].file())
     texts = [tokens_of(n, VOCAB, seed=n) for n in (3, 20, 1, 9)]

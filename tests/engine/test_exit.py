@@ -12,6 +12,7 @@ import pytest
 
 from oxillama import demo
 from oxillama.locks import waited
+from tests.support.spread import leading
 
 BEGIN = """
 import asyncio, atexit, os, sys, threading, time
@@ -98,7 +99,7 @@ threading.Thread(target=load, daemon=True).start()
 }
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", leading(STATES, 3))
 def test_the_interpreter_ends(state: str) -> None:
     if "os.fork" in STATES[state] and not hasattr(os, "fork"):
         pytest.skip("there is no fork here")

@@ -17,8 +17,8 @@ from oxillama import (
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.generation import FIELD_NAMES, OPTION_NAMES, GenerationFields
-from oxillama.config.sampler import SamplerFields
+from oxillama.config.fields import EngineFields, GenerationFields, SamplerFields
+from oxillama.config.generation import FIELD_NAMES, OPTION_NAMES
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -181,8 +181,6 @@ def test_an_engine_is_made_of_a_path() -> None:
 def test_the_fields_for_type_checkers_are_those_of_the_classes() -> None:
     assert set(GenerationFields.__annotations__) >= set(FIELD_NAMES)
     assert set(SamplerFields.__annotations__) | set(FIELD_NAMES) == set(OPTION_NAMES)
-    from oxillama.config import EngineFields
-
     assert {*EngineFields.__annotations__, "model_path"} == set(EngineConfig.__dataclass_fields__)
 
 

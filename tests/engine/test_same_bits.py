@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,8 +79,7 @@ arrivals = st.builds(
 EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(
+scenarios = given(
     name=st.sampled_from((*NAMES, *RECURRENT)),  # states and pages together are the harder case
     requests=st.lists(arrivals, min_size=1, max_size=8),
     page_size=st.sampled_from([1, 8, 16, 32, 64]),
@@ -98,7 +98,14 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
     beams_adapted=st.sampled_from(["", "", "a"]),
     stages=st.sampled_from([1, 1, 2, 3]),
 )
-def test_each_request_gets_the_bits_it_gets_alone(
+
+
+@pytest.mark.parametrize("examples", [30, pytest.param(EXAMPLES, marks=pytest.mark.slow)])
+def test_each_request_gets_the_bits_it_gets_alone(examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(scenarios(check_scenario))()
+
+
+def check_scenario(
     name: str,
     requests: list[Arrival],
     page_size: int,

@@ -26,6 +26,7 @@ from oxillama import (
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.samples import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
+from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
 from tests.support.waiting import idle, stopped
 from tests.support.zoo import RECURRENT
@@ -58,8 +59,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 # --- what is shared -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", *RECURRENT[:2], "jamba"])
-@pytest.mark.parametrize("chunk", [7, 64])
+@pytest.mark.parametrize(("name", "chunk"), pairs(["llama", "gemma3", *RECURRENT[:2], "jamba"], [7, 64]))
 def test_the_prompt_is_run_once(name: str, chunk: int) -> None:
     serving = Serving(name, cached_pages=0, cached_states=0, chunk=chunk)
     samples = serving.submit_samples(tokens_of(50, n_vocab_of(name)), 4, HOT)
@@ -71,8 +71,7 @@ def test_the_prompt_is_run_once(name: str, chunk: int) -> None:
     serving.check_empty()
 
 
-@pytest.mark.parametrize("name", ["llama", "mamba"])
-@pytest.mark.parametrize("steps", [1, 2, 4, 6])
+@pytest.mark.parametrize(("name", "steps"), pairs(["llama", "mamba"], [1, 2, 4, 6]))
 def test_who_is_left_goes_on_from_what_a_cancelled_sample_has_run(name: str, steps: int) -> None:
     serving = Serving(name, cached_pages=0, cached_states=0, chunk=16)
     samples = serving.submit_samples(tokens_of(50, n_vocab_of(name)), 4, HOT)

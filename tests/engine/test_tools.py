@@ -38,7 +38,7 @@ ROOM: dict[str, Any] = {
     },
 }
 ONE: dict[str, Any] = {"tool_choice": "required", "seed": 1, "message_format": "qwen"}
-FORMATS = [name for name, form in GRAMMARS.items() if form.style != "none"]
+FORMATS = [name for name, form in GRAMMARS.items() if form.has_calls]
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_receipts(engine: InferenceEngine) -> None:
         ({"tools": [ROOM], "regex": "a"}, "tools: cannot be combined with regex"),
         ({"message_format": "qwn"}, "message_format: expected auto, a ToolCallGrammar, or one of harmony"),
         ({"tools": [ROOM], "parallel_tool_calls": 1}, "parallel_tool_calls: expected True or False"),
-        ({"message_format": {"style": "x"}}, "style: expected one of"),
+        ({"message_format": {"calls": ["x"]}}, r"calls: expected one of \$json"),
     ],
 )
 def test_wrong_options(engine: InferenceEngine, fields: dict[str, Any], reason: str) -> None:

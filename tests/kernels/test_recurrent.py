@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
+from oxillama.cache.kv import CHECKPOINTS
+from oxillama.cache.recurrent import RecurrentCache
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
@@ -123,7 +124,7 @@ def test_a_snapshot_holds_the_state() -> None:
     other.kv.restore(data, 20)
     other.cached_len = other.scheduled_len = 20
     assert same_bits(running.runner.forward([(other, 20)]), wanted)
-    with pytest.raises(ConfigError, match="expected 40 tokens, as the state has, got 20"):
+    with pytest.raises(ConfigError, match=r"expected 40 tokens \(those of the state\), got 20"):
         sequence.kv.snapshot(20)
 
 

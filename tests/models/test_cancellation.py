@@ -11,6 +11,7 @@ import pytest
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from tests.support.kernels import same_bits
+from tests.support.spread import pairs
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
@@ -78,9 +79,9 @@ def cancelled_run(
     return found
 
 
-@pytest.mark.parametrize("checkpoints", [0, 2])
-@pytest.mark.parametrize("chunk", [4, 100])
-@pytest.mark.parametrize("name", [*ATTENTION, *RECURRENT, *HYBRID])
+@pytest.mark.parametrize(
+    ("name", "chunk", "checkpoints"), pairs([*ATTENTION, *RECURRENT, *HYBRID], [4, 100], [2, 2, 0, 0])
+)
 def test_a_pass_cancelled_at_any_layer_changes_no_bit(name: str, chunk: int, checkpoints: int) -> None:
     """With ``checkpoints`` 0 a recurrent state changes in place, so a cancelled pass loses the state."""
     data = MODELS[name].file()

@@ -13,6 +13,7 @@ from oxillama.formats import FORMATS
 from tests.references.linear import activations
 from tests.references.llama import forward
 from tests.support.kernels import NAMES, PRESENT, activation_of, same_bits
+from tests.support.spread import pairs
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 
 MODELS = {
@@ -136,8 +137,7 @@ def test_random_shapes_against_the_reference(data: st.DataObject) -> None:
 # --- same bits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "kv_type"), pairs(EVERY, ["f32", "f16", "bf16", "q8_0"]))
 def test_targets_chunks_threads_and_pages_change_no_bit(name: str, kv_type: str) -> None:
     tiny = EVERY[name]
     data, tokens = tiny.file(), tokens_of(37, tiny.n_vocab)

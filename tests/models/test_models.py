@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.models import FAMILIES
 from tests.references.transformer import Reference
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.spread import ARCHITECTURES, few
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
@@ -107,8 +109,13 @@ def in_blocks(model: Model) -> Model:
     return wide
 
 
-@pytest.mark.parametrize("vectors", ["F32", "F16"])
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    few(
+        product(sorted(MODELS), ["F32", "F16"]),
+        [(name, "F16") for name in ARCHITECTURES] + [("llama", "F32")],
+    ),
+)
 def test_mixed_formats_are_near_the_reference_and_the_same_bits(name: str, vectors: str) -> None:
     """Every matrix its own format, experts and heads included; norms and biases in half precision.
 
@@ -133,7 +140,7 @@ def test_mixed_formats_are_near_the_reference_and_the_same_bits(name: str, vecto
 # --- same bits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", few(SHORT))
 def test_targets_threads_and_pages_change_no_bit(name: str) -> None:
     model = SHORT[name]
     data, tokens = model.file(), tokens_of(37, VOCAB)
@@ -147,7 +154,7 @@ def test_targets_threads_and_pages_change_no_bit(name: str) -> None:
             assert same_bits(running.logits(tokens, chunk), whole), (target, chunk)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", few(DECODERS))
 def test_a_sequence_in_a_batch_gives_the_bits_it_gives_alone(name: str) -> None:
     """Several sequences, each its own length, chunk and place in the batch."""
     model, rng = DECODERS[name], np.random.default_rng(3)

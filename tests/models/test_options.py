@@ -20,6 +20,7 @@ from tests.models.test_spec import load_model
 from tests.references.transformer import Reference
 from tests.support import zoo
 from tests.support.kernels import same_bits
+from tests.support.spread import few
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, Model
 
@@ -292,7 +293,7 @@ def test_a_selector_chooses_among_earlier_positions_only(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MODELS if name not in (*ENCODERS, "deepseek32", "glm-dsa")]
+    "name", few(name for name in MODELS if name not in (*ENCODERS, "deepseek32", "glm-dsa"))
 )
 def test_any_architecture_may_see_both_ways(name: str) -> None:
     """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""

@@ -14,6 +14,7 @@ from oxillama.models import FAMILIES
 from tests.models.test_decoder import divergence
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import DATA, SHARED
+from tests.support.spread import few
 from tests.support.tiny_models import Running
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS
 
@@ -46,7 +47,7 @@ def check_encoder(data: bytes, tokens: list[int], wanted: np.ndarray) -> np.ndar
     return whole
 
 
-@pytest.mark.parametrize("name", [name for name, model in EVERY.items() if model.compared])
+@pytest.mark.parametrize("name", few(name for name, model in EVERY.items() if model.compared))
 def test_recorded_numbers(name: str) -> None:
     model = EVERY[name]
     with np.load(RECORDED) as recorded:

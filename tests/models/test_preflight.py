@@ -26,12 +26,13 @@ from oxillama.models.preflight import preflight
 from tests.models.test_models import OPTIONS, VALUES
 from tests.models.test_real_files import k_m, wide, written
 from tests.support import gguf_writer as ggufwriter
+from tests.support.spread import few
 from tests.support.tiny_file import tiny_vocabulary, write_tiny_model
 from tests.support.tiny_models import Running
 from tests.support.zoo import MODELS, VARIANTS, Model
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", few(sorted(MODELS)))
 def test_memory_is_what_loading_takes(name: str) -> None:
     """Superblocks too, where what is packed is larger than in the file."""
     model = wide(MODELS[name])

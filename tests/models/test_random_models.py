@@ -20,15 +20,17 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 from tests.references import formats as reference
+from tests.support.spread import few
 
 TINY = Shape(n_embd=256, n_ff=512, n_layer=2, n_head=4, n_head_kv=2, n_vocab=1000, context=64)
 
 
+OFTEN = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4")
 READABLE = [name for name in RANDOM_FORMATS if name != "Q8_1"]
 """The `gguf` package takes a block of Q8_1 for 40 bytes, which it was in 2023."""
 
 
-@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("name", few(READABLE, OFTEN))
 def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     size = write_model(path, TINY, name, pure=True)

@@ -28,6 +28,7 @@ from tests.references import formats as reference_formats
 from tests.references.transformer import Reference
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import PRESENT, matrix, same_bits
+from tests.support.spread import ARCHITECTURES, few, pairs
 from tests.support.tiny_file import N_CONTROL, tiny_vocabulary, write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
@@ -137,7 +138,11 @@ SEVERAL = ("llama", "qwen2moe", "gemma2", "phi3", "gpt2", "deepseek2", "minicpm3
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe"), [*((name, k_m) for name in sorted(MODELS)), *((name, k_s) for name in SEVERAL)]
+    ("name", "recipe"),
+    few(
+        [*((name, k_m) for name in sorted(MODELS)), *((name, k_s) for name in SEVERAL)],
+        [*((name, k_m) for name in ARCHITECTURES), ("llama", k_s), ("deepseek2", k_s), ("jamba", k_s)],
+    ),
 )
 def test_mixes_of_superblocks(name: str, recipe: Recipe) -> None:
     model = wide(MODELS[name])
@@ -166,8 +171,10 @@ def test_widths_that_are_no_superblocks(name: str) -> None:
     check(model, data, held)
 
 
-@pytest.mark.parametrize("vectors", ["F16", "BF16"])
-@pytest.mark.parametrize("name", ["qwen2", "phi2", "stablelm", "gemma3", "mpt", "olmo2", "qwen3", "bert"])
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    pairs(["qwen2", "phi2", "stablelm", "gemma3", "mpt", "olmo2", "qwen3", "bert"], ["F16", "BF16"]),
+)
 def test_vectors_in_half_precision(name: str, vectors: str) -> None:
     model = wide(MODELS[name])
     check(model, *written(model, k_m, vectors))
@@ -234,8 +241,13 @@ def test_rows_that_are_no_superblocks(n_ff: int, kinds: tuple[str, ...]) -> None
     check(model, data, held)
 
 
-@pytest.mark.parametrize("kind", ["Q6_K", "Q5_K", "Q4_K", "IQ4_NL", "Q8_0", "F16", "BF16", "MXFP4", "TQ1_0"])
-@pytest.mark.parametrize("name", ["gemma3", "llama"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    pairs(
+        ["gemma3", "llama"],
+        ["Q6_K", "Q5_K", "Q4_K", "IQ4_NL", "Q8_0", "F16", "BF16", "MXFP4", "TQ1_0"],
+    ),
+)
 def test_a_table_that_is_the_output_too(name: str, kind: str) -> None:
     model = replace(wide(MODELS[name]), beside="n:output_norm")
     recipe: Recipe = lambda tensor, cols: kind if tensor.startswith("token_embd") else k_m(tensor, cols)  # noqa: E731
@@ -288,8 +300,9 @@ def spec_of(model: Model) -> Spec:
     return read_spec(ModelFile.open(ggufwriter.write(pairs, tensors)))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*sorted(MODELS), "gemma3-array", "deepseek2-v3", "llama-arrays"])
+@pytest.mark.parametrize(
+    ("name", "width"), pairs([*sorted(MODELS), "gemma3-array", "deepseek2-v3", "llama-arrays"], WIDTHS)
+)
 def test_numbers_in_other_widths_say_the_same(name: str, width: str) -> None:
     model = (MODELS | VARIANTS)[name]
     keys = {key: in_width(*pair, width) for key, pair in model.metadata().items()}
@@ -326,7 +339,7 @@ def test_vocabularies_in_other_widths_say_the_same(width: str) -> None:
     assert (found.special_ids, found.eog_ids) == (usual.special_ids, usual.eog_ids)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", few(sorted(MODELS)))
 def test_any_key_that_is_missing_has_a_default_or_is_named(name: str) -> None:
     """What fails without a key is told by its name, or that of a tensor or key which depends on it."""
     model = MODELS[name]

@@ -23,6 +23,7 @@ from oxillama.weights.packer import Packer, Source
 from tests.support.adapters import adapter_of
 from tests.support.kernels import PRESENT
 from tests.support.paging import CountedMemory, paged, pager_of, sizes
+from tests.support.spread import few, pairs
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 from tests.support.zoo import MODELS
 
@@ -68,7 +69,7 @@ def test_the_bits_are_those_of_the_resident_model(kind: str, data: st.DataObject
     assert pager.peak_bytes <= budget
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS))
 def test_every_architecture_runs_under_the_least_budget(name: str) -> None:
     data = MODELS[name].file()
     probe = pager_of(1 << 60)
@@ -97,8 +98,7 @@ def test_adapters_are_added_under_a_budget(kind: str) -> None:
         assert np.array_equal(got, each)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize(("kind", "share"), pairs(KINDS, [0.0, 0.3, 0.6, 1.0]))
 def test_the_account_is_the_memory_that_is_alive(
     kind: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +289,7 @@ class System:
         return MemoryPressureProbe([lambda: MemoryState(1 << 40, self.available)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS, ("mixed", "experts", "jamba")))
 def test_memory_is_given_back_under_pressure_and_taken_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,7 +323,7 @@ def test_every_option_of_the_library_has_a_name() -> None:
     from oxillama.config.generation import OPTION_NAMES
     from oxillama.server.options import NOT_OFFERED
 
-    assert {option.field for option in OPTIONS.values()} == set(OPTION_NAMES) - set(NOT_OFFERED)
+    assert set(OPTIONS.values()) == set(OPTION_NAMES) - set(NOT_OFFERED)
     assert not set(OPTIONS) & set(HARMLESS)
 
 

@@ -229,7 +229,7 @@ def test_a_request_runs_each_token_of_its_text_once(
     assert request.speculation is not None
     stats = request.speculation.stats
     assert stats.drafted > 0
-    prompt, decoding = rows[:2], rows[2:]  # a mark lies within the prompt
+    prompt, decoding = rows[:2], rows[2:]  # a cache point is within the prompt
     assert sum(prompt) == 20
     assert sum(decoding) == len(decoding) + stats.drafted
     serving.check_empty()

@@ -1,7 +1,12 @@
-"""Runs the command line as a user does: in a process of its own, over pipes and a terminal."""
+"""Runs the command line as a user does: in a process of its own, over pipes and a terminal.
+
+`run` forks that process from one that has imported the library already (`fork_server`).
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
 import select
@@ -13,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fork_server import ForkServer
 from tests.support.paths import ROOT
 
 COMMANDS = (
@@ -35,10 +41,20 @@ def command(*args: Text | Path) -> list[str | bytes]:
     return [sys.executable, "-m", "oxillama", *(str(a) if isinstance(a, Path) else a for a in args)]
 
 
+@functools.cache
+def fork_server() -> ForkServer:
+    server = ForkServer(ENVIRONMENT)
+    atexit.register(server.close)
+    return server
+
+
 def run(*args: Text | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command(*args), input=stdin, capture_output=True, timeout=60, env={**ENVIRONMENT, **environment}
-    )
+    line = command(*args)
+    if environment or not hasattr(os, "fork"):
+        return subprocess.run(
+            line, input=stdin, capture_output=True, timeout=60, env={**ENVIRONMENT, **environment}
+        )
+    return subprocess.CompletedProcess(line, *fork_server().run(line[3:], stdin, seconds=60))
 
 
 def output(*args: Text | Path, stdin: bytes = b"") -> str:

@@ -22,7 +22,7 @@ from oxillama.toolcalls import (
     grammar_of_template,
 )
 from oxillama.toolcalls.message_rules import message_rules
-from oxillama.toolcalls.tool_grammar import TURNS
+from oxillama.toolcalls.tool_grammar import OBJECT
 from oxillama.toolcalls.value_rules import Tool
 from tests.support import tool_models
 from tests.support.toolcalls import (
@@ -68,9 +68,7 @@ def test_events_of_calls(name: str, text: str, calls: list[tuple[str, dict[str, 
         assert json.loads(arguments.text) == args
 
 
-@pytest.mark.parametrize(
-    "name, text, calls", [case for case in CASES if GRAMMARS[case[0]].style not in TURNS]
-)
+@pytest.mark.parametrize("name, text, calls", [case for case in CASES if not GRAMMARS[case[0]].headers])
 def test_text_before_between_and_behind(
     name: str, text: str, calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -196,6 +194,12 @@ def test_harmony() -> None:
     assert (found.reasoning, found.text) == ("So", "Yes.")
 
 
+def test_text_behind_the_end_of_a_message_is_an_answer() -> None:
+    found = parsed("harmony", "<|channel|>analysis<|message|>So.<|end|>Yes.<|end|><|call|> More.")
+    assert (found.reasoning, found.text, found.failed) == ("So.", "Yes.More.", [])
+    assert parsed("muse", " to=self<|message|>So.<|eom|>Yes.<|eot|>").text == "Yes."
+
+
 def test_harmony_goes_on_behind_a_call_that_failed() -> None:
     call = "<|channel|>commentary to=functions.ping<|message|>{1}"
     found = parsed("harmony", f"{call}<|start|>assistant<|channel|>final<|message|>Done.")
@@ -282,6 +286,14 @@ def test_recipients() -> None:
     assert (found.failed, found.text) == (["to=ping<|message|>print(1)<|eom|>"], "Done.")
     found = parsed("muse", f" to=ping<|eom|>{start}{atem('ping')}")
     assert (found.failed, found.calls) == (["to=ping<|eom|>"], [("ping", {})])
+
+
+def test_reasoning_that_the_prompt_begins_where_a_message_is_made_of_several() -> None:
+    text = "So.<|eom|><|start|>assistant to=user<|message|>No."
+    found = parsed("muse", text, in_reasoning=True)
+    assert (found.reasoning, found.text) == ("So.", "No.")
+    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
+    assert Grammar.from_rules(message_rules(GRAMMARS["muse"], tools, "auto", in_reasoning=True)).matches(text)
 
 
 def test_recipients_of_functionary() -> None:
@@ -433,18 +445,24 @@ def test_formats_as_plain_data() -> None:
     for form in ALL.values():
         assert ToolCallGrammar.of(json.loads(json.dumps(asdict(form)))) == form
     for fields, message in (
-        ({"style": "sections"}, "inside: expected three texts in the style 'sections'"),
-        ({"style": "invoke"}, "tags: expected five texts in the style 'invoke'"),
-        ({"style": "elements"}, "tags: expected one text in the style 'elements'"),
-        ({"style": "recipients"}, "headers: expected five texts"),
-        ({"style": "tagged", "members": ["name"]}, "members: expected the names of a name and of arguments"),
-        ({"style": "tagged", "framing": [""]}, "framing: expected strings that are not empty"),
-        ({"style": "tagged", "mark": "x"}, "message_format: expected fields of a format"),
-        ({"style": "tagged", "opens": []}, "opens: expected a text that a call begins with"),
-        ({"style": "xml"}, "style: expected one of"),
+        ({"calls": ["<call>$name</call>"]}, r"calls: expected one of \$json, \$members, .* in each pattern"),
+        ({"calls": ["$name$value"]}, r"calls: expected one of \$json, .* pattern, got '\$name\$value'"),
+        ({"argument": "<key>$key"}, r"calls: expected one of \$value in each pattern, got '<key>\$key'"),
+        ({"calls": ["$name$arguments"]}, r"argument: expected a text, for the calls have \$arguments"),
+        ({"calls": ["$name$members"]}, r"quote: expected a text, for the calls have \$members"),
+        ({"calls": ["$name$elements"]}, r"mark: expected a text, for the calls have \$elements"),
+        ({"headers": ["$name:"]}, "headers: expected none without turns, answers, and what"),
+        ({"calls": ["$tool$json"]}, r"calls: expected no words but \$key, .* in each pattern, got"),
+        ({"calls": ["$name costs 3$ $json"]}, r"calls: expected no words but \$key, .* in each pattern"),
+        ({"turns": ["<"]}, "turns: expected what begins a message, what ends its header, and what ends the"),
+        ({"wrapping": ["<"]}, "wrapping: expected a text before and one after a string"),
+        ({"reasoning": ["<"]}, "reasoning: expected a text before and one after it"),
+        ({"framing": [""]}, "framing: expected strings that are not empty"),
+        ({"style": "x"}, "message_format: expected fields of a format"),
+        ({"opens": []}, "opens: expected a text that a call begins with"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ToolCallGrammar.of({"name": "own", "opens": ["<<"], "close": ">>", **fields})
+            ToolCallGrammar.of({"name": "own", "calls": [OBJECT], "opens": ["<<"], "close": ">>", **fields})
 
 
 def test_prompts_that_end_in_reasoning() -> None:

@@ -62,20 +62,20 @@ GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
         ("qwen-xml", tags("write", path="a").replace("<parameter=path>", "<parameter=>"), "with a name"),
         ("qwen-xml", "<function=a><parameter=b>1</parameter><parameter=b>1</parameter></tool_call>",
          "every argument once"),
-        ("glm", "<tool_call>pi", "expected a name and </tool_call>"),
+        ("glm", "<tool_call>pi", "expected <tool_call>NAME, got 'pi'"),
         ("glm", keys("a b"), "expected the name of a tool, got 'a b'"),
-        ("glm", "<tool_call>ping<arg_key>a", "expected </arg_key>"),
+        ("glm", "<tool_call>ping<arg_key>a", "expected <arg_key>KEY</arg_key>"),
         ("glm", "<tool_call>ping<arg_key>a</arg_key>1</tool_call>", "expected <arg_value>, got '1'"),
         ("llama3", "<|python_tag|>print(1)<|eom_id|>", "expected {, got 'p'"),
         ("mistral", "[TOOL_CALLS]ping[ARGS][1]", "arguments: expected an object, got '[1]'"),
-        ("mistral", "[TOOL_CALLS]ping", "expected NAME[ARGS] and an object"),
+        ("mistral", "[TOOL_CALLS]ping", "expected NAME{ or NAME[ARGS] or NAME[CALL_ID], got 'ping'"),
         ("deepseek", "<｜tool▁calls▁begin｜>x<｜tool▁calls▁end｜>",
-         "expected <｜tool▁call▁begin｜>, got 'x'"),
+         "expected <｜tool▁call▁begin｜> or <｜tool▁calls▁end｜>, got 'x'"),
         ("deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-         "expected NAME<｜tool▁sep｜>"),
+         "expected <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>"),
         ("deepseek-dsml", '<｜DSML｜function_calls><｜DSML｜invoke name=ping></｜DSML｜function_calls>',
-         'expected ", got'),
-        ("gemma", "<|tool_call>ping{}<tool_call|>", "expected call:, got 'p'"),
+         'expected <｜DSML｜invoke name=" or </｜DSML｜function_calls>, got'),
+        ("gemma", "<|tool_call>ping{}<tool_call|>", "expected call:NAME{, got 'ping'"),
         ("gemma", "<|tool_call>call:ping<tool_call|>", "expected call:NAME{"),
         ("gemma", "<|tool_call>call:ping{a:b}<tool_call|>", "expected a value, got 'b'"),
         ("gemma", '<|tool_call>call:ping{a:<|"|>b}<tool_call|>', 'expected <|"|>, got the end'),
@@ -85,11 +85,13 @@ GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
         ("harmony", "<|channel|>commentary to=python<|message|>print(1)<|end|>",
          "functions.NAME, got one of 'python'"),
         ("harmony", "<|channel|>commentary to=functions.ping", "expected a header and <|message|>"),
-        ("hunyuan", f"<tool_calls{HY}>ping</tool_calls{HY}>", f"expected <tool_call{HY}>, got 'p'"),
+        ("hunyuan", f"<tool_calls{HY}>ping</tool_calls{HY}>",
+         f"expected <tool_call{HY}> or </tool_calls{HY}>, got 'p'"),
         ("hunyuan", hunyuan(("ping", {})).replace(f"</tool_call{HY}>", ""), f"or </tool_call{HY}>, got '<'"),
         ("kimi-k3", kimi_k3(("ping", {})).replace(' index="1"', " n=1"),
-         "expected <|sep|> or index=, got 'n'"),
-        ("kimi-k3", kimi_k3(("ping", {"a": 1})).replace('key="a"', "key=a"), "expected \", got 'a'"),
+         'expected <|open|>call tool="NAME" index="'),
+        ("kimi-k3", kimi_k3(("ping", {"a": 1})).replace('key="a"', "key=a"),
+         'expected <|open|>argument key=" or'),
         ("solar", "<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>ping<|tool_call:end|>",
          "expected NAME<|tool_call:args|>"),
         ("minimax-m3", f"{NS}<tool_call>ping{NS}</tool_call>", "expected "),
@@ -98,7 +100,7 @@ GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
         ("minimax-m3", minimax_m3(("other", {"a": 1})).replace(f"{NS}</a>", f"{NS}</a>{NS}<a>1{NS}</a>"),
          "every member once, got 'a' twice"),
         ("minicpm", '<function name="ping"><param>1</param></function>',
-         "expected <param name= or </function>"),
+         'expected <param name=" or </function>'),
         ("minicpm", minicpm("ping", a="<![CDATA[1"), "expected "),
         ("functionary-v3.1", "<function=ping>[1]</function>", "arguments: expected an object"),
         ("apertus", '<|tools_prefix|>[{"ping": 1}]<|tools_suffix|>',
@@ -136,6 +138,21 @@ def test_an_open_string_does_not_swallow_the_next_call(broken: str) -> None:
     assert (found.failed, found.calls) == ([f"{broken}</tool_call>"], [("ping", {})])
     found = parsed("qwen", f"{broken}{GOOD}")
     assert (found.failed, found.calls) == ([broken], [("ping", {})])
+
+
+@pytest.mark.parametrize(
+    "name, broken, good",
+    [
+        ("mistral", "[TOOL_CALLS]pi<x>", "[TOOL_CALLS]ping[ARGS]{}"),
+        ("functionary-v3.1", "<function=ping>{]</function>", "<function=ping>{}</function>"),
+        ("functionary-v3.1", "<function=ping>{}", "<function=ping>{}</function>"),
+    ],
+)
+def test_a_call_without_an_outer_delimiter_does_not_swallow_the_next_one(
+    name: str, broken: str, good: str
+) -> None:
+    found = parsed(name, f"{broken}{good}")
+    assert (found.failed, found.calls, found.text) == ([broken], [("ping", {})], "")
 
 
 def test_behind_many_calls_that_fail_all_is_text() -> None:

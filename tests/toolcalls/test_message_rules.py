@@ -28,7 +28,7 @@ from tests.support.toolcalls import (
     v31,
 )
 
-FORMATS = {name: form for name, form in GRAMMARS.items() if form.style != "none"}
+FORMATS = {name: form for name, form in GRAMMARS.items() if form.has_calls}
 FORMATS["Qwen"] = ToolCallGrammar.Qwen
 FORMATS["Mistral"] = ToolCallGrammar.Mistral
 FORMATS["qwen-xml with reasoning"] = replace(GRAMMARS["qwen-xml"], reasoning=("<think>", "</think>"))

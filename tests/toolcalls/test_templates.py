@@ -26,7 +26,7 @@ def test_calls_that_templates_write(name: str) -> None:
 def test_what_is_read_wrongly_is_told() -> None:
     (first, *_) = read_calls("x", FAMILIES["qwen"], GRAMMARS["nemotron"])
     assert "x: a call: read []" in first
-    found = read_calls("x", FAMILIES["glm"].replace("</arg_value>", "</arg_value> "), GRAMMARS["glm"])
+    found = read_calls("x", FAMILIES["glm"].replace("</arg_value>", "</arg_value>\t"), GRAMMARS["glm"])
     assert found and all("its grammar has not" in line for line in found)
 
 

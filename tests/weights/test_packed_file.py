@@ -26,6 +26,7 @@ from oxillama.weights.packed_file import DIGEST, LARGE_BYTES, PAGE, START, Packe
 from oxillama.weights.packed_store import PackedStore
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.panels import current_hashes, recorded_hashes
+from tests.support.spread import few
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB
@@ -43,7 +44,7 @@ def outputs(running: Running, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mapping", [True, False], ids=["mapped", "read"])
-@pytest.mark.parametrize("name", sorted(MODELS | VARIANTS))
+@pytest.mark.parametrize("name", few(sorted(MODELS | VARIANTS)))
 def test_every_model_has_the_bits_of_the_model_without(name: str, mapping: bool, tmp_path: Path) -> None:
     model = (MODELS | VARIANTS)[name]
     data, source = model.file(), tmp_path / "m.gguf"

@@ -5,7 +5,7 @@ beta and decay g first decays it, then corrects what it holds for k, then reads 
 
     S = g S;  S = S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(d).
 
-q, k and v have gone through a short causal convolution and SiLU; q and k have length 1.
+q, k and v are outputs of a short causal convolution and SiLU; q and k have length 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
-from oxillama.models.layers.ssm import Conv, load_conv
+from oxillama.models.layers.ssm import CausalConv1d, load_causal_conv1d
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -24,7 +24,7 @@ from oxillama.weights.loader import Weights
 
 
 class DeltaRule:
-    """Everything between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
+    """The part between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
 
     Parameters
     ----------
@@ -33,14 +33,10 @@ class DeltaRule:
     a : float32 (decays,), below 0: one for each head, or one for each key channel of each head.
     """
 
-    def __init__(self, spec: Spec, block: str, weights: Weights, conv: Conv, a: np.ndarray) -> None:
+    def __init__(self, spec: Spec, block: str, weights: Weights, conv: CausalConv1d, a: np.ndarray) -> None:
         sizes, kernels, eps = spec.recurrent, weights.kernels, spec.norm_eps
         assert sizes is not None
-        keys, heads, dim = (
-            sizes.groups,
-            sizes.heads,
-            sizes.n,
-        )  # heads of q and k, heads of v, channels of each
+        keys, heads, dim = sizes.groups, sizes.heads, sizes.n  # heads of q and k, heads of v, channels
         self.kernels = kernels
         self.heads = heads
         self.interleaved = sizes.interleaved
@@ -112,7 +108,7 @@ class GatedDelta(RecurrentBlock):
             columns = np.arange(2 * heads).reshape(2, -1)
         self.betas, self.alphas = channels + inner + columns
         self.first = weights.linear(names, d)
-        conv = load_conv(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no")
+        conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no")
         self.rule = DeltaRule(spec, block, weights, conv, weights.vector(f"{block}.ssm_a", heads))
         self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
         self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
@@ -170,7 +166,7 @@ class KimiDelta(RecurrentBlock):
         self.gates = weights.linear([(f"{block}.ssm_g_b", inner)], dim)
         shape = (sizes.taps, 1, inner, 1)
         taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]
-        conv = Conv(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps]))
+        conv = CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps]))
         a = weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads)
         self.rule = DeltaRule(spec, block, weights, conv, np.repeat(a, dim))
         self.attn_output = weights.linear([(f"{block}.attn_output", d)], inner)

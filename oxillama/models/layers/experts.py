@@ -78,6 +78,11 @@ class MixtureOfExperts:
         name = f"{block}.ffn_down_exps.scale"
         self.output_scales = weights.vector(name, sizes.n_experts) if scaled else None
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return [self.experts]
+
     def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
@@ -195,6 +200,11 @@ class DenseAndExperts:
         factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
         self.router_norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
+    @property
+    def routed_experts(self) -> list[ExpertMatrices]:
+        """The experts of the layer."""
+        return self.experts.routed_experts
+
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
 
@@ -202,14 +212,14 @@ class DenseAndExperts:
         """out (n, d) = the block's output for x (n, d), or out + that."""
         work, n_threads = step.work, step.n_threads
         before, after, before_experts, after_experts = self.norms
-        h, y = work.rows[("normed", *x.shape)], work.rows[("beside", *x.shape)]
+        h, y = work.rows.like("normed", x), work.rows.like("beside", x)
         before.apply(x, h, n_threads)
         self.dense.run(h, y, step, False)
         if accumulate:
             after.add(y, out, n_threads)
         else:
             after.apply(y, out, n_threads)
-        self.router_norm.apply(x, work.rows[("router_input", *x.shape)], n_threads)
+        self.router_norm.apply(x, work.rows.like("router_input", x), n_threads)
         before_experts.apply(x, h, n_threads)
         self.experts.run(h, y, step, False)
         after_experts.add(y, out, n_threads)

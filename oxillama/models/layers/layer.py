@@ -11,17 +11,11 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.delta import GatedDelta, KimiDelta
-from oxillama.models.layers.experts import DenseAndExperts, MixtureOfExperts
 from oxillama.models.layers.feed_forward import FeedForward
-from oxillama.models.layers.latent_attention import LatentAttention
-from oxillama.models.layers.layer_input import LayerInput
 from oxillama.models.layers.norm import Norm, load_norm
-from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
-from oxillama.models.layers.ssm import AttentionBesideMamba2, Mamba, Mamba2, PlamoMamba, ShortConv
-from oxillama.models.layers.streams import StreamedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
+from oxillama.on_use import on_use
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
@@ -92,7 +86,8 @@ class Layer:
         """Applies the layer to hidden states x (n, d), in place."""
         if self.is_plain:
             assert self.attn_norm is not None and self.ffn_norm is not None and self.feed_forward is not None
-            h = step.work.rows[("h", *x.shape)]
+            n, d = x.shape
+            h = step.work.rows["h", n, d]
             self.mixer.run(self.attn_norm.apply(x, h, step.n_threads), x, step, True)
             self.feed_forward.run(self.ffn_norm.apply(x, h, step.n_threads), x, step, True)
             return
@@ -100,7 +95,7 @@ class Layer:
             self._run_post(x, step)
             return
         if self.keeps_input:
-            step.work.rows[("router_input", *x.shape)][:] = x
+            step.work.rows.like("router_input", x)[:] = x
         h = self._input(x, self.attn_norm, "h", step)
         if self.feed_forward is None:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
@@ -122,14 +117,14 @@ class Layer:
         """The input of a block: hidden states after its norm."""
         if norm is None:
             return x
-        return norm.apply(x, step.work.rows[(buffer, *x.shape)], step.n_threads)
+        return norm.apply(x, step.work.rows.like(buffer, x), step.n_threads)
 
     def _add(self, block: Block, h: np.ndarray, x: np.ndarray, norm: Norm | None, step: Step) -> None:
         """x += the block's output for h, scaled or after a norm."""
         if h is not x and norm is None and self.residual_scale == 1:
             block.run(h, x, step, True)
             return
-        y = step.work.rows[("y", *x.shape)]
+        y = step.work.rows.like("y", x)
         block.run(h, y, step, False)
         if norm is not None and self.residual_scale == 1:
             norm.add(y, x, step.n_threads)
@@ -141,7 +136,7 @@ class Layer:
     def _run_post(self, x: np.ndarray, step: Step) -> None:
         given = x.copy() if self.second_post_norm else None
         for block, norm in zip(self.blocks(), (self.attn_post_norm, self.ffn_post_norm)):
-            y = step.work.rows[("y", *x.shape)]
+            y = step.work.rows.like("y", x)
             block.run(x, y, step, False)
             x += y
             if norm is not None:
@@ -151,36 +146,59 @@ class Layer:
                 self.second_post_norm.apply(x, x, step.n_threads)
 
 
-def matrix_groups(name: str, layer: Layer | StreamedLayer) -> list[MatrixGroup]:
+class AnyLayer(Protocol):
+    """A `Layer`, or a layer over several streams of hidden states."""
+
+    def blocks(self) -> list[Block]:
+        """Its blocks, in order."""
+
+    def linears(self) -> list[Linear]:
+        """Its linear layers, in the order of their use."""
+
+    def run(self, x: np.ndarray, step: Step) -> None:
+        """Applies the layer to hidden states x (n, d), in place."""
+
+    def with_blocks(self, wrap: Callable[[Block], Block]) -> AnyLayer:
+        """A copy whose blocks are what ``wrap`` makes of them."""
+
+
+def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
     """The linear layers of a layer: those that every pass uses, and the experts apart from them."""
-    blocks = [block.experts if isinstance(block, DenseAndExperts) else block for block in layer.blocks()]
-    experts = [block.experts for block in blocks if isinstance(block, MixtureOfExperts)]
+    experts = [each for block in layer.blocks() for each in getattr(block, "routed_experts", ())]
     members = {linear for each in experts for member in each.members for linear in member}
     used = [linear for linear in layer.linears() if linear not in members]
     return [MatrixGroup(name, used), *(MatrixGroup(name, [], each) for each in experts)]
 
 
+HERE = "oxillama.models.layers"
+load_normed_experts = on_use(f"{HERE}.experts:DenseAndExperts")
+load_experts = on_use(f"{HERE}.experts:MixtureOfExperts")
+load_layer_input = on_use(f"{HERE}.layer_input:LayerInput")
+load_streamed_layer = on_use(f"{HERE}.streams:StreamedLayer")
+
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,
-    "mla": LatentAttention,
-    "mamba": Mamba,
-    "mamba2": Mamba2,
-    "shortconv": ShortConv,
-    "rwkv6": TimeMix6,
-    "rwkv7": TimeMix7,
-    "delta": GatedDelta,
-    "kda": KimiDelta,
-    "attention+mamba2": AttentionBesideMamba2,
-    "plamo2": PlamoMamba,
+    "mla": on_use(f"{HERE}.latent_attention:LatentAttention"),
+    "mamba": on_use(f"{HERE}.ssm:Mamba"),
+    "mamba2": on_use(f"{HERE}.ssm:Mamba2"),
+    "shortconv": on_use(f"{HERE}.ssm:ShortConv"),
+    "rwkv6": on_use(f"{HERE}.rwkv:TimeMix6"),
+    "rwkv7": on_use(f"{HERE}.rwkv:TimeMix7"),
+    "delta": on_use(f"{HERE}.delta:GatedDelta"),
+    "kda": on_use(f"{HERE}.delta:KimiDelta"),
+    "attention+mamba2": on_use(f"{HERE}.ssm:AttentionBesideMamba2"),
+    "plamo2": on_use(f"{HERE}.ssm:PlamoMamba"),
 }
 
 
 def dense(spec: Spec, i: int, weights: Weights) -> Block:
     """The feed-forward block of layer ``i``, with or without experts."""
     if normed_beside(spec, i):
-        return DenseAndExperts(spec, i, weights)
+        block: Block = load_normed_experts(spec, i, weights)
+        return block
     if spec.layers[i].experts:
-        return MixtureOfExperts(spec, i, weights)
+        experts: Block = load_experts(spec, i, weights)
+        return experts
     return FeedForward(spec, i, weights, spec.layers[i].n_ff)
 
 
@@ -192,15 +210,15 @@ def normed_beside(spec: Spec, i: int) -> bool:
 
 FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "dense": dense,
-    "rwkv6": ChannelMix6,
-    "rwkv7": ChannelMix7,
+    "rwkv6": on_use(f"{HERE}.rwkv:ChannelMix6"),
+    "rwkv7": on_use(f"{HERE}.rwkv:ChannelMix7"),
 }
 
 
-def load_layer(spec: Spec, i: int, weights: Weights) -> Layer | StreamedLayer:
+def load_layer(spec: Spec, i: int, weights: Weights) -> AnyLayer:
     """Layer ``i``."""
     layer = load_plain_layer(spec, i, weights)
-    return StreamedLayer(spec, i, weights, layer) if spec.family.streams else layer
+    return load_streamed_layer(spec, i, weights, layer) if spec.family.streams else layer
 
 
 def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
@@ -240,7 +258,7 @@ def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         ffn_post_norm=norm(*family.ffn_post_norm),
         second_post_norm=norm("attn_norm_2") if second else None,
         scale=scale,
-        layer_input=LayerInput(spec, i, weights) if spec.layer_width else None,
+        layer_input=load_layer_input(spec, i, weights) if spec.layer_width else None,
         layer_input_norm=norm("post_norm") if spec.layer_width else None,
         keeps_input=spec.layers[i].experts and family.routing is not None and family.routing.reads == "layer",
     )

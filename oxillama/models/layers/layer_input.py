@@ -43,7 +43,7 @@ class LayerEmbeddings:
 
 
 class LayerInput:
-    """What layer ``i`` makes of its embedding e: W2 (gelu(W1 x) * e)."""
+    """The term that layer ``i`` adds from its embedding e: W2 (gelu(W1 x) * e)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, width = f"blk.{i}", spec.layer_width

@@ -12,8 +12,8 @@ LANES = 16  # channels to a block of the kernels' states
 class RecurrentBlock:
     """A block with ``state_floats`` floats in the recurrent state of a sequence, from ``offset`` on.
 
-    Of a token that may be taken back it has ``record_floats`` floats in a record, from ``record`` on: what
-    enters the state with that token.
+    For a drafted token it has ``record_floats`` floats in a record, from ``record`` on: the token's inputs to
+    the state.
     """
 
     state_floats: int = 0

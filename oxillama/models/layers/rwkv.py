@@ -90,7 +90,7 @@ class TimeMix(RecurrentBlock):
 
     def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): the previous row minus each row."""
-        before = step.work.rows[("shifted", *h.shape)]
+        before = step.work.rows.like("shifted", h)
         self.kernels.recurrent.shift(step.recurrent, self.offset, self.record, h, before)
         before -= h
         return before
@@ -133,7 +133,7 @@ class TimeMix6(TimeMix):
         parts = np.split(self.activate("tanh", low, step), 5, axis=1)
 
         def mixed(which: int) -> np.ndarray:
-            share = work.rows[("mixed", *h.shape)]
+            share = work.rows.like("mixed", h)
             self.w2[which].apply(np.ascontiguousarray(parts[which]), share, step)
             share += self.lerps[which]
             share *= more
@@ -144,7 +144,7 @@ class TimeMix6(TimeMix):
         w = self.activate("exp", -self.activate("exp", w, step), step)
         k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
-        y = work.rows[("wkv", *h.shape)]
+        y = work.rows.like("wkv", h)
         at, record = self.offset + self.memory, self.record + self.d
         args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
         self.kernels.recurrent.wkv(*args, u=self.u)
@@ -195,7 +195,7 @@ class TimeMix7(TimeMix):
         more = self.shift(h, step)
 
         def mixed(which: int) -> np.ndarray:
-            share = work.rows[("mixed", *h.shape)]
+            share = work.rows.like("mixed", h)
             np.multiply(more, self.lerps[which], out=share)
             share += h
             return share
@@ -206,7 +206,7 @@ class TimeMix7(TimeMix):
         self.activate("exp", w, step)
         k = self.project("key", mixed(2), step)
         x = mixed(3)
-        v, first = self.project("value", x, step), work.rows[("first_value", *h.shape)]
+        v, first = self.project("value", x, step), work.rows.like("first_value", h)
         if self.first:
             first[:] = v
         else:
@@ -216,7 +216,7 @@ class TimeMix7(TimeMix):
         kernel.unit_heads(unit, self.heads, 1e-12)
         ka = k * self.k_a
         k += a * ka - ka
-        y = work.rows[("wkv", *h.shape)]
+        y = work.rows.like("wkv", h)
         at, record = self.offset + self.memory, self.record + self.d
         args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
         kernel.wkv(*args, a=-unit, b=unit * a)
@@ -248,7 +248,7 @@ class ChannelMix(RecurrentBlock):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
-        more, hidden = work.rows[("shifted", *h.shape)], work.rows["gate_up", n, self.key.rows]
+        more, hidden = work.rows.like("shifted", h), work.rows["gate_up", n, self.key.rows]
         self.kernels.recurrent.shift(step.recurrent, self.offset, self.record, h, more)
         more -= h
         self.key.apply(h + more * self.lerp_k, hidden, step)
@@ -256,7 +256,7 @@ class ChannelMix(RecurrentBlock):
         if self.receptance is None:
             self.value.apply(hidden, out, step, accumulate)
             return
-        r, y = work.rows[("receptance", *h.shape)], work.rows[("wkv", *h.shape)]
+        r, y = work.rows.like("receptance", h), work.rows.like("wkv", h)
         self.receptance.apply(h + more * self.lerp_r, r, step)
         self.kernels.vector.activate(r, "sigmoid", r, n_threads)
         self.value.apply(hidden, y, step)

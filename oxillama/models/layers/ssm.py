@@ -16,7 +16,7 @@ from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
 
-class Conv:
+class CausalConv1d:
     """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input.
 
     Parameters
@@ -42,11 +42,12 @@ class Conv:
         self.kernels.recurrent.conv(step.recurrent, *args, step.n_threads)
 
 
-def load_conv(weights: Weights, name: str, channels: int, taps: int, bias: str) -> Conv:
-    """The convolution called ``name``; its bias is there: "yes", "no", or "auto", as the file has it."""
+def load_causal_conv1d(weights: Weights, name: str, channels: int, taps: int, bias: str) -> CausalConv1d:
+    """The convolution called ``name``. ``bias`` says whether it has one: "yes", "no", or "auto"."""
     has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
     weight = weights.array(f"{name}.weight", (taps, channels))
-    return Conv(weights.kernels, weight, weights.vector(f"{name}.bias", channels) if has_bias else None)
+    added = weights.vector(f"{name}.bias", channels) if has_bias else None
+    return CausalConv1d(weights.kernels, weight, added)
 
 
 class Mamba(RecurrentBlock):
@@ -58,7 +59,7 @@ class Mamba(RecurrentBlock):
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
         self.inner, self.rank, self.n = inner, rank, n
         self.kernels = weights.kernels
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
         self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
         self.d = weights.vector(f"{block}.ssm_d", inner)
         weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
@@ -114,7 +115,7 @@ class Mamba2(RecurrentBlock):
         self.channels = inner + 2 * groups * n
         self.kernels = weights.kernels
         bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
         self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
@@ -184,7 +185,7 @@ class PlamoMamba(RecurrentBlock):
         inner, heads, n, rank = sizes.inner, sizes.heads, sizes.n, sizes.ranks["dt"]
         self.inner, self.heads, self.n, self.rank = inner, heads, n, rank
         self.kernels = weights.kernels
-        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
+        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
         weights.vector(f"{block}.ssm_dt.bias", heads)  # required; `linear` below loads it as optional
         self.no_bias = np.zeros(heads, np.float32)
         self.a, self.d = weights.vector(f"{block}.ssm_a", heads), weights.vector(f"{block}.ssm_d", heads)
@@ -238,7 +239,7 @@ class ShortConv(RecurrentBlock):
         block, d = f"blk.{i}.shortconv", spec.n_embd
         assert spec.recurrent is not None
         self.causal = spec.causal
-        self.conv = load_conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
+        self.conv = load_causal_conv1d(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats, self.record_floats = self.conv.floats, self.conv.record_floats

@@ -54,7 +54,7 @@ class Streams:
 
     def end(self, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the mean of it and the projections of the other streams."""
-        streams, row = others(step, *x.shape), step.work.rows[("stream", *x.shape)]
+        streams, row = others(step, *x.shape), step.work.rows.like("stream", x)
         target = lengths(x)
         for i, matrix in enumerate(self.end_with):
             row[:] = streams[:, i]
@@ -63,7 +63,7 @@ class Streams:
 
     def _projected(self, matrix: Linear, x: np.ndarray, target: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): rows of matrix x, scaled to the lengths ``target`` (n, 1)."""
-        y = step.work.rows[("projected", *x.shape)]
+        y = step.work.rows.like("projected", x)
         matrix.apply(x, y, step)
         found = lengths(y)
         y *= np.where(found > 0, target / np.where(found > 0, found, 1), 0)

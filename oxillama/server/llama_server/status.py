@@ -165,5 +165,5 @@ def settings(options: GenerationOptions) -> dict[str, Any]:
     """The options of a request, by their names in a body; those with plain values."""
     both = {field.name: getattr(options, field.name) for field in fields(options)}
     both |= vars(options.sampler)
-    found = {name: both[option.field] for name, option in OPTIONS.items()}
+    found = {name: both[field] for name, field in OPTIONS.items()}
     return {name: value for name, value in found.items() if isinstance(value, (bool, int, float, str))}

@@ -166,7 +166,7 @@ def capabilities(facts: Mapping[str, Any], template: str) -> list[str]:
         return ["embedding"]
     found = ["completion"]
     form = grammar_of_template(template)
-    if form.style != "none":
+    if form.has_calls:
         found.append("tools")
     if any(key in facts for key in FIM):
         found.append("insert")

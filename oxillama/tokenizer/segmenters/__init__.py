@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oxillama.on_use import on_use
 from oxillama.tokenizer.segmenters.base import Segmenter
-from oxillama.tokenizer.segmenters.byte_pair import BytePair, DnaText, SentencePiece, WhitespaceWords
-from oxillama.tokenizer.segmenters.longest_match import Rwkv, WordPiece
-from oxillama.tokenizer.segmenters.unigram import Plamo2, Unigram
 from oxillama.tokenizer.vocabulary import Vocab
 
+HERE = "oxillama.tokenizer.segmenters"
+
 _BY_MODEL: dict[str, Callable[[Vocab], Segmenter]] = {
-    "gpt2": BytePair,
-    "gemma4": BytePair,
-    "whitespace": WhitespaceWords,
-    "hybriddna": DnaText,
-    "llama": SentencePiece,
-    "t5": Unigram,
-    "bert": WordPiece,
-    "rwkv": Rwkv,
-    "plamo2": Plamo2,
+    "gpt2": on_use(f"{HERE}.byte_pair:BytePair"),
+    "gemma4": on_use(f"{HERE}.byte_pair:BytePair"),
+    "whitespace": on_use(f"{HERE}.byte_pair:WhitespaceWords"),
+    "hybriddna": on_use(f"{HERE}.byte_pair:DnaText"),
+    "llama": on_use(f"{HERE}.byte_pair:SentencePiece"),
+    "t5": on_use(f"{HERE}.unigram:Unigram"),
+    "bert": on_use(f"{HERE}.longest_match:WordPiece"),
+    "rwkv": on_use(f"{HERE}.longest_match:Rwkv"),
+    "plamo2": on_use(f"{HERE}.unigram:Plamo2"),
 }
 
 

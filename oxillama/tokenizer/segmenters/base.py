@@ -1,4 +1,4 @@
-"""What every segmenter shares: its interface, the cache of words, and cuts at spaces."""
+"""Shared by all segmenters: their interface, the cache of words, and splitting at spaces."""
 
 from __future__ import annotations
 

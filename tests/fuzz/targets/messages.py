@@ -62,7 +62,7 @@ class ToolTarget(Target):
     allowed = (OxiLlamaError,)
 
     def seeds(self) -> list[Any]:
-        forms = [name for name, form in GRAMMARS.items() if form.style != "none"]
+        forms = [name for name, form in GRAMMARS.items() if form.has_calls]
         return [
             {"grammar": name, "tools": tool_models.TOOLS, "choice": choice, "seed": 1}
             for name in forms

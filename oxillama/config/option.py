@@ -1,0 +1,208 @@
+"""The declaration of an option, and what follows from it: its check, its range in words, its argument.
+
+A class of options is a frozen dataclass with `Options` as its base; each of its fields is an `option`. The
+command line, the server's table of names, `docs/options.md` and the keyword types of `config/fields.py` are
+derived from `declared`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeAlias, TypeVar
+
+from oxillama.config import checks
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+"""A path, as users give it."""
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="Options")
+
+NUMBERS = {"int": checks.integer, "float": checks.number}
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "bool": checks.boolean,
+    "str": checks.encodable,
+    "tuple[str, ...]": functools.partial(checks.texts, empty=False),
+    "tuple[int, ...]": checks.token_ids,
+    "Any": lambda name, value: value,
+}
+"""What checks a value, by the type of the field."""
+
+ARGUMENTS = {"int": "N", "float": "X", "str": "TEXT", "AnyPath": "FILE"}
+ARGUMENTS |= {"tuple[str, ...]": "TEXT", "tuple[int, ...]": "N"}
+"""What stands for a value on the command line, by the type of the field."""
+
+STARTS = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
+ENDS = {math.inf: "inf)", checks.INT_MAX: "inf)", checks.BELOW_ONE: "1)", checks.MAX_SEED: "2^64)"}
+"""Bounds of an interval that are not shown as they are: what is beyond 2^31 is as good as infinite."""
+
+DECLARED: dict[type, dict[str, Option]] = {}
+"""What `declared` has found."""
+
+
+@dataclass(eq=False)
+class Option:
+    """How an option is declared. `declared` adds the name, the type and the default of the field.
+
+    Attributes
+    ----------
+    help : what the option does.
+    low, high : the range of a number.
+    choices : the texts that are allowed; for a path, the words that are no paths.
+    check : takes the name and a value, and returns the value as the library keeps it, or raises ConfigError;
+        for types that are not in `CHECKS`, or instead of their check.
+    argument : the placeholder of the value on the command line, which says how the text is parsed; None for
+        that of the type.
+    is_list : whether the argument can be repeated; None for what the type says.
+    is_read : whether the argument is the path of a file that has the value.
+    flags : further names on the command line, with spaces between them.
+    names : further names in the body of a request to the server.
+    cli, server : whether the command line, and the body of a request, can set the option by its name.
+    """
+
+    help: str
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[str, ...] = ()
+    check: Callable[[str, Any], Any] | None = None
+    argument: str | None = None
+    is_list: bool | None = None
+    is_read: bool = False
+    flags: str = ""
+    names: str = ""
+    cli: bool = True
+    server: bool = True
+    name: str = ""
+    type: str = "Any"
+    default: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The type of values other than None."""
+        return self.type.removesuffix(" | None")
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether None is a value, and not for the check to decide about."""
+        return self.default is None or (self.check is None and self.kind != self.type)
+
+    @functools.cached_property
+    def checked(self) -> Callable[[Any], Any]:
+        """Checks a value, and returns the value as the library keeps it. Raises ConfigError."""
+        check = functools.partial(self._check(), self.name)
+        return (lambda value: None if value is None else check(value)) if self.takes_none else check
+
+    def _check(self) -> Callable[[str, Any], Any]:
+        if self.check is not None:
+            return self.check
+        if self.kind in NUMBERS:
+            most = checks.FLOAT_MAX if self.kind == "float" else math.inf
+            low, high = max(self.low, -most), min(self.high, most)
+            return functools.partial(NUMBERS[self.kind], low=low, high=high)
+        if self.kind == "AnyPath":
+            return functools.partial(checks.path, words=self.choices)
+        return functools.partial(checks.one_of, names=self.choices) if self.choices else CHECKS[self.kind]
+
+    @property
+    def interval(self) -> str:
+        """The range of a number as an interval, e.g. "(0, 1]"; "" for what is no number."""
+        if self.kind not in NUMBERS:
+            return ""
+        low = STARTS.get(self.low, f"[{self.low:.20g}")
+        return f"{low}, {ENDS.get(self.high, f'{self.high:.20g}]')}"
+
+    @property
+    def text(self) -> str:
+        """The help, and the range of a number."""
+        return f"{self.help}. {self.interval}" if self.interval else self.help
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for the value on the command line; "" for a switch, and for other types."""
+        usual = ARGUMENTS.get(self.kind, "")
+        if self.choices:
+            usual = "|".join([*self.choices, "FILE"] if self.kind == "AnyPath" else self.choices)
+        return self.argument or usual
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its argument can be repeated."""
+        return self.kind.startswith("tuple[") if self.is_list is None else self.is_list
+
+
+def option(default: T, *, help: str, hash: bool = True, repr: bool = True, **more: Any) -> T:
+    """A field of a class of options; ``more`` as for `Option`, ``hash`` and ``repr`` as for a field."""
+    metadata = {"option": Option(help, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, hash=hash, repr=repr, metadata=metadata)  # type: ignore[return-value]
+    return field(default=default, hash=hash, repr=repr, metadata=metadata)
+
+
+def declared(cls: type) -> dict[str, Option]:
+    """The options of a class by their names, in order."""
+    if cls not in DECLARED:
+        DECLARED[cls] = {each.name: _declared(each) for each in fields(cls)}
+    return DECLARED[cls]
+
+
+def _declared(each: Field[Any]) -> Option:
+    found = copy(each.metadata.get("option") or Option(""))
+    found.name, found.type = each.name, str(each.type)
+    found.default = each.default if each.default_factory is MISSING else each.default_factory()
+    return found
+
+
+class Options:
+    """The base of the classes of options: checks each value as it is declared, then all values together."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = Documentation(cls.__doc__ or "")  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        values = vars(self)
+        for name, each in declared(type(self)).items():
+            if values[name] is not each.default:
+                values[name] = each.checked(values[name])
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises ConfigError for values that cannot be combined. Runs once for an object."""
+
+    def _with(self: Self, given: Mapping[str, Any]) -> Self:
+        """A copy with other values, of which only these are checked, and all together. Raises ConfigError."""
+        known = declared(type(self))
+        made = self._changed(**{name: known[name].checked(value) for name, value in given.items()})
+        made._check_together()
+        return made
+
+    def _changed(self: Self, **values: Any) -> Self:
+        """A copy with other values that have been checked."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), **values)
+        return made
+
+
+class Documentation:
+    """The docstring of a class of options: what is written there, and its fields, once somebody reads it."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+
+    def __get__(self, instance: object, owner: type) -> str:
+        if "__match_args__" not in vars(owner):  # the dataclass is being made
+            return self.written
+        text, _, raises = inspect.cleandoc(self.written).partition("Raises\n------\n")
+        lines = [text.strip(), "", "Attributes", "----------"]
+        for name, each in declared(owner).items():
+            lines += [f"{name} : {each.type}", *textwrap.wrap(each.text, 106, **INDENT)]
+        return "\n".join([*lines, "", "Raises", "------", raises.strip()] if raises else lines)
+
+
+INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
