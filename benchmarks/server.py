@@ -190,9 +190,8 @@ def ask(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
 @contextmanager
 def serving(engine: InferenceEngine) -> Iterator[tuple[int, threading.Thread]]:
     """A server in a thread of this process, which leaves the engine open; its port and its thread."""
-    from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
-    from oxillama.server.models import Models
+    from oxillama.server.models import Hosted, Models
 
     hosted, config = Hosted("model", engine), ServerConfig(port=0)
     server = Listening(Models([hosted], config), config)

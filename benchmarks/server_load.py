@@ -116,9 +116,8 @@ def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bo
     ----------
     goes_on : whether a client sends one more request, from the number sent so far.
     """
-    from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
-    from oxillama.server.models import Models
+    from oxillama.server.models import Hosted, Models
 
     probe = InferenceEngine.from_gguf(model)
     probe.logits("a")

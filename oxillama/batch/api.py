@@ -34,8 +34,7 @@ class Api:
         except ImportError as error:
             wanted = "the packages of the server (pip install '.[server]') for rows of OpenAI's format"
             raise ConfigError(f"batch: expected {wanted}, got none of {error.name}") from error
-        from oxillama.server.hosting import Hosted
-        from oxillama.server.models import Models
+        from oxillama.server.models import Hosted, Models
 
         self.max_tokens = settings.max_tokens
         config = ServerConfig(allowed_hosts=("*",), max_body_bytes=MOST_BYTES)

@@ -80,7 +80,7 @@ def run_batch(args: argparse.Namespace) -> int:
     from oxillama.batch.job import Job, facts_of, with_engine
     from oxillama.batch.plain import Settings
     from oxillama.batch.rows import Rows
-    from oxillama.server.hosting import name_of_file
+    from oxillama.server.models import name_of_file
 
     if args.ray is None and (args.actors is not None or args.per_machine is not None):
         raise ConfigError("actors, per_machine: expected --ray beside them, got none")

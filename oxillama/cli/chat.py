@@ -96,6 +96,8 @@ def converse(
     args: argparse.Namespace,
 ) -> None:
     """Answers messages and runs commands until the input ends."""
+    from oxillama.conversations.prompt import chat_prompt
+
     while (text := source.read()) is not None:
         try:
             if command := re.fullmatch(r"/([a-z]+)(?: +(.*\S))? *", text):
@@ -104,7 +106,7 @@ def converse(
             elif text.strip() and box is not None:
                 answer_with_tools(conversation, text, box, kept or engine, tokenizer, chosen, args)
             elif text.strip():
-                prompt = tokenizer.encode_chat(conversation.asking(text))
+                prompt, _ = chat_prompt(tokenizer, conversation.asking(text), chosen, parse=False)
                 generation = (engine if kept is None else kept).stream(prompt, chosen)
                 show(generation, args)
                 write_receipt(generation, args)
@@ -131,8 +133,7 @@ def answer_with_tools(
     """Answers a message, and goes on with the results of the calls that were run."""
     messages: list[Message] = conversation.asking(text)
     for step in range(MAX_STEPS):
-        options_now = box.options(chosen, tokenizer, step)
-        generation = engine.stream(box.encode(messages, tokenizer), options_now)
+        generation = engine.stream(*box.prompt(messages, chosen, tokenizer, step))
         interrupted = show(generation, args)
         write_receipt(generation, args)
         n_before = sum(len(message.get("tool_calls") or ()) for message in messages)

@@ -21,7 +21,7 @@ from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama.server.hosting import Hosted
+    from oxillama.server.models import Hosted
 
 DRAFTERS = (None, "off", "lookup", "self", "auto")
 PACKED = ("auto", "make", "off")
@@ -87,7 +87,7 @@ def run_serve(args: argparse.Namespace) -> int:
 def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted]:
     """The models of the command line, the default one first. What is missing of them is downloaded."""
     from oxillama.demo import STORY
-    from oxillama.server.hosting import name_of_file
+    from oxillama.server.models import name_of_file
 
     wanted = [] if args.model is None else [(config.model_name, args.model)]
     wanted += args.more_models
@@ -114,7 +114,7 @@ def hosted_model(
     args: argparse.Namespace, config: ServerConfig, engine_config: EngineConfig, name: str, path: str
 ) -> Hosted:
     """A model, not loaded yet."""
-    from oxillama.server.hosting import Hosted
+    from oxillama.server.models import Hosted
 
     engine_config = replace(engine_config, model_path=path)
     n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)

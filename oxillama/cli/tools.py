@@ -58,23 +58,17 @@ class ToolBox:
         self.choice = args.tool_choice or "auto"
         self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
 
-    def options(self, chosen: GenerationOptions, tokenizer: TokenizerBridge, step: int) -> GenerationOptions:
-        """The options of an answer; a call is asked for in the first answer to a message only."""
+    def prompt(
+        self, messages: list[Message], chosen: GenerationOptions, tokenizer: TokenizerBridge, step: int
+    ) -> tuple[list[int], GenerationOptions]:
+        """The prompt and the options of an answer; only the first answer to a message must have a call."""
         from dataclasses import replace
 
-        from oxillama.toolcalls import grammar_of_template
+        from oxillama.conversations.prompt import chat_prompt
 
         choice = self.choice if step == 0 or self.choice == "none" else "auto"
-        form = grammar_of_template(tokenizer.chat_template_source("default"))
-        return replace(chosen, tools=self.definitions, tool_choice=choice, message_format=form)
-
-    def encode(self, messages: list[Message], tokenizer: TokenizerBridge) -> list[int]:
-        """The prompt of a conversation."""
-        from oxillama.toolcalls.conversation import for_template, tool_variables
-
-        template = tokenizer.chat_template()
-        values = tool_variables(template, self.definitions)
-        return tokenizer.encode_chat(for_template(messages, template), **values)
+        with_tools = replace(chosen, tools=self.definitions, tool_choice=choice)
+        return chat_prompt(tokenizer, messages, with_tools)
 
     def told(self, generation: Generation, n_before: int) -> list[Message]:
         """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""

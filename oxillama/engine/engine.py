@@ -447,8 +447,9 @@ class InferenceEngine(NotCopied):
 
         Parameters
         ----------
-        messages : mappings with "role" and "content", the user's last message last. Those of the assistant
-            may have "tool_calls", and results of tools the role "tool".
+        messages : mappings with "role" and "content", the user's last message last. A content is a text or a
+            list of parts ``{"type": "text", "text": ...}``. Messages of the assistant may have "tool_calls",
+            and results of tools the role "tool".
         tools : that the model may call. The answer is then a `Completion`, with text and calls. Every call is
             valid by its tool's schema, unless it is cut off (``failed_calls``).
         template : more variables for the template, e.g. ``{"enable_thinking": False}``.
@@ -457,7 +458,8 @@ class InferenceEngine(NotCopied):
         Raises
         ------
         ChatTemplateError : the file has no chat template, or it refuses the messages.
-        ConfigError : a tool is none, or the template cannot show the tools to the model.
+        ConfigError : a part of a content is not text; a tool is none, or the template cannot show the tools
+            to the model.
         GrammarError : the schema of a tool cannot be enforced.
         """
         generation = self.stream_chat(
@@ -481,7 +483,8 @@ class InferenceEngine(NotCopied):
         text that it yields is the answer alone.
         """
         checked = GenerationOptions.of(options, fields, self.config.sampler)
-        tokens, checked = features.load("chat")(self.tokenizer, messages, checked, template)
+        said = listed(messages, "messages")
+        tokens, checked = features.load("chat")(self.tokenizer, said, checked, template)
         return self._stream(tokens, checked, {}, callback)
 
     # --- vectors ------------------------------------------------------------------------------------

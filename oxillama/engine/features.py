@@ -52,7 +52,7 @@ FEATURES = {
     "session": Feature(("session",), "oxillama.sessions.session:Session"),
     "snapshot": Feature(("snapshot",), "oxillama.sessions.capture:snapshot_of_request"),
     "restore": Feature(("restore",), "oxillama.sessions.restore:restore"),
-    "chat": Feature(("chat",), "oxillama.engine.chats:prepared_chat"),
+    "chat": Feature(("chat",), "oxillama.conversations.prompt:chat_prompt"),
     "verify": Feature(("verify",), "oxillama.sessions.verification:verify"),
     "beam search": Feature(("beam_search",), "oxillama.beams.search:beam_search"),
     "messages": Feature(("message",), "oxillama.toolcalls.conversation:answer_message"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -410,8 +410,8 @@ class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
     def __aiter__(self) -> MessageEvents:
         return self
 
-    async def __anext__(self) -> MessageEvent:
-        return await self.generation._async_part()
+    def __anext__(self) -> Coroutine[Any, Any, MessageEvent]:
+        return self.generation._async_part()
 
 
 def text_of(completion: Completion) -> str:

@@ -1,11 +1,11 @@
 """Faces: a model served over HTTP, for the clients that people already have.
 
-A request passes `gate` (request id, key, limits), and its body is checked by `bodies` and `options`. `state`
-gives it its model, which `models` loads and unloads (`hosting`). `running` starts its generations in the
-engine and reads them as one stream of deltas, and a folder for each interface (`openai`, `responses`,
-`anthropic`, `llama_server`, `ollama`) makes answers of these; `chats` is the one way for the conversations of
-all. `stream` sends answers as events or lines, `errors` says what went wrong, `app` puts all of it together.
-`slots` and `loras` are sequences and adapters by number, `page` is what a browser finds at ``/``.
+A request passes `gate` (request id, key, limits), and its body is checked by `bodies` and `options`.
+`running` gives it its model, which `models` loads and unloads, starts its generations in the engine and reads
+them as one stream of deltas. A folder for each interface (`openai`, `responses`, `anthropic`, `llama_server`,
+`ollama`) makes answers of these; `chats` is the one way for the conversations of all. `stream` sends answers
+as events or lines, `errors` says what went wrong, `app` has all paths. `slots` and `loras` are sequences and
+adapters by number, `page` is what a browser finds at ``/``.
 
 Nothing here runs a model: the event loop only waits, and what takes time (tokenizing, compiling a grammar,
 scoring a prompt) is done in threads.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,20 +17,116 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
-from oxillama.server.anthropic.routes import ANTHROPIC
-from oxillama.server.errors import ApiError
+from oxillama.server.anthropic import messages
+from oxillama.server.errors import ApiError, ErrorBody
 from oxillama.server.gate import Gate
-from oxillama.server.interface import ErrorBody, error_body_of
-from oxillama.server.interface import Route as Path
-from oxillama.server.llama_server.routes import LLAMA_SERVER
+from oxillama.server.llama_server import adapters, completion, slots, status, tokens
 from oxillama.server.models import Models
-from oxillama.server.ollama.routes import OLLAMA
-from oxillama.server.openai.routes import OPENAI
-from oxillama.server.page.files import the_page
-from oxillama.server.page.routes import PAGE
-from oxillama.server.responses.routes import RESPONSES
+from oxillama.server.ollama import about, pulling, texts
+from oxillama.server.ollama import vectors as ollama_vectors
+from oxillama.server.openai import chat, completions, vectors
+from oxillama.server.page.files import page, the_page
+from oxillama.server.responses import endpoints
 from oxillama.server.responses.store import ResponseStore
-from oxillama.server.state import Leases, Served
+from oxillama.server.running import Leases, Served
+
+Endpoint = Callable[[Request], Awaitable[Any]]
+Path = tuple[str, str, Endpoint]
+"""Method, path, endpoint."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The paths of an interface.
+
+    Attributes
+    ----------
+    routes : its endpoints.
+    prefixes : folders of paths on which errors have its own shape, whoever finds them.
+    error_body : that shape; errors on all other paths have OpenAI's.
+    """
+
+    routes: tuple[Path, ...]
+    prefixes: tuple[str, ...] = ()
+    error_body: ErrorBody = ApiError.body
+
+
+LLAMA_SERVER = Interface(
+    (
+        ("GET", "/health", status.health),
+        ("GET", "/v1/health", status.health),
+        ("GET", "/metrics", status.metrics),
+        ("GET", "/v1/models", status.models),
+        ("GET", "/v1/models/{model:path}", status.model),
+        ("GET", "/models", status.models),
+        ("GET", "/props", status.props),
+        ("GET", "/slots", slots.slots),
+        ("POST", "/slots/{id_slot}", slots.change_slot),
+        ("GET", "/lora-adapters", adapters.adapters),
+        ("POST", "/lora-adapters", adapters.set_adapters),
+        ("POST", "/completion", completion.completion),
+        ("POST", "/completions", completion.completion),
+        ("POST", "/infill", completion.infill),
+        ("POST", "/tokenize", tokens.tokenize),
+        ("POST", "/detokenize", tokens.detokenize),
+        ("POST", "/apply-template", tokens.apply_template),
+    )
+)
+
+OPENAI = Interface(
+    (
+        ("POST", "/v1/completions", completions.completions),
+        ("POST", "/v1/chat/completions", chat.chat_completions),
+        ("POST", "/chat/completions", chat.chat_completions),
+        ("POST", "/v1/chat/completions/input_tokens", chat.input_tokens),
+        ("POST", "/chat/completions/input_tokens", chat.input_tokens),
+        ("POST", "/v1/embeddings", vectors.embeddings),
+        ("POST", "/v1/rerank", vectors.rerank),
+        ("POST", "/rerank", vectors.rerank),
+    )
+)
+
+RESPONSES = Interface(
+    (
+        ("POST", "/v1/responses", endpoints.responses),
+        ("POST", "/responses", endpoints.responses),
+        ("POST", "/v1/responses/input_tokens", endpoints.count_tokens),
+        ("GET", "/v1/responses/{id}", endpoints.response),
+        ("DELETE", "/v1/responses/{id}", endpoints.delete_response),
+    )
+)
+
+ANTHROPIC = Interface(
+    (
+        ("POST", "/v1/messages", messages.messages),
+        ("POST", "/v1/messages/count_tokens", messages.count_tokens),
+    ),
+    ("/v1/messages",),
+    messages.error_body,
+)
+
+OLLAMA = Interface(
+    (
+        ("HEAD", "/", about.alive),
+        ("POST", "/api/chat", texts.chat),
+        ("POST", "/api/generate", texts.generate),
+        ("POST", "/api/embed", ollama_vectors.embed),
+        ("POST", "/api/embeddings", ollama_vectors.embeddings),
+        ("GET", "/api/tags", about.tags),
+        ("POST", "/api/show", about.show),
+        ("GET", "/api/ps", about.ps),
+        ("GET", "/api/version", about.version),
+        ("POST", "/api/pull", pulling.pull),
+        ("POST", "/api/push", about.refused),
+        ("POST", "/api/create", about.refused),
+        ("POST", "/api/copy", about.refused),
+        ("DELETE", "/api/delete", about.refused),
+    ),
+    ("/api",),
+    texts.error_body,
+)
+
+PAGE = Interface((("GET", "/", page), ("GET", "/page/{version}/{file:path}", page)))
 
 INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA, PAGE)
 
@@ -101,5 +199,8 @@ async def refused(request: Request, error: Exception) -> Response:
 
 
 def error_body(path: str) -> ErrorBody:
-    """The shape of errors on a path."""
-    return error_body_of(INTERFACES, path)
+    """The shape of errors on a path, known or not."""
+    for interface in INTERFACES:
+        if any(path == prefix or path.startswith(f"{prefix}/") for prefix in interface.prefixes):
+            return interface.error_body
+    return ApiError.body

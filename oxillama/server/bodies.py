@@ -90,9 +90,13 @@ class Body(BaseModel):
             raise unknown(name, type(self).model_fields)
 
 
-class StreamOptions(BaseModel):
+class Part(BaseModel):
+    """A part of a body without further fields."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
+
+class StreamOptions(Part):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
@@ -133,10 +137,8 @@ class NativeBody(Body):
     id_slot: int = Field(-1, ge=-1)
 
 
-class ExtraFile(BaseModel):
+class ExtraFile(Part):
     """A part of another file that the model sees before the text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str
     filename: str = "tmp"
@@ -149,27 +151,24 @@ class InfillBody(NativeBody):
     input_extra: list[ExtraFile] = Field(default_factory=list)
 
 
-class ChatBody(Generating):
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=100)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    reasoning_effort: str | None = None
-    reasoning_format: Literal["auto", "none", "deepseek"] = "auto"
-    add_generation_prompt: bool = True
-    tools: list[dict[str, Any]] = Field(default_factory=list)
-    tool_choice: str | dict[str, Any] = "auto"
-    parallel_tool_calls: bool = True
-    timings_per_token: bool = False
-
-
 class TemplateBody(Body):
+    """A conversation."""
+
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     tools: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class ChatBody(TemplateBody, Generating):
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=100)
+    reasoning_format: Literal["auto", "none", "deepseek"] = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    timings_per_token: bool = False
 
 
 class EmbeddingBody(Body):

@@ -1,18 +1,31 @@
-"""What a conversation of any interface comes to, and how it is made ready to run."""
+"""The one way from a conversation, whatever its interface, to a prompt and the options of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from oxillama.config import GenerationOptions
-from oxillama.config.sampler import CONSTRAINTS
+from oxillama.conversations.prompt import chat_prompt, chat_text, template_of
 from oxillama.engine.engine import InferenceEngine
-from oxillama.server.errors import ApiError
-from oxillama.server.messages import Conversation, number_of_calls, prompt_tokens
-from oxillama.server.options import options_of, rules_text
+from oxillama.server.bodies import TemplateBody
+from oxillama.server.errors import ApiError, invalid
+from oxillama.server.options import options_of
 from oxillama.server.running import checked_prompt
+from oxillama.toolcalls.formats import grammar_of_template
+
+RESERVED = ("messages", "tools", "add_generation_prompt", "template")
+"""Variables of a template that have fields of their own, or none."""
+
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates switch reasoning on and off."""
+
+BUDGET = "thinking_budget"
+"""The variable by which some templates name a number of tokens for it; 0 for none."""
+
+EFFORT = "reasoning_effort"
+"""The variable by which templates say how much of it there is."""
 
 
 @dataclass(frozen=True)
@@ -21,60 +34,145 @@ class Chat:
 
     Attributes
     ----------
-    conversation : what the prompt is made of.
-    rest : fields of the body for the table of options.
-    known : names of the other fields, for the message about one that is unknown.
-    fixed : fields of `GenerationOptions` and `SamplerConfig` that the interface sets; None for not set.
+    messages : as OpenAI has them.
+    tools : definitions as OpenAI has them.
+    variables : of the template.
+    answer : what the answer has already; the model goes on from there.
     tool_choice, parallel_tool_calls : as in `GenerationOptions`.
     keeps_reasoning : leaves reasoning in the text.
+    name : the field of the body that the messages stand in.
     """
 
-    conversation: Conversation
-    rest: Mapping[str, Any] = field(default_factory=dict)
-    known: Iterable[str] = ()
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    variables: dict[str, Any] = field(default_factory=dict)
+    answer: str = ""
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     keeps_reasoning: bool = False
+    name: str = "messages"
 
     @property
-    def message_format(self) -> str | None:
-        """How the text is taken apart; None to leave it as it is.
+    def n_calls(self) -> int:
+        """Calls in the conversation so far; those that the model gives no id are numbered from there."""
+        calls = (message.get("tool_calls") for message in self.messages)
+        return sum(len(each) for each in calls if isinstance(each, list))
 
-        A text that a grammar rules from its first token has no reasoning, even if the prompt opens one.
+    def text(self, engine: InferenceEngine) -> str:
+        """The prompt, as text. Raises as `chat_text`."""
+        return chat_text(engine.tokenizer, self.messages, self.tools, self.variables, answer=self.answer)
+
+    def n_tokens(self, engine: InferenceEngine) -> int:
+        """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
+        return len(engine.tokenizer.encode_rendered(self.text(engine)))
+
+    def prepared(
+        self,
+        engine: InferenceEngine,
+        request_id: str,
+        rest: Mapping[str, Any],
+        known: Iterable[str] = (),
+        **fixed: Any,
+    ) -> tuple[list[int], GenerationOptions]:
+        """The token ids of the prompt, and the options of the request.
+
+        Parameters
+        ----------
+        rest, known, fixed : as for `options_of`.
+
+        Raises ApiError, and errors of the library.
         """
-        is_ruled = rules_text(self.rest) or any(self.fixed.get(name) is not None for name in CONSTRAINTS)
-        return None if self.keeps_reasoning or (is_ruled and not self.conversation.tools) else "auto"
+        if self.tools and self.keeps_reasoning:
+            message = 'reasoning_format: "none" cannot be combined with tools'
+            raise ApiError(400, message, param="reasoning_format", code="invalid_value")
+        if self.tools or self.tool_choice not in ("auto", "none"):
+            fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
+            fixed["parallel_tool_calls"] = self.parallel_tool_calls
+        options = options_of(rest, engine, known, {"max_tokens": None}, request_id=request_id, **fixed)
+        # a text that a grammar rules from its first token has no reasoning, even if the prompt opens one
+        is_ruled = options.sampler is not None and options.sampler.constraint not in (None, "structural_tag")
+        prompt, options = chat_prompt(
+            engine.tokenizer,
+            self.messages,
+            options,
+            self.variables,
+            answer=self.answer,
+            parse=bool(self.tools) or not (self.keeps_reasoning or is_ruled),
+        )
+        return checked_prompt(engine, prompt, name=self.name), options
 
 
-@dataclass(frozen=True)
-class ChatPlan:
-    """A chat, made ready to run."""
+def chat_of(body: TemplateBody, **more: Any) -> Chat:
+    """The chat of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
+    variables = checked_variables(body.chat_template_kwargs)
+    if body.reasoning_effort is not None:
+        variables.setdefault(EFFORT, body.reasoning_effort)
+    variables["add_generation_prompt"] = body.add_generation_prompt
+    return Chat(body.messages, body.tools, variables, **more)
 
-    prompt: list[int]
-    options: GenerationOptions
-    n_calls: int
-    """Calls in the conversation so far; those that the model gives no id are numbered from there."""
+
+def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables that a body gives the template. Raises ApiError if one has a field of its own."""
+    for name in RESERVED:
+        if name in variables:
+            raise invalid("chat_template_kwargs", "variables without fields of their own", name)
+    return dict(variables)
 
 
-def chat_plan(engine: InferenceEngine, chat: Chat, request_id: str) -> ChatPlan:
-    """What a chat asks for. Raises ApiError, and errors of the library."""
-    talk = chat.conversation
-    if talk.tools and chat.keeps_reasoning:
-        message = 'reasoning_format: "none" cannot be combined with tools'
-        raise ApiError(400, message, param="reasoning_format", code="invalid_value")
-    fixed = dict(chat.fixed)
-    if talk.tools or chat.tool_choice not in ("auto", "none"):
-        fixed |= {"tools": talk.tools or None, "tool_choice": chat.tool_choice}
-        fixed["parallel_tool_calls"] = chat.parallel_tool_calls
-    options = options_of(
-        chat.rest,
-        engine,
-        chat.known,
-        {"max_tokens": None},
-        request_id=request_id,
-        message_format=chat.message_format,
-        **fixed,
-    )
-    prompt = checked_prompt(engine, prompt_tokens(engine, talk), name=talk.name)
-    return ChatPlan(prompt, options, number_of_calls(talk.messages))
+def thinking_variables(
+    engine: InferenceEngine, has_tools: bool, wanted: bool, name: str | None, budget: int | None = None
+) -> dict[str, Any]:
+    """Variables of the template that switch reasoning on or off; {} if it has none.
+
+    Without a switch a model reasons, or does not, as it was trained.
+
+    Parameters
+    ----------
+    name : of the field that asks for it; None where a template without a switch will do.
+    budget : tokens that it may take, for templates that tell the model so; None for any number.
+
+    Raises
+    ------
+    ApiError : a field asks for no reasoning, and the template has reasoning without a switch.
+    ChatTemplateError : there is no template.
+    """
+    template = template_of(engine.tokenizer, has_tools)
+    switch = next((variable for variable in SWITCHES if variable in template.variables), None)
+    variables: dict[str, Any] = {} if switch is None else {switch: wanted}
+    if BUDGET in template.variables and (budget is not None or not wanted):
+        variables[BUDGET] = budget if wanted else 0
+    if variables or wanted or name is None:
+        return variables
+    if grammar_of_template(template.source).reasoning is not None:
+        message = f"{name}: expected a chat template that switches reasoning off, this one does not"
+        raise ApiError(400, message, param=name, code="unsupported_value")
+    return {}
+
+
+def effort_variables(engine: InferenceEngine, has_tools: bool, effort: str, name: str) -> dict[str, Any]:
+    """Variables of the template for an effort of reasoning: "none" is none at all.
+
+    Raises as `thinking_variables`.
+    """
+    variables = thinking_variables(engine, has_tools, effort != "none", name)
+    return variables if effort == "none" else {**variables, EFFORT: effort}
+
+
+def function_call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call of a message in OpenAI's form."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool_result(id: str, content: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """The result of a call as a message in OpenAI's form; ``names`` has the tools by the ids of calls."""
+    message = {"role": "tool", "tool_call_id": id, "content": content}
+    return {**message, "name": names[id]} if id in names else message
+
+
+def refuse_others(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises ApiError for a field that is not known."""
+    for name, item in value.items():
+        if name not in known and item is not None:
+            place = f"{where}.{name[:200]}"
+            message = f"{place}: expected one of {', '.join(known)}, got another field"
+            raise ApiError(400, message, param=place, code="unknown_parameter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from oxillama.errors import (
@@ -88,6 +89,10 @@ class ApiError(Exception):
 def encodable(text: str) -> str:
     """A text that UTF-8 can hold: what a body said may have half a surrogate pair in it."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+ErrorBody = Callable[[ApiError], dict[str, Any]]
+"""Makes the JSON of an error, in the shape of an interface."""
 
 
 class ClientGone(Exception):

@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
-from oxillama.server.errors import ApiError, ClientGone, api_error
-from oxillama.server.interface import ErrorBody
+from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,25 @@
-"""Starts generations without holding up the event loop, and reads several as one stream."""
+"""Has an engine run what a request asks for, and reads what comes, without holding up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.types import Receive
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oxillama.config import GenerationOptions
+from oxillama.config.server import ServerConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
+from oxillama.events import Event, TextPart
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import MOST_CHOICES, Prompt
 from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long
-from oxillama.toolcalls import Event, TextPart
+from oxillama.server.models import Hosted, Models
 
 T = TypeVar("T")
 
@@ -24,28 +27,78 @@ AHEAD = 64
 """Deltas that several generations may be ahead of the client together, beside their own windows."""
 
 
+# --- the model of a request ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Delta:
-    """What came next of a text.
+class Served:
+    """What an endpoint works with.
 
     Attributes
     ----------
-    index : of the text among those of the request.
-    event : text, reasoning, or a part of a call; None at the end.
-    tokens, logprobs : that brought it; the latter are empty unless they were asked for.
-    finish_reason : why the text has ended; None while it goes on.
+    hosted : the model of the request; the default one where it has none.
     """
 
-    index: int
-    event: Event | None
-    tokens: list[int]
-    logprobs: list[SampledToken]
-    finish_reason: str | None = None
+    config: ServerConfig
+    models: Models
+    hosted: Hosted
 
-    @property
-    def text(self) -> str:
-        """Of an event that is text; otherwise empty."""
-        return self.event.text if isinstance(self.event, TextPart) else ""
+
+@dataclass
+class Lease:
+    """A model that a request has until its answer has ended, and for how long it is then kept."""
+
+    hosted: Hosted
+    idle_seconds: float | None = None
+
+
+def served(request: Request) -> Served:
+    """What the application of a request has."""
+    found: Served = request.app.state.served
+    return found
+
+
+async def chosen(request: Request, name: str | None) -> tuple[Served, InferenceEngine]:
+    """The model of a name, the default one for None, loaded and kept until the answer has ended.
+
+    The body must have been read. Raises ApiError, ClientGone if the client goes away meanwhile.
+    """
+    here = served(request)
+    lease = await leased(request, here.models.find(name))
+    return replace(here, hosted=lease.hosted), lease.hosted.ready()
+
+
+async def leased(request: Request, hosted: Hosted) -> Lease:
+    """A model, loaded and kept until the answer has ended. Raises as `chosen`."""
+    models = served(request).models
+    if hosted.is_ready:
+        await models.acquire(hosted)
+    else:
+        await connected(request, models.acquire(hosted))
+    lease = Lease(hosted)
+    request.state.leases.append(lease)
+    return lease
+
+
+class Leases:
+    """A layer of the application that gives the models of a request back when its answer has ended."""
+
+    def __init__(self, app: ASGIApp, models: Models) -> None:
+        self.app, self.models = app, models
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        leases: list[Lease] = []
+        scope.setdefault("state", {})["leases"] = leases
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            for lease in leases:
+                self.models.release(lease.hosted, lease.idle_seconds)
+
+
+# --- prompts ------------------------------------------------------------------------------------------
 
 
 def checked_prompt(
@@ -95,28 +148,7 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
     return found
 
 
-def start(
-    engine: InferenceEngine, prompts: Sequence[list[int]], options: GenerationOptions, n: int
-) -> list[Generation]:
-    """``n`` generations of each prompt, in order. If one is refused, all are cancelled."""
-    if len(prompts) * n > MOST_CHOICES:
-        raise ApiError(
-            400, f"n: expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}", param="n"
-        )
-    started: list[Generation] = []
-    try:
-        for prompt in prompts:
-            started += engine.stream_n(prompt, options, n=n)
-    except BaseException:
-        cancel(started)
-        raise
-    return started
-
-
-def cancel(generations: Sequence[Generation]) -> None:
-    """Ends them before their next layer."""
-    for generation in generations:
-        generation.cancel()
+# --- jobs, and clients that go away -------------------------------------------------------------------
 
 
 async def in_thread(job: Callable[..., T], *arguments: Any) -> T:
@@ -146,82 +178,168 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
+async def last(items: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
+    """The last of several objects; {} for none."""
+    found: dict[str, Any] = {}
+    async for item in items:
+        found = item
+    return found
+
+
 async def connected(request: Request, work: Awaitable[T]) -> T:
     """`while_connected`, for a request."""
     return await while_connected(request.receive, work)
 
 
+# --- generations --------------------------------------------------------------------------------------
+
+
+def start(
+    engine: InferenceEngine, prompts: Sequence[list[int]], options: GenerationOptions, n: int = 1
+) -> list[Generation]:
+    """``n`` generations of each prompt, in order. If one is refused, all are cancelled."""
+    if len(prompts) * n > MOST_CHOICES:
+        raise ApiError(
+            400, f"n: expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}", param="n"
+        )
+    started: list[Generation] = []
+    try:
+        for prompt in prompts:
+            started += engine.stream_n(prompt, options, n=n)
+    except BaseException:
+        cancel(started)
+        raise
+    return started
+
+
+def cancel(generations: Sequence[Generation]) -> None:
+    """Ends them before their next layer."""
+    for generation in generations:
+        generation.cancel()
+
+
 async def results(generations: Sequence[Generation]) -> list[Completion]:
     """All texts, whole. Cancels the others when one fails, or when the task is cancelled."""
     try:
-        return [checked(await generation) for generation in generations]
+        found = []
+        for generation in generations:
+            found.append(await generation)
+            check_end(generation)
+        return found
     except BaseException:
         cancel(generations)
         raise
 
 
-def checked(completion: Completion) -> Completion:
-    """A completion that was not cancelled. Raises ApiError for one that was: the server is stopping."""
-    if completion.finish_reason == "cancelled":
+def check_end(generation: Generation) -> None:
+    """Raises ApiError for a text that was cancelled: the server is stopping."""
+    if generation.finish_reason == "cancelled":
         raise ApiError(503, "the server is stopping", code="shutting_down")
-    return completion
 
 
-async def deltas(generations: Sequence[Generation]) -> AsyncIterator[Delta]:
-    """What comes of the generations, as it comes. Cancels all when it is closed before their end."""
-    try:
-        if len(generations) == 1:
-            async for delta in deltas_of(0, generations[0]):
-                yield delta
-        else:
-            async for delta in merged([deltas_of(i, each) for i, each in enumerate(generations)]):
-                yield delta
-    finally:
-        cancel(generations)
+@dataclass(frozen=True)
+class Delta:
+    """What came next of a text.
+
+    Attributes
+    ----------
+    index : of the text among those of the request.
+    event : text, reasoning, or a part of a call; None at the end.
+    tokens, logprobs : that brought it; the latter are empty unless they were asked for.
+    finish_reason : why the text has ended; None while it goes on.
+    """
+
+    index: int
+    event: Event | None
+    tokens: list[int]
+    logprobs: list[SampledToken]
+    finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of an event that is text; otherwise empty."""
+        return self.event.text if isinstance(self.event, TextPart) else ""
+
+
+def deltas(generations: Sequence[Generation]) -> AsyncIterator[Delta]:
+    """What comes of the generations, as it comes. All are cancelled when it is closed before their end."""
+    each = [deltas_of(index, generation) for index, generation in enumerate(generations)]
+    return each[0] if len(each) == 1 else merged(each, generations)
 
 
 async def deltas_of(index: int, generation: Generation) -> AsyncIterator[Delta]:
-    """What comes of one generation; the last has the finish reason."""
-    n_tokens = n_logprobs = 0
+    """What comes of one generation; the last delta has the finish reason."""
+    n = 0  # tokens that were told
 
     def delta(event: Event | None, finish_reason: str | None = None) -> Delta:
-        nonlocal n_tokens, n_logprobs
-        tokens, logprobs = generation.tokens[n_tokens:], (generation.logprobs or [])[n_logprobs:]
-        n_tokens, n_logprobs = n_tokens + len(tokens), n_logprobs + len(logprobs)
-        return Delta(index, event, tokens, logprobs, finish_reason)
+        nonlocal n
+        before, n = n, len(generation.tokens)
+        logprobs = generation.logprobs or []
+        return Delta(index, event, generation.tokens[before:], logprobs[before:], finish_reason)
 
-    async for event in generation.events():
-        yield delta(event)
-    if generation.finish_reason == "cancelled":
-        raise ApiError(503, "the server is stopping", code="shutting_down")
-    yield delta(None, generation.finish_reason)
+    try:
+        async for event in generation.events():
+            yield delta(event)
+        check_end(generation)
+        yield delta(None, generation.finish_reason)
+    finally:
+        generation.cancel()
 
 
-async def merged(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
-    """The items of several streams, each as soon as it comes. Raises what one of them raises."""
-    queue: asyncio.Queue[tuple[T | None, BaseException | None]] = asyncio.Queue(AHEAD)
+async def merged(
+    streams: Sequence[AsyncIterator[Delta]], generations: Sequence[Generation]
+) -> AsyncIterator[Delta]:
+    """The deltas of several generations, each as soon as it comes. Raises what one of them raises."""
+    queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue(AHEAD)
 
-    async def pump(stream: AsyncIterator[T]) -> None:
+    async def pump(stream: AsyncIterator[Delta]) -> None:
         try:
-            async for item in stream:
-                await queue.put((item, None))
+            async for delta in stream:
+                await queue.put(delta)
         except Exception as error:
-            await queue.put((None, error))
+            await queue.put(error)
         else:
-            await queue.put((None, None))
+            await queue.put(None)
 
     tasks = [asyncio.ensure_future(pump(stream)) for stream in streams]
     n_left = len(tasks)
     try:
         while n_left:
-            item, error = await queue.get()
-            if error is not None:
-                raise error
-            if item is None:
+            found = await queue.get()
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
                 n_left -= 1
             else:
-                yield item
+                yield found
     finally:
+        cancel(generations)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def receipt_of(generation: Generation | Completion) -> dict[str, Any]:
+    """The receipt of a text that has ended, if one was asked for, as a field of an answer."""
+    return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
+
+
+def timings(generation: Generation) -> dict[str, float]:
+    """Tokens and milliseconds of the prompt and of the text, as llama-server's clients read them.
+
+    The first token of a text comes from the last step of the prompt, and so does not count for its speed.
+    """
+    usage, seconds = generation.usage, generation.timings
+    n_run, n_text = usage.prompt_tokens - usage.cached_tokens, usage.generated_tokens
+    found: dict[str, float] = {"cache_n": usage.cached_tokens}
+    parts = (("prompt", n_run, n_run, seconds.prefill), ("predicted", n_text, n_text - 1, seconds.decode))
+    for name, n, n_steps, spent in parts:
+        spent = 0.0 if math.isnan(spent) else spent
+        found[f"{name}_n"] = n
+        found[f"{name}_ms"] = 1000 * spent
+        found[f"{name}_per_token_ms"] = 1000 * spent / n_steps if n_steps > 0 else 0.0
+        found[f"{name}_per_second"] = n_steps / spent if spent and n_steps > 0 else 0.0
+    drafts = generation.speculation
+    if drafts is not None:
+        found |= {"draft_n": drafts.drafted, "draft_n_accepted": drafts.accepted}
+    return found

@@ -35,7 +35,7 @@ def as_json(value: Any) -> str:
 
 def data_line(value: Any) -> str:
     """An event without a name."""
-    return f"data: {as_json(value)}\n\n"
+    return f"data: {ENCODER.encode(value)}\n\n"
 
 
 def named_event(name: str, value: Any) -> str:
@@ -79,7 +79,7 @@ class EventStream:
         await while_connected(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
-        first = asyncio.ensure_future(anext_or_none(self.lines))
+        first: asyncio.Future[str | None] = asyncio.ensure_future(anext(self.lines, None))
         pinging = None
         try:
             await asyncio.wait({first}, timeout=self.ping_seconds)
@@ -107,7 +107,7 @@ class EventStream:
                     n_sent += 1
                     if n_sent % TURN == 0:
                         await asyncio.sleep(0)  # others have their turn, and a client's leaving is noticed
-                    line = await anext_or_none(self.lines)
+                    line = await anext(self.lines, None)
             except Exception as error:
                 found = api_error(error)
                 if found.status == 500:
@@ -132,8 +132,3 @@ class EventStream:
                 await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
             await asyncio.sleep(seconds)
-
-
-async def anext_or_none(lines: AsyncIterator[str]) -> str | None:
-    """The next text; None at the end."""
-    return await anext(lines, None)

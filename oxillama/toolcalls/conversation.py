@@ -99,8 +99,10 @@ def for_template(messages: Sequence[Any], template: ChatTemplate) -> list[Any]:
         if isinstance(message, Mapping):
             message = _converted(message, f"messages[{i}]", as_text and not left_out, template)
             if left_out and message.get("tool_calls"):
-                content = [message.get("content") or "", written_calls(form, message["tool_calls"])]
-                message = {**message, "content": "\n".join(filter(None, content))}
+                said = message.get("content") or ""
+                texts = [said] if isinstance(said, str) else [part["text"] for part in said]
+                calls = written_calls(form, message["tool_calls"])
+                message = {**message, "content": "\n".join(filter(None, [*texts, calls]))}
         found.append(message)
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, demo
 from oxillama.config.server import ServerConfig
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Hosted
 from tests.support.server import Client, serving, serving_models
 from tests.support.waiting import until
 

@@ -12,8 +12,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, LoadError, demo
 from oxillama.config.server import ServerConfig
-from oxillama.server.hosting import Hosted
-from oxillama.server.models import Models
+from oxillama.server.models import Hosted, Models
 from tests.support.server import Answer, Client, serving_models
 from tests.support.waiting import stopped, until
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from oxillama import InferenceEngine, demo
 from oxillama.server.errors import ApiError
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Hosted
 from oxillama.server.ollama.asking import conversation, idle_seconds
 from oxillama.server.ollama.bodies import EmbedBody, GenerateBody, Message, OllamaChatBody
 from oxillama.server.options import HARMLESS, OPTIONS

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from oxillama import InferenceEngine, LoadError, demo
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Hosted
 from tests.support.browser import Page, chromium
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models

@@ -12,7 +12,7 @@ import pytest
 from oxillama import ConfigError, InferenceEngine, demo
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Hosted
 from oxillama.server.slots import common
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.waiting import idle, stopped, until

@@ -12,9 +12,8 @@ from typing import Any
 
 from oxillama import InferenceEngine
 from oxillama.config.server import ServerConfig
-from oxillama.server.hosting import Hosted
 from oxillama.server.listening import Listening
-from oxillama.server.models import Models
+from oxillama.server.models import Hosted, Models
 from tests.support.waiting import until
 
 

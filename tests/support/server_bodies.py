@@ -16,8 +16,7 @@ from starlette.applications import Starlette
 from oxillama import InferenceEngine
 from oxillama.config.server import ServerConfig
 from oxillama.server.app import ROUTES, create_app
-from oxillama.server.hosting import Hosted
-from oxillama.server.models import Models
+from oxillama.server.models import Hosted, Models
 from oxillama.server.options import HARMLESS, OPTIONS
 
 MESSAGES = [

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from oxillama.engine.generation import Generation
-from oxillama.server.running import Delta
+from oxillama.server.running import Delta, receipt_of
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.conversation import call_id
 
@@ -53,7 +53,6 @@ class Blocks:
     Parameters
     ----------
     head : id and model of the message.
-    generation : that writes it.
     first : number of the first call that the model gives no id.
     shows_thinking : whether reasoning is sent.
 
@@ -62,10 +61,8 @@ class Blocks:
     message : as far as it has come; whole after `end`.
     """
 
-    def __init__(
-        self, head: dict[str, Any], generation: Generation, first: int, shows_thinking: bool
-    ) -> None:
-        self.generation, self.first, self.shows_thinking = generation, first, shows_thinking
+    def __init__(self, head: dict[str, Any], first: int, shows_thinking: bool) -> None:
+        self.first, self.shows_thinking = first, shows_thinking
         self.message: dict[str, Any] = {
             **head,
             "type": "message",
@@ -82,9 +79,9 @@ class Blocks:
         found: list[dict[str, Any]] = self.message["content"]
         return found
 
-    def begin(self) -> Iterator[Sent]:
+    def begin(self, generation: Generation) -> Iterator[Sent]:
         """The first event, when the first piece is there: by then it is known what was cached."""
-        usage = usage_of(self.generation, 0) | {"output_tokens": 0}
+        usage = usage_of(generation, 0) | {"output_tokens": 0}
         yield {"type": "message_start", "message": {**self.message, "content": [], "usage": usage}}
 
     def add(self, delta: Delta) -> Iterator[Sent]:
@@ -139,16 +136,13 @@ class Blocks:
             yield {"type": "content_block_delta", "index": index, "delta": signature}
         yield {"type": "content_block_stop", "index": index}
 
-    def end(self) -> Iterator[Sent]:
-        """The last events."""
+    def end(self, generation: Generation) -> Iterator[Sent]:
+        """The last events, when the text has ended."""
         if not self._content:  # clients read the text of the first block
             yield from self._open({"type": "text", "text": ""})
         yield from self._close()
-        generation = self.generation
         ended = {"stop_reason": stop_reason(generation), "stop_sequence": generation.stop_string}
-        more: dict[str, Any] = {"usage": usage_of(generation, self._n_thinking)}
-        if generation.receipt is not None:
-            more["receipt"] = generation.receipt.to_json()
+        more = {"usage": usage_of(generation, self._n_thinking), **receipt_of(generation)}
         self.message |= {**ended, **more}
         yield {"type": "message_delta", "delta": ended, **more}
         yield {"type": "message_stop"}

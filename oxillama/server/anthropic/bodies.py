@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from oxillama.server.bodies import Body
+from oxillama.server.bodies import Body, Part
 
 Text = Annotated[str, Field(min_length=1)]
-
-
-class Part(BaseModel):
-    """A part of a body without further fields."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Thinking(Part):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from oxillama.server.chats import function_call, refuse_others, tool_result
 from oxillama.server.errors import ApiError, invalid
 
 Block = tuple[str, Mapping[str, Any]]
@@ -103,15 +104,6 @@ def check_block(where: str, kind: str, block: Mapping[str, Any]) -> None:
         raise invalid(f"{where}.input", "an object", block.get("input"))
 
 
-def refuse_others(where: str, value: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises ApiError for a field that is not known."""
-    for name, item in value.items():
-        if name not in known and item is not None:
-            place = f"{where}.{name[:200]}"
-            message = f"{place}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=place, code="unknown_parameter")
-
-
 def text_of(blocks: Sequence[Block]) -> str:
     """The text of blocks; between two of them stands a line break."""
     return "\n".join(block["text"] for _, block in blocks if block["type"] == "text")
@@ -132,11 +124,7 @@ def assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
     if reasoning:
         message["reasoning_content"] = reasoning
     calls = [
-        {
-            "id": block["id"],
-            "type": "function",
-            "function": {"name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)},
-        }
+        function_call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
         for _, block in blocks
         if block["type"] == "tool_use"
     ]
@@ -170,9 +158,7 @@ def result_message(where: str, block: Mapping[str, Any], names: Mapping[str, str
     is_error = block.get("is_error", False)
     if not isinstance(is_error, (bool, type(None))):
         raise invalid(f"{where}.is_error", "true or false", is_error)
-    id = block["tool_use_id"]
-    message = {"role": "tool", "tool_call_id": id, "content": f"Error: {text}" if is_error else text}
-    return {**message, "name": names[id]} if id in names else message
+    return tool_result(block["tool_use_id"], f"Error: {text}" if is_error else text, names)
 
 
 def functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import Generation
 from oxillama.server.anthropic.blocks import PING, Blocks, Sent
 from oxillama.server.anthropic.bodies import CountBody, MessagesBody
 from oxillama.server.anthropic.conversation import conversation_messages, functions
-from oxillama.server.anthropic.errors import error_event
 from oxillama.server.bodies import read_body
-from oxillama.server.chats import Chat, ChatPlan, chat_plan
-from oxillama.server.errors import invalid
-from oxillama.server.messages import Conversation, checked_variables, prompt_tokens
-from oxillama.server.running import connected, deltas, in_thread, start
-from oxillama.server.state import Served, chosen
+from oxillama.server.chats import EFFORT, Chat, checked_variables, thinking_variables
+from oxillama.server.errors import ApiError, encodable, invalid
+from oxillama.server.running import chosen, connected, deltas, in_thread, last, start
 from oxillama.server.stream import EventStream, named_event
-from oxillama.server.thinking import EFFORT, thinking_variables
 
 VERSIONS = ("2023-06-01", "2026-10-21")
 """Of the interface; what is supported of it here is the same in both."""
@@ -32,16 +27,32 @@ CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 """OpenAI's words for choices of tools."""
 
 
-@dataclass(frozen=True)
-class Plan(ChatPlan):
-    """A body, made ready to run."""
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Types by status; other statuses below 500 are invalid_request_error, those from 500 on api_error."""
 
-    body: MessagesBody
 
-    @property
-    def shows_thinking(self) -> bool:
-        """Whether reasoning is sent."""
-        return self.body.thinking is None or self.body.thinking.display != "omitted"
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The JSON of an error. Of a prompt that is too long it has the words that agents look for."""
+    kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    message = encodable(error.message)
+    if error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
+    param = None if error.param is None else encodable(error.param)
+    more = {"param": param, "code": error.code, **error.more}
+    facts = {name: value for name, value in more.items() if value is not None}
+    return {"type": "error", "error": {"type": kind, "message": message, **facts}}
+
+
+def error_event(error: ApiError) -> str:
+    """An error in the middle of a stream."""
+    return named_event("error", error_body(error))
 
 
 def check_version(request: Request) -> None:
@@ -51,21 +62,17 @@ def check_version(request: Request) -> None:
         raise invalid("anthropic-version", f"one of {', '.join(VERSIONS)}", found)
 
 
-def conversation_of(engine: InferenceEngine, body: CountBody) -> Conversation:
-    """The conversation of a body. Raises ApiError, ChatTemplateError."""
+def chat_of(engine: InferenceEngine, body: CountBody) -> Chat:
+    """The chat of a body. Raises ApiError, ChatTemplateError."""
     messages, answer = conversation_messages(body.system, body.messages)
-    tools = functions(body.tools)
+    tools, choice = functions(body.tools), body.tool_choice
     is_thinking = body.thinking is not None and body.thinking.type != "disabled"
-    if answer:
-        for name, is_there in (
-            ("tools", bool(tools)),
-            ("thinking", is_thinking),
-            ("output_config.format", format_of(body) is not None),
-        ):
-            if is_there:
-                place = f"messages[{len(body.messages) - 1}]"
-                wanted = f"a last message that is the user's, beside {name}"
-                raise invalid(place, wanted, "one of the assistant's")
+    beside = {"tools": tools, "thinking": is_thinking, "output_config.format": format_of(body) is not None}
+    for name, is_there in beside.items():
+        if answer and is_there:
+            place = f"messages[{len(body.messages) - 1}]"
+            wanted = f"a last message that is the user's, beside {name}"
+            raise invalid(place, wanted, "one of the assistant's")
     variables, has_tools = {}, bool(tools)
     if body.thinking is not None:
         budget = body.thinking.budget_tokens
@@ -75,7 +82,16 @@ def conversation_of(engine: InferenceEngine, body: CountBody) -> Conversation:
     if body.output_config.effort is not None:
         variables[EFFORT] = body.output_config.effort
     variables |= checked_variables(body.chat_template_kwargs)
-    return Conversation(messages, tools, variables, answer=answer)
+    named = {"type": "function", "function": {"name": choice.name}}
+    return Chat(
+        messages,
+        tools,
+        variables,
+        answer,
+        CHOICES.get(choice.type, named),
+        not choice.disable_parallel_tool_use,
+        keeps_reasoning=bool(answer),
+    )
 
 
 def format_of(body: CountBody) -> dict[str, Any] | None:
@@ -86,79 +102,53 @@ def format_of(body: CountBody) -> dict[str, Any] | None:
     return None if found is None else found.schema_
 
 
-def plan_of(engine: InferenceEngine, body: MessagesBody, request_id: str) -> Plan:
-    """What a body asks for. Raises ApiError, and errors of the library."""
-    talk, choice = conversation_of(engine, body), body.tool_choice
-    if (choice.name is None) == (choice.type == "tool"):
-        wanted = "the name of a tool" if choice.type == "tool" else f"none for {choice.type}"
-        raise invalid("tool_choice.name", wanted, choice.name)
-    named = {"type": "function", "function": {"name": choice.name}}
-    chat = Chat(
-        talk,
-        body.rest,
-        MessagesBody.model_fields,
-        {"stop": tuple(body.stop_sequences) or None, "json_schema": format_of(body)},
-        CHOICES.get(choice.type, named),
-        not choice.disable_parallel_tool_use,
-        keeps_reasoning=bool(talk.answer),
-    )
-    return Plan(**vars(chat_plan(engine, chat, request_id)), body=body)
-
-
 async def count_tokens(request: Request) -> Response:
     """How many tokens a prompt has, be it too long or not."""
     check_version(request)
     body = await read_body(request, CountBody)
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
-
-    def count() -> int:
-        return len(prompt_tokens(engine, conversation_of(engine, body)))
-
-    return JSONResponse({"input_tokens": await in_thread(count)})
+    n_tokens = await in_thread(lambda: chat_of(engine, body).n_tokens(engine))
+    return JSONResponse({"input_tokens": n_tokens})
 
 
 async def messages(request: Request) -> Response | EventStream:
     check_version(request)
     body = await read_body(request, MessagesBody)
     here, engine = await chosen(request, body.model)
-    plan = await in_thread(plan_of, engine, body, request.state.request_id)
+
+    def prepared() -> tuple[Blocks, list[int], GenerationOptions]:
+        chat, choice, stop = chat_of(engine, body), body.tool_choice, tuple(body.stop_sequences) or None
+        if (choice.name is None) == (choice.type == "tool"):
+            wanted = "the name of a tool" if choice.type == "tool" else f"none for {choice.type}"
+            raise invalid("tool_choice.name", wanted, choice.name)
+        known, schema, id = MessagesBody.model_fields, format_of(body), request.state.request_id
+        head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
+        shows_thinking = body.thinking is None or body.thinking.display != "omitted"
+        blocks = Blocks(head, chat.n_calls, shows_thinking)
+        return blocks, *chat.prepared(engine, id, body.rest, known, stop=stop, json_schema=schema)
+
+    blocks, prompt, options = await in_thread(prepared)
+    sent = events(engine, blocks, prompt, options)
     if body.stream:
-        return EventStream(lines(here, engine, plan), here.config.ping_seconds, error_event, ping=PING)
-    return await connected(request, whole(here, engine, plan))
-
-
-def blocks_of(here: Served, plan: Plan, generation: Generation) -> Blocks:
-    """An empty message."""
-    head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
-    return Blocks(head, generation, plan.n_calls, plan.shows_thinking)
-
-
-async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
-    """The answer of a body that asks for no stream."""
-    (generation,) = await in_thread(start, engine, [plan.prompt], plan.options, 1)
-    blocks = blocks_of(here, plan, generation)
-    async for _ in events(blocks):
-        pass
+        lines = (named_event(event["type"], event) async for event in sent)
+        return EventStream(lines, here.config.ping_seconds, error_event, ping=PING)
+    await connected(request, last(sent))
     return JSONResponse(blocks.message)
 
 
-async def lines(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
-    """The answer of a body that asks for a stream."""
-    (generation,) = await in_thread(start, engine, [plan.prompt], plan.options, 1)
-    async for sent in events(blocks_of(here, plan, generation)):
-        yield named_event(sent["type"], sent)
-
-
-async def events(blocks: Blocks) -> AsyncIterator[Sent]:
+async def events(
+    engine: InferenceEngine, blocks: Blocks, prompt: list[int], options: GenerationOptions
+) -> AsyncIterator[Sent]:
     """The events of a message from its beginning to its end."""
+    (generation,) = await in_thread(start, engine, [prompt], options)
     has_begun = False
-    async for delta in deltas([blocks.generation]):
+    async for delta in deltas([generation]):
         if not has_begun:
             has_begun = True
-            for sent in blocks.begin():
+            for sent in blocks.begin(generation):
                 yield sent
         for sent in blocks.add(delta):
             yield sent
-    for sent in blocks.end():
+    for sent in blocks.end(generation):
         yield sent

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from oxillama.server.bodies import read_json
 from oxillama.server.loras import listed, lora_scales
-from oxillama.server.state import chosen
+from oxillama.server.running import chosen
 
 
 async def adapters(request: Request) -> Response:

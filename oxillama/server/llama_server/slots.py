@@ -9,9 +9,8 @@ from starlette.responses import JSONResponse, Response
 
 from oxillama.server.bodies import Body, read_body, require_json
 from oxillama.server.errors import ApiError
-from oxillama.server.running import connected
+from oxillama.server.running import chosen, connected
 from oxillama.server.slots import file_in, to_its_end
-from oxillama.server.state import chosen
 
 ACTIONS = ("save", "restore", "erase")
 

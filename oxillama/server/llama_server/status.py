@@ -16,10 +16,9 @@ from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.observability.metrics import EngineMetrics, metrics_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
-from oxillama.server.hosting import Hosted
-from oxillama.server.models import Models
+from oxillama.server.models import Hosted, Models
 from oxillama.server.options import OPTIONS
-from oxillama.server.state import chosen, served
+from oxillama.server.running import chosen, served
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -9,10 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
+from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import conversation_of, prompt_text
-from oxillama.server.running import in_thread
-from oxillama.server.state import chosen
+from oxillama.server.running import chosen, in_thread
 
 
 async def tokenize(request: Request) -> Response:
@@ -53,4 +52,4 @@ async def apply_template(request: Request) -> Response:
     body = await read_body(request, TemplateBody)
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
-    return JSONResponse({"prompt": await in_thread(prompt_text, engine, conversation_of(body))})
+    return JSONResponse({"prompt": await in_thread(chat_of(body).text, engine)})

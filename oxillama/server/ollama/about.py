@@ -17,11 +17,10 @@ from oxillama._version import __version__
 from oxillama.gguf.model_file import ModelFile
 from oxillama.server.bodies import Body, read_body
 from oxillama.server.errors import ApiError
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Hosted
 from oxillama.server.ollama.asking import LATEST, find
 from oxillama.server.ollama.bodies import ShowBody
-from oxillama.server.running import in_thread
-from oxillama.server.state import served
+from oxillama.server.running import in_thread, served
 from oxillama.toolcalls import grammar_of_template
 
 INTERFACE = "0.12.0"

@@ -11,14 +11,13 @@ from typing import Any
 
 from starlette.requests import Request
 
+from oxillama.conversations.prompt import template_of
 from oxillama.engine.engine import InferenceEngine
+from oxillama.server.chats import EFFORT, effort_variables, function_call, thinking_variables
 from oxillama.server.errors import ApiError, invalid
-from oxillama.server.hosting import Hosted
-from oxillama.server.messages import template_of
-from oxillama.server.models import Models
+from oxillama.server.models import Hosted, Models
 from oxillama.server.ollama.bodies import Message
-from oxillama.server.state import leased, served
-from oxillama.server.thinking import EFFORT, effort_variables, thinking_variables
+from oxillama.server.running import leased, served
 from oxillama.toolcalls import grammar_of_template
 from oxillama.toolcalls.conversation import call_id
 
@@ -121,7 +120,7 @@ def thinking(engine: InferenceEngine, think: bool | str | None, has_tools: bool)
     """Variables of the template for what is asked of thinking. Raises ApiError if the model cannot do it."""
     if think is None:
         return {}
-    template = template_of(engine, has_tools)
+    template = template_of(engine.tokenizer, has_tools)
     if isinstance(think, str):
         if think not in ("low", "medium", "high"):
             raise invalid("think", 'true, false, "low", "medium" or "high"', think)
@@ -154,7 +153,7 @@ def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
             n_calls += 1
             waiting.append((id, name))
             arguments = json.dumps(call.function.arguments, ensure_ascii=False)
-            calls.append({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+            calls.append(function_call(id, name, arguments))
         if calls:
             plain["tool_calls"] = calls
         if message.role == "tool":

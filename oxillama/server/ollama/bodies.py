@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from oxillama.server.bodies import Body
+from oxillama.server.bodies import Body, Part
 
 
 class OllamaBody(Body):
@@ -48,10 +48,8 @@ class OllamaChatBody(TextBody):
     tool_choice: str | dict[str, Any] = "auto"  # OpenAI's
 
 
-class Message(BaseModel):
+class Message(Part):
     """One of a conversation."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: str
     content: str | None = ""
@@ -61,20 +59,16 @@ class Message(BaseModel):
     tool_name: str | None = None
 
 
-class Call(BaseModel):
+class Call(Part):
     """A call of a tool."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     function: Function
     id: str | None = None
     type: str = "function"
 
 
-class Function(BaseModel):
+class Function(Part):
     """What a call calls."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)

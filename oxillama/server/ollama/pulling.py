@@ -16,11 +16,10 @@ from oxillama.hub.names import HubName, hub_name
 from oxillama.server.bodies import read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.models import Models, in_daemon
-from oxillama.server.ollama.answering import line, stream
 from oxillama.server.ollama.asking import LATEST
 from oxillama.server.ollama.bodies import PullBody
-from oxillama.server.running import connected, in_thread
-from oxillama.server.state import served
+from oxillama.server.ollama.texts import stream
+from oxillama.server.running import connected, in_thread, last, served
 from oxillama.server.stream import EventStream
 
 HOSTS = ("hf.co/", "huggingface.co/")
@@ -44,7 +43,7 @@ async def pull(request: Request) -> Response | EventStream:
         here.models.find(name)  # which says what there is
     steps = there() if found is None or name in known else pulled(here.models, name, found)
     if body.stream:
-        return stream(line(step) async for step in steps)
+        return stream(steps)
     return JSONResponse(await connected(request, last(steps)))
 
 
@@ -58,14 +57,6 @@ def wanted(name: str) -> HubName | None:
 async def there() -> AsyncIterator[dict[str, Any]]:
     """What is told of a model that is there."""
     yield {"status": "success"}
-
-
-async def last(steps: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
-    """The last step of several."""
-    found: dict[str, Any] = {}
-    async for step in steps:
-        found = step
-    return found
 
 
 async def pulled(models: Models, name: str, wanted: HubName) -> AsyncIterator[dict[str, Any]]:

@@ -1,20 +1,24 @@
-"""``/api/chat`` and ``/api/generate``."""
+"""``/api/chat`` and ``/api/generate``: objects, or lines of JSON of which the last has the numbers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from oxillama.config import GenerationOptions
+from oxillama.engine.generation import Generation
+from oxillama.events import CallEnd, CallFailed, Event, ReasoningPart, TextPart
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import read_body
-from oxillama.server.chats import Chat, chat_plan
+from oxillama.server.chats import Chat
 from oxillama.server.errors import ApiError, invalid, prompt_too_long
 from oxillama.server.infill import infill_tokens
-from oxillama.server.messages import Conversation
-from oxillama.server.ollama.answering import LINES, Plan, head, line, lines, message, response, stream, whole
 from oxillama.server.ollama.asking import (
     Asked,
     ask,
@@ -26,10 +30,127 @@ from oxillama.server.ollama.asking import (
     thinking,
 )
 from oxillama.server.ollama.bodies import GenerateBody, OllamaChatBody, TextBody
+from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.options import options_of
-from oxillama.server.running import connected, in_thread
-from oxillama.server.state import served
-from oxillama.server.stream import EventStream
+from oxillama.server.running import connected, deltas, in_thread, last, receipt_of, served, start
+from oxillama.server.stream import EventStream, as_json
+
+LINES = "application/x-ndjson"
+
+REASONS = {"tool_calls": "stop"}
+"""Reasons for the end of a text that Ollama has other words for."""
+
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
+"""Puts content, thinking and calls where an endpoint has them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request for text, made ready to run.
+
+    Attributes
+    ----------
+    shape : of the answers of the endpoint.
+    keeps_context : whether the token ids of all of it are told at the end.
+    """
+
+    asked: Asked
+    prompt: list[int]
+    options: GenerationOptions
+    shape: Shape
+    keeps_context: bool = False
+
+
+def message(part: dict[str, Any]) -> dict[str, Any]:
+    """The shape of a chat's answers."""
+    return {"message": {"role": "assistant", "content": "", **part}}
+
+
+def response(part: dict[str, Any]) -> dict[str, Any]:
+    """The shape of other texts."""
+    rest = {name: value for name, value in part.items() if name != "content"}
+    return {"response": part.get("content", ""), **rest}
+
+
+def head(name: str) -> dict[str, Any]:
+    """What every object of an answer has: the model, as the client called it, and the time."""
+    return {"model": name, "created_at": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")}
+
+
+def part_of(event: Event | None) -> dict[str, Any]:
+    """What an event tells: a piece of text or of reasoning, or a call that is complete; {} for nothing."""
+    if isinstance(event, TextPart):
+        return {"content": event.text}
+    if isinstance(event, ReasoningPart):
+        return {"thinking": event.text}
+    if isinstance(event, CallEnd):
+        call = {"index": event.index, "name": event.call.name, "arguments": event.call.args}
+        return {"tool_calls": [{"function": call}]}
+    if isinstance(event, CallFailed) and event.index is None:
+        return {"content": event.text}
+    return {}
+
+
+def ending(plan: Plan, generation: Generation) -> dict[str, Any]:
+    """What is known when a text has ended; times in nanoseconds."""
+    asked, usage, seconds = plan.asked, generation.usage, generation.timings
+    reason = generation.finish_reason or ""
+    found: dict[str, Any] = {
+        "done": True,
+        "done_reason": REASONS.get(reason, reason),
+        "total_duration": asked.total_ns,
+        "load_duration": asked.load_ns,
+        "prompt_eval_count": usage.prompt_tokens,
+        "prompt_eval_duration": nanoseconds(seconds.prefill),
+        "eval_count": usage.generated_tokens,
+        "eval_duration": nanoseconds(seconds.decode),
+    }
+    if plan.keeps_context:
+        found["context"] = [*generation.prompt_tokens, *generation.tokens]
+    return found | receipt_of(generation)
+
+
+def nanoseconds(seconds: float) -> int:
+    return 0 if math.isnan(seconds) else round(1e9 * seconds)
+
+
+def logprobs_of(plan: Plan, sampled: list[SampledToken]) -> dict[str, Any]:
+    """Log-probabilities of tokens, if they were asked for and there are any."""
+    if not sampled:
+        return {}
+    return {"logprobs": chat_logprobs(plan.asked.engine.tokenizer, sampled)["content"]}
+
+
+async def answers(plan: Plan, each: bool) -> AsyncIterator[dict[str, Any]]:
+    """The objects of an answer: one for each piece, or one for all; the last has the numbers."""
+    (generation,) = await in_thread(start, plan.asked.engine, [plan.prompt], plan.options)
+    waiting: list[SampledToken] = []
+    part: dict[str, Any] = {}
+    async for delta in deltas([generation]):
+        waiting += delta.logprobs
+        for name, value in part_of(delta.event).items():
+            part[name] = part[name] + value if name in part else value
+        is_end = delta.finish_reason is not None
+        if is_end or (each and part):
+            end = ending(plan, generation) if is_end else {"done": False}
+            found = {**head(plan.asked.name), **plan.shape(part), **end}
+            yield found | logprobs_of(plan, waiting)
+            waiting, part = [], {}
+
+
+def line(value: Any) -> str:
+    return f"{as_json(value)}\n"
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """An error as Ollama has it."""
+    return {"error": error.message}
+
+
+def stream(found: AsyncIterator[dict[str, Any]]) -> EventStream:
+    """Lines as an answer; nothing is sent while none comes, for clients take every line for an object."""
+    lines = (line(each) async for each in found)
+    return EventStream(lines, None, lambda error: line(error_body(error)), LINES)
 
 
 async def chat(request: Request) -> Response | EventStream:
@@ -54,8 +175,8 @@ async def generate(request: Request) -> Response | EventStream:
 
 async def answer(request: Request, body: TextBody, plan: Plan) -> Response | EventStream:
     if body.stream:
-        return stream(lines(plan))
-    return JSONResponse(await connected(request, whole(plan)))
+        return stream(answers(plan, True))
+    return JSONResponse(await connected(request, last(answers(plan, False))))
 
 
 async def only_load(request: Request, body: TextBody, empty: dict[str, Any]) -> Response:
@@ -82,18 +203,16 @@ def fixed_of(body: TextBody) -> dict[str, Any]:
 
 def plan_of_chat(asked: Asked, body: OllamaChatBody, request_id: str) -> Plan:
     """What a chat asks for. Raises ApiError, and errors of the library."""
-    talk = Conversation(conversation(body.messages), body.tools)
-    return plan_of_talk(asked, body, talk, request_id, body.tool_choice)
+    chat = Chat(conversation(body.messages), body.tools, tool_choice=body.tool_choice)
+    return plan_of_talk(asked, body, chat, request_id)
 
 
-def plan_of_talk(
-    asked: Asked, body: TextBody, talk: Conversation, request_id: str, tool_choice: Any = "auto"
-) -> Plan:
+def plan_of_talk(asked: Asked, body: TextBody, chat: Chat, request_id: str) -> Plan:
     rest, context = context_of(asked.engine, body.options)
-    variables = thinking(asked.engine, body.think, bool(talk.tools))
-    chat = Chat(replace(talk, variables=variables), rest, fixed=fixed_of(body), tool_choice=tool_choice)
-    plan = chat_plan(asked.engine, chat, request_id)
-    return bounded(Plan(asked, plan.prompt, plan.options, message), context, talk.name)
+    variables = thinking(asked.engine, body.think, bool(chat.tools))
+    chat = replace(chat, variables=variables)
+    prompt, options = chat.prepared(asked.engine, request_id, rest, **fixed_of(body))
+    return bounded(Plan(asked, prompt, options, message), context, chat.name)
 
 
 def bounded(plan: Plan, context: int, name: str) -> Plan:
@@ -131,7 +250,7 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     else:
         said = [{"role": "system", "content": body.system}] if body.system else []
         said += [{"role": "user", "content": body.prompt}] if body.prompt or not body.context else []
-        plan = plan_of_talk(asked, body, Conversation(said, name="prompt"), request_id)
+        plan = plan_of_talk(asked, body, Chat(said, name="prompt"), request_id)
         plan = replace(plan, shape=response)
     if body.context:
         opening = plan.prompt[1:] if plan.prompt[:1] == [tokenizer.bos_id] else plan.prompt

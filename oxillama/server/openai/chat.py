@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -13,96 +12,136 @@ from starlette.responses import JSONResponse, Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
+from oxillama.events import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, read_body
-from oxillama.server.chats import Chat, ChatPlan, chat_plan
+from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import Deltas, conversation_of, prompt_tokens, whole_message
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
-from oxillama.server.running import Delta, connected, deltas, in_thread, start
-from oxillama.server.state import Served, chosen
+from oxillama.server.running import chosen, connected, deltas, in_thread, receipt_of, start, timings
 from oxillama.server.stream import DONE, EventStream, data_line
-from oxillama.server.timings import timings
-
-
-@dataclass(frozen=True)
-class Plan(ChatPlan):
-    """A body, made ready to run."""
-
-    body: ChatBody
-
-    @property
-    def parts(self) -> Deltas:
-        """Makes the deltas of a message."""
-        return Deltas(self.n_calls)
-
-
-def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
-    """What a body asks for. Raises ApiError, and errors of the library."""
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
-    fixed: dict[str, Any] = {"logprobs": body.logprobs or None, "top_logprobs": body.top_logprobs or None}
-    chat = Chat(
-        conversation_of(body),
-        body.rest,
-        ChatBody.model_fields,
-        fixed,
-        body.tool_choice,
-        body.parallel_tool_calls,
-        body.reasoning_format == "none",
-    )
-    return Plan(**vars(chat_plan(engine, chat, request_id)), body=body)
+from oxillama.toolcalls.conversation import call_id
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
     body = await read_body(request, ChatBody)
     here, engine = await chosen(request, body.model)
-    plan = await in_thread(plan_of, engine, body, request.state.request_id)
+    answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
     if body.stream:
-        return EventStream(events(here, engine, plan), here.config.ping_seconds)
-    return await connected(request, whole(here, engine, plan))
+        return EventStream(answer.lines(), here.config.ping_seconds)
+    return await connected(request, answer.whole())
 
 
 async def input_tokens(request: Request) -> Response:
     """The number of tokens that the messages of a chat come to."""
     body = await read_body(request, ChatBody)
     _, engine = await chosen(request, body.model)
-    tokens = await in_thread(lambda: prompt_tokens(engine, conversation_of(body)))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+    n_tokens = await in_thread(chat_of(body).n_tokens, engine)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
-def head_of(here: Served, kind: str) -> dict[str, Any]:
-    """What every part of an answer has."""
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": here.hosted.name,
-        "system_fingerprint": FINGERPRINT,
-    }
+class Answer:
+    """The answer to a body, whole or as chunks: the role, pieces that are never empty, the finish reason.
 
+    Raises ApiError, and errors of the library.
+    """
 
-async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
-    """The answer of a body that asks for no stream."""
-    generations = await in_thread(start, engine, [plan.prompt], plan.options, plan.body.n)
-    parts = plan.parts
-    found: list[list[dict[str, Any]]] = [[] for _ in generations]
-    async for delta in deltas(generations):
-        if delta.event is not None:
-            found[delta.index].append(parts.of(delta.event))
-    choices = [
-        {
-            "index": index,
-            "message": whole_message(found[index]),
-            "logprobs": logprobs_of(engine, plan, generation.logprobs or []),
-            "finish_reason": generation.finish_reason,
-            **receipt_of(generation),
+    def __init__(self, engine: InferenceEngine, model: str, body: ChatBody, request_id: str) -> None:
+        if body.top_logprobs is not None and not body.logprobs:
+            message = "top_logprobs: expected logprobs true beside it, got false"
+            raise ApiError(400, message, param="top_logprobs")
+        self.engine, self.model, self.body = engine, model, body
+        chat = chat_of(
+            body,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+            keeps_reasoning=body.reasoning_format == "none",
+        )
+        self.n_calls = chat.n_calls
+        self.prompt, self.options = chat.prepared(
+            engine,
+            request_id,
+            body.rest,
+            ChatBody.model_fields,
+            logprobs=body.logprobs or None,
+            top_logprobs=body.top_logprobs or None,
+        )
+
+    async def start(self) -> list[Generation]:
+        return await in_thread(start, self.engine, [self.prompt], self.options, self.body.n)
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every part of an answer has."""
+        return {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
         }
-        for index, generation in enumerate(generations)
-    ]
-    last = {"choices": choices, "usage": usage_of([plan.prompt], generations, plan.body.n)}
-    return JSONResponse({**head_of(here, "chat.completion"), **last, **times_of(generations)})
+
+    async def whole(self) -> Response:
+        """The answer as one object."""
+        generations = await self.start()
+        found: list[list[dict[str, Any]]] = [[] for _ in generations]
+        async for delta in deltas(generations):
+            found[delta.index].append(delta_of(delta.event, self.n_calls))
+        choices = [
+            {
+                "index": index,
+                "message": whole_message(found[index]),
+                "logprobs": self.logprobs(generation.logprobs),
+                "finish_reason": generation.finish_reason,
+                **receipt_of(generation),
+            }
+            for index, generation in enumerate(generations)
+        ]
+        head = self.head("chat.completion")
+        return JSONResponse({**head, "choices": choices, **self.usage(generations), **times_of(generations)})
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The answer as chunks. What has no chunk of its own has its log-probabilities in the next one."""
+        generations, body = await self.start(), self.body
+        head = self.head("chat.completion.chunk")
+        waiting: list[list[SampledToken]] = [[] for _ in generations]
+        more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+        for index in range(len(generations)):
+            opening = choice(index, {"role": "assistant", "content": None})
+            yield data_line({**head, "choices": [opening], **more})
+        async for delta in deltas(generations):
+            generation, index, reason = generations[delta.index], delta.index, delta.finish_reason
+            waiting[index] += delta.logprobs
+            part = delta_of(delta.event, self.n_calls)
+            if not part and reason is None:
+                continue
+            logprobs = self.logprobs(waiting[index]) if waiting[index] else None
+            waiting[index] = []
+            chunk = {**head, "choices": [choice(index, part, reason, logprobs)], **more}
+            if reason is not None:
+                chunk["choices"][0] |= receipt_of(generation)
+                chunk |= {} if body.wants_usage else times_of(generations)
+            if body.timings_per_token:
+                chunk["timings"] = timings(generation)
+            yield data_line(chunk)
+        if body.wants_usage:
+            yield data_line({**head, "choices": [], **self.usage(generations), **times_of(generations)})
+        yield DONE
+
+    def logprobs(self, sampled: Sequence[SampledToken] | None) -> Any:
+        """Of tokens, if they were asked for."""
+        return chat_logprobs(self.engine.tokenizer, sampled or []) if self.body.logprobs else None
+
+    def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        """Numbers of tokens."""
+        return {"usage": usage_of([self.prompt], generations, self.body.n)}
+
+
+def choice(
+    index: int, delta: dict[str, Any], finish_reason: str | None = None, logprobs: Any = None
+) -> dict[str, Any]:
+    """What a chunk says of one text."""
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
@@ -110,64 +149,44 @@ def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
     return {"timings": timings(generations[0])} if len(generations) == 1 else {}
 
 
-def logprobs_of(engine: InferenceEngine, plan: Plan, sampled: Sequence[SampledToken]) -> Any:
-    """Of tokens, if they were asked for."""
-    return chat_logprobs(engine.tokenizer, sampled) if plan.body.logprobs else None
+def delta_of(event: Event | None, first: int) -> dict[str, Any]:
+    """OpenAI's delta of an event; {} for one that tells nothing new.
+
+    Reasoning stands under both names that clients look for. What looked like a call and had no name is text.
+    Of a call that breaks off later, the arguments were sent; the finish reason says that it did.
+
+    Parameters
+    ----------
+    first : number of the first call that the model gives no id, among those of the conversation.
+    """
+    if isinstance(event, TextPart):
+        return {"content": event.text}
+    if isinstance(event, ReasoningPart):
+        return {"reasoning_content": event.text, "reasoning": event.text}
+    if isinstance(event, CallStart):
+        function = {"name": event.name, "arguments": ""}
+        id = event.id or call_id(first + event.index)
+        return {"tool_calls": [{"index": event.index, "id": id, "type": "function", "function": function}]}
+    if isinstance(event, ArgumentsPart):
+        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+    if isinstance(event, CallFailed) and event.index is None:
+        return {"content": event.text}
+    return {}
 
 
-def receipt_of(generation: Generation) -> dict[str, Any]:
-    """The receipt of a text that has ended, if one was asked for."""
-    return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
-
-
-async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
-    """The answer of a body that asks for a stream."""
-    generations = await in_thread(start, engine, [plan.prompt], plan.options, plan.body.n)
-    chunks = Chunks(head_of(here, "chat.completion.chunk"), engine, plan, generations)
-    for index in range(len(generations)):
-        yield chunks.line(index, {"role": "assistant", "content": None})
-    async for delta in deltas(generations):
-        line = chunks.of(delta)
-        if line:
-            yield line
-    if plan.body.wants_usage:
-        usage = usage_of([plan.prompt], generations, plan.body.n)
-        yield data_line({**chunks.head, "choices": [], "usage": usage, **times_of(generations)})
-    yield DONE
-
-
-class Chunks:
-    """Makes the chunks of a streamed answer: the role, pieces that are never empty, the finish reason."""
-
-    def __init__(
-        self, head: dict[str, Any], engine: InferenceEngine, plan: Plan, generations: Sequence[Generation]
-    ) -> None:
-        self.head, self.engine, self.plan, self.generations = head, engine, plan, generations
-        self._parts = plan.parts
-        self._waiting: list[list[SampledToken]] = [[] for _ in generations]
-
-    def line(
-        self, index: int, delta: dict[str, Any], finish_reason: str | None = None, logprobs: Any = None
-    ) -> str:
-        """One chunk."""
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        if finish_reason is not None:
-            choice |= receipt_of(self.generations[index])
-        body = self.plan.body
-        more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
-        if finish_reason is not None and not body.wants_usage:
-            more |= times_of(self.generations)
-        if body.timings_per_token and "role" not in delta:
-            more["timings"] = timings(self.generations[index])
-        return data_line({**self.head, "choices": [choice], **more})
-
-    def of(self, delta: Delta) -> str:
-        """The chunk that comes of a delta; "" for none. Its log-probabilities then go with the next one."""
-        waiting = self._waiting[delta.index]
-        waiting += delta.logprobs
-        part = {} if delta.event is None else self._parts.of(delta.event)
-        if not part and delta.finish_reason is None:
-            return ""
-        logprobs = logprobs_of(self.engine, self.plan, waiting) if waiting else None
-        waiting.clear()
-        return self.line(delta.index, part, delta.finish_reason, logprobs)
+def whole_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The message that deltas come to; its content is None if it has calls alone."""
+    texts = {name: "".join(delta.get(name, "") for delta in deltas) for name in ("content", "reasoning")}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            function = part["function"]
+            if "id" in part:
+                calls[part["index"]] = {"id": part["id"], "type": "function", "function": dict(function)}
+            else:
+                calls[part["index"]]["function"]["arguments"] += function["arguments"]
+    content = texts["content"] or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if texts["reasoning"]:
+        message |= {"reasoning_content": texts["reasoning"], "reasoning": texts["reasoning"]}
+    return message | ({"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {})

@@ -6,14 +6,12 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from oxillama._version import __version__
-from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.engine.samples import best_samples
@@ -24,18 +22,18 @@ from oxillama.server.infill import infill_tokens
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
-    Delta,
     checked_prompt,
+    chosen,
     connected,
     deltas,
     encoded,
     in_thread,
     prompt_lists,
+    receipt_of,
     results,
     start,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 MAX_TOKENS = 16
@@ -44,134 +42,147 @@ MAX_TOKENS = 16
 FINGERPRINT = f"oxillama-{__version__}"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A body, made ready to run.
+async def completions(request: Request) -> Response | EventStream:
+    body = await read_body(request, CompletionBody)
+    here, engine = await chosen(request, body.model)
+    answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
+    if body.stream:
+        return EventStream(answer.lines(), here.config.ping_seconds)
+    return await connected(request, answer.whole())
+
+
+class Answer:
+    """The answer to a body, whole or as a stream.
 
     Attributes
     ----------
     prompts : token ids of each prompt.
     n, most : texts that are wanted of each prompt, and that are generated.
     top : log-probabilities of so many of the likeliest tokens are wanted; None for none at all.
+    has_scores : whether log-probabilities of the prompts are wanted.
+    scored : the prompts with theirs.
+
+    Raises ApiError, and errors of the library.
     """
 
-    body: CompletionBody
-    prompts: list[list[int]]
-    options: GenerationOptions
-    n: int
-    most: int
-    top: int | None
-
-    @property
-    def scores(self) -> bool:
-        """Whether log-probabilities of the prompts are wanted."""
-        return self.body.echo and self.top is not None
-
-
-def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> Plan:
-    """What a body asks for. Raises ApiError, and errors of the library."""
-    n, most = body.n, body.n if body.best_of is None else body.best_of
-    if most < n:
-        raise ApiError(400, f"best_of: expected at least n, {n}, got {most}", param="best_of")
-    if body.stream and most > n:
-        raise ApiError(400, f"best_of: expected n, {n}, for a stream, got {most}", param="best_of")
-    options = options_of(
-        body.rest,
-        engine,
-        CompletionBody.model_fields,
-        {"max_tokens": MAX_TOKENS},
-        logprobs=True if most > n or body.logprobs is not None else None,
-        top_logprobs=body.logprobs or None,
-        request_id=request_id,
-    )
-    prompts = prompt_lists(engine, body.prompt.each)
-    if body.suffix:
-        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in body.prompt.each]
-    return Plan(body, prompts, options, n, most, body.logprobs)
-
-
-def with_suffix(engine: InferenceEngine, prompt: Prompt, suffix: str) -> list[int]:
-    """A prompt for what stands between it and a suffix."""
-    return checked_prompt(engine, infill_tokens(engine, prompt, suffix, "suffix"))
-
-
-async def completions(request: Request) -> Response | EventStream:
-    body = await read_body(request, CompletionBody)
-    here, engine = await chosen(request, body.model)
-    plan = await in_thread(plan_of, engine, body, request.state.request_id)
-    if body.stream:
-        return EventStream(events(here, engine, plan), here.config.ping_seconds)
-    return await connected(request, whole(here, engine, plan))
-
-
-async def begin(engine: InferenceEngine, plan: Plan) -> tuple[list[Generation], list[Scored]]:
-    """Starts what a plan asks for; its scored prompts, too, if they are wanted."""
-    if not plan.scores:
-        return await in_thread(start, engine, plan.prompts, plan.options, plan.most), []
-    gone = threading.Event()
-
-    def run() -> tuple[list[Generation], list[Scored]]:
-        adapters = plan.options.adapters
-        scored = [score(engine, prompt, plan.top or 0, gone, adapters) for prompt in plan.prompts]
-        seed = engine.config.seed
-        return [each for one in scored for each in go_on(one, plan.options, plan.most, seed)], scored
-
-    try:
-        return await in_thread(run)
-    finally:
-        gone.set()
-
-
-class Answer:
-    """Makes the parts of an answer."""
-
-    def __init__(self, here: Served, engine: InferenceEngine, plan: Plan, scored: Sequence[Scored]) -> None:
-        self.engine, self.plan, self.scored = engine, plan, scored
+    def __init__(self, engine: InferenceEngine, model: str, body: CompletionBody, request_id: str) -> None:
+        self.engine, self.body, self.top = engine, body, body.logprobs
+        self.n, self.most = body.n, body.n if body.best_of is None else body.best_of
+        if self.most < self.n or (body.stream and self.most > self.n):
+            wanted = f"at least n, {self.n}" if self.most < self.n else f"n, {self.n}, for a stream"
+            raise ApiError(400, f"best_of: expected {wanted}, got {self.most}", param="best_of")
+        self.options = options_of(
+            body.rest,
+            engine,
+            CompletionBody.model_fields,
+            {"max_tokens": MAX_TOKENS},
+            logprobs=True if self.most > self.n or self.top is not None else None,
+            top_logprobs=self.top or None,
+            request_id=request_id,
+        )
+        self.prompts = prompt_lists(engine, body.prompt.each)
+        if body.suffix:
+            infills = [infill_tokens(engine, prompt, body.suffix, "suffix") for prompt in body.prompt.each]
+            self.prompts = [checked_prompt(engine, tokens) for tokens in infills]
+        self.has_scores = body.echo and self.top is not None
+        self.scored: list[Scored] = []
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": here.hosted.name,
+            "model": model,
             "system_fingerprint": FINGERPRINT,
         }
 
-    def prompt_text(self, index: int) -> str:
-        """The prompt of a choice, as text."""
-        number = index // self.plan.n
-        chosen: Prompt = self.plan.body.prompt.each[number]
-        return (
-            chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(encoded(self.engine, chosen))
-        )
+    async def start(self) -> list[Generation]:
+        """Starts the generations, from scored prompts if their log-probabilities are wanted."""
+        if not self.has_scores:
+            return await in_thread(start, self.engine, self.prompts, self.options, self.most)
+        gone = threading.Event()
 
-    def logprobs(self) -> CompletionLogprobs:
-        return CompletionLogprobs(self.engine.tokenizer, bool(self.plan.top))
+        def run() -> list[Generation]:
+            engine, adapters = self.engine, self.options.adapters
+            self.scored = [score(engine, prompt, self.top or 0, gone, adapters) for prompt in self.prompts]
+            seed = engine.config.seed
+            return [each for one in self.scored for each in go_on(one, self.options, self.most, seed)]
 
-    def prompt_logprobs(self, lists: CompletionLogprobs, index: int) -> dict[str, Any]:
-        """Of the tokens of a choice's prompt."""
-        number = index // self.plan.n
-        return lists.of(self.plan.prompts[number], self.scored[number].logprobs)
+        try:
+            return await in_thread(run)
+        finally:
+            gone.set()
+
+    async def whole(self) -> Response:
+        """The answer as one object."""
+        generations = await self.start()
+        found = await results(generations)
+        if self.most > self.n:
+            groups = [found[i : i + self.most] for i in range(0, len(found), self.most)]
+            found = [each for group in groups for each in best_samples(group, self.n)]
+        choices = [self.choice(i, completion) for i, completion in enumerate(found)]
+        return JSONResponse({**self.head, "choices": choices, "usage": self.usage(generations)})
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """A whole text."""
-        plan, parts = self.plan, []
-        lists = self.logprobs()
-        if plan.scores:
+        lists, parts = self.logprobs(), []
+        if self.has_scores:
             parts.append(self.prompt_logprobs(lists, index))
-        if plan.top is not None:
+        if self.top is not None:
             parts.append(text_logprobs(lists, completion.tokens, completion.logprobs or []))
-        choice: dict[str, Any] = {
+        return {
             "index": index,
-            "text": (self.prompt_text(index) if plan.body.echo else "") + completion.text,
+            "text": (self.prompt_text(index) if self.body.echo else "") + completion.text,
             "logprobs": joined(parts) if parts else None,
             "finish_reason": completion.finish_reason,
+            **receipt_of(completion),
         }
-        if completion.receipt is not None:
-            choice["receipt"] = completion.receipt.to_json()
-        return choice
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The answer as chunks."""
+        generations, body = await self.start(), self.body
+        lists = [self.logprobs() for _ in generations]
+        usage: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+        for index in range(len(generations)) if body.echo else ():
+            logprobs = self.prompt_logprobs(lists[index], index) if self.has_scores else None
+            echo = {
+                "index": index,
+                "text": self.prompt_text(index),
+                "logprobs": logprobs,
+                "finish_reason": None,
+            }
+            yield data_line({**self.head, "choices": [echo], **usage})
+        async for delta in deltas(generations):
+            index, logprobs = delta.index, None
+            if self.top is not None:
+                logprobs = text_logprobs(lists[index], delta.tokens, delta.logprobs)
+            choice = {
+                "index": index,
+                "text": delta.text,
+                "logprobs": logprobs,
+                "finish_reason": delta.finish_reason,
+                **(receipt_of(generations[index]) if delta.finish_reason else {}),
+            }
+            yield data_line({**self.head, "choices": [choice], **usage})
+        if body.wants_usage:
+            yield data_line({**self.head, "choices": [], "usage": self.usage(generations)})
+        yield DONE
+
+    def prompt_text(self, index: int) -> str:
+        """The prompt of a choice, as text."""
+        prompt: Prompt = self.body.prompt.each[index // self.n]
+        engine = self.engine
+        return prompt if isinstance(prompt, str) else engine.tokenizer.decode(encoded(engine, prompt))
+
+    def logprobs(self) -> CompletionLogprobs:
+        return CompletionLogprobs(self.engine.tokenizer, bool(self.top))
+
+    def prompt_logprobs(self, lists: CompletionLogprobs, index: int) -> dict[str, Any]:
+        """Of the tokens of a choice's prompt."""
+        number = index // self.n
+        return lists.of(self.prompts[number], self.scored[number].logprobs)
 
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Numbers of tokens; a prompt counts once, however many texts go on from it."""
-        return usage_of(self.plan.prompts, generations, self.plan.most, bool(self.scored))
+        return usage_of(self.prompts, generations, self.most, self.has_scores)
 
 
 def text_logprobs(
@@ -194,47 +205,3 @@ def usage_of(
         "total_tokens": n_prompt + n_text,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-
-
-async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
-    """The answer of a body that asks for no stream."""
-    generations, scored = await begin(engine, plan)
-    answer = Answer(here, engine, plan, scored)
-    found = await results(generations)
-    if plan.most > plan.n:
-        groups = [found[i : i + plan.most] for i in range(0, len(found), plan.most)]
-        found = [each for group in groups for each in best_samples(group, plan.n)]
-    choices = [answer.choice(i, completion) for i, completion in enumerate(found)]
-    return JSONResponse({**answer.head, "choices": choices, "usage": answer.usage(generations)})
-
-
-async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
-    """The answer of a body that asks for a stream."""
-    generations, scored = await begin(engine, plan)
-    answer = Answer(here, engine, plan, scored)
-    lists = [answer.logprobs() for _ in generations]
-
-    def chunk(index: int, text: str, logprobs: Any, finish_reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        usage = {"usage": None} if plan.body.wants_usage else {}
-        return {**answer.head, "choices": [choice], **usage}
-
-    def chunk_of(delta: Delta) -> dict[str, Any]:
-        logprobs = None
-        if plan.top is not None:
-            logprobs = text_logprobs(lists[delta.index], delta.tokens, delta.logprobs)
-        made = chunk(delta.index, delta.text, logprobs, delta.finish_reason)
-        receipt = generations[delta.index].receipt if delta.finish_reason else None
-        if receipt is not None:
-            made["choices"][0]["receipt"] = receipt.to_json()
-        return made
-
-    if plan.body.echo:
-        for index in range(len(generations)):
-            logprobs = answer.prompt_logprobs(lists[index], index) if plan.scores else None
-            yield data_line(chunk(index, answer.prompt_text(index), logprobs))
-    async for delta in deltas(generations):
-        yield data_line(chunk_of(delta))
-    if plan.body.wants_usage:
-        yield data_line({**answer.head, "choices": [], "usage": answer.usage(generations)})
-    yield DONE

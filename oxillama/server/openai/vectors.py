@@ -16,8 +16,7 @@ from oxillama.engine.embedding import embeddings as start_embeddings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
 from oxillama.server.errors import ApiError
-from oxillama.server.running import connected, in_thread, prompt_lists
-from oxillama.server.state import chosen
+from oxillama.server.running import chosen, connected, in_thread, prompt_lists
 
 
 async def embeddings(request: Request) -> Response:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from oxillama.server.bodies import Body, StreamOptions
+from oxillama.server.bodies import Body, Part, StreamOptions
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -21,12 +21,6 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-
-
-class Part(BaseModel):
-    """A part of a body without further fields."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TextFormat(Part):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oxillama.server.errors import ApiError, invalid
+from oxillama.server.chats import function_call, refuse_others, tool_result
+from oxillama.server.errors import invalid
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "message": ("role", "content", "phase"),
@@ -72,21 +73,14 @@ def conversation_messages(
             else:
                 found.append({"role": role, "content": text})
         elif kind == "function_call_output":
-            id = item["call_id"]
-            message = {
-                "role": "tool",
-                "tool_call_id": id,
-                "content": text_of(f"{where}.output", item["output"]),
-            }
-            found.append({**message, "name": names[id]} if id in names else message)
+            found.append(tool_result(item["call_id"], text_of(f"{where}.output", item["output"]), names))
         elif kind == "function_call":
-            function = {"name": item["name"], "arguments": item["arguments"]}
             names[item["call_id"]] = item["name"]
             if last["role"] != "assistant":
                 last = {"role": "assistant", "content": ""}
                 found.append(last)
-            calls = last.setdefault("tool_calls", [])
-            calls.append({"id": item["call_id"], "type": "function", "function": function})
+            call = function_call(item["call_id"], item["name"], item["arguments"])
+            last.setdefault("tool_calls", []).append(call)
         else:
             text = reasoning_of(where, item)
             if is_open(last, "content", "tool_calls"):
@@ -126,15 +120,6 @@ def is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def refuse_others(where: str, value: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises ApiError for a field that is not known."""
-    for name, item in value.items():
-        if name not in known and item is not None:
-            place = f"{where}.{name[:200]}"
-            message = f"{place}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=place, code="unknown_parameter")
 
 
 def text_of(where: str, content: Any) -> str:

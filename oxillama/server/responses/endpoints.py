@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import read_body
-from oxillama.server.chats import Chat, ChatPlan, chat_plan
+from oxillama.server.chats import Chat, checked_variables, effort_variables
 from oxillama.server.errors import ApiError, invalid
-from oxillama.server.messages import Conversation, checked_variables, prompt_tokens
-from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.responses.bodies import LOGPROBS, InputBody, ResponsesBody, TextFormat
 from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions, listed
 from oxillama.server.responses.items import Items, Sent, new_id
 from oxillama.server.responses.store import ResponseStore
-from oxillama.server.running import connected, deltas, in_thread, start
-from oxillama.server.state import Served, chosen
+from oxillama.server.running import Served, chosen, connected, deltas, in_thread, last, start
 from oxillama.server.stream import EventStream, as_json, named_event
-from oxillama.server.thinking import effort_variables
-
-
-@dataclass(frozen=True)
-class Plan(ChatPlan):
-    """A body, made ready to run.
-
-    Attributes
-    ----------
-    before, new : items of the conversation so far, and those of the body.
-    """
-
-    body: ResponsesBody
-    before: tuple[Any, ...]
-    new: list[Any]
 
 
 def store_of(request: Request) -> ResponseStore:
@@ -53,17 +35,15 @@ def items_before(store: ResponseStore, body: InputBody) -> tuple[Any, ...]:
     return store.get(body.previous_response_id, 400, "previous_response_id").items
 
 
-def conversation_of(
-    engine: InferenceEngine, body: InputBody, before: tuple[Any, ...]
-) -> tuple[Conversation, str | dict[str, Any]]:
-    """The conversation of a body, and which tools are wanted. Raises ApiError, ChatTemplateError."""
+def chat_of(engine: InferenceEngine, body: InputBody, before: tuple[Any, ...]) -> Chat:
+    """The chat of a body. Raises ApiError, ChatTemplateError."""
     messages = conversation_messages(body.instructions, before, listed(body.input))
     tools, choice = chosen_tools(body.tool_choice, functions(body.tools))
     variables: dict[str, Any] = {}
     if body.reasoning.effort is not None:
         variables = effort_variables(engine, bool(tools), body.reasoning.effort, "reasoning.effort")
     variables |= checked_variables(body.chat_template_kwargs)
-    return Conversation(messages, tools, variables, name="input"), choice
+    return Chat(messages, tools, variables, "", choice, body.parallel_tool_calls, name="input")
 
 
 def schema_of(wanted: TextFormat) -> Any:
@@ -77,43 +57,47 @@ def schema_of(wanted: TextFormat) -> Any:
     return {"type": "object"} if wanted.type == "json_object" else None
 
 
-def plan_of(engine: InferenceEngine, body: ResponsesBody, before: tuple[Any, ...], request_id: str) -> Plan:
-    """What a body asks for. Raises ApiError, and errors of the library."""
-    talk, choice = conversation_of(engine, body, before)
-    fixed = {
-        "max_tokens": body.max_output_tokens,
-        "json_schema": schema_of(body.text.format),
-        "logprobs": LOGPROBS in body.include or body.top_logprobs is not None or None,
-        "top_logprobs": body.top_logprobs or None,
-    }
-    known = ResponsesBody.model_fields
-    chat = Chat(talk, body.rest, known, fixed, choice, body.parallel_tool_calls)
-    ready = chat_plan(engine, chat, request_id)
-    return Plan(**vars(ready), body=body, before=before, new=listed(body.input))
-
-
 async def responses(request: Request) -> Response | EventStream:
     store = store_of(request)
     body = await read_body(request, ResponsesBody)
     here, engine = await chosen(request, body.model)
     before = items_before(store, body)
-    plan = await in_thread(plan_of, engine, body, before, request.state.request_id)
-    logprobs = None
-    if plan.options.n_top_logprobs is not None:
 
-        def logprobs(sampled: Any) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = chat_logprobs(engine.tokenizer, sampled)["content"]
-            return found
+    def prepared() -> tuple[Items, list[int], GenerationOptions]:
+        chat = chat_of(engine, body, before)
+        prompt, options = chat.prepared(
+            engine,
+            request.state.request_id,
+            body.rest,
+            ResponsesBody.model_fields,
+            max_tokens=body.max_output_tokens,
+            json_schema=schema_of(body.text.format),
+            logprobs=LOGPROBS in body.include or body.top_logprobs is not None or None,
+            top_logprobs=body.top_logprobs or None,
+        )
+        head = sendable(head_of(here, store, body, options))
+        tokenizer = None if options.n_top_logprobs is None else engine.tokenizer
+        return Items(head, chat.n_calls, tokenizer), prompt, options
 
-    items = Items(sendable(head_of(here, store, plan)), plan.n_calls, logprobs)
+    items, prompt, options = await in_thread(prepared)
+
+    def keep() -> None:
+        if items.response["store"]:
+            store.put(items.response, before, listed(body.input))
+
+    sent = events(engine, items, prompt, options, keep)
     if body.stream:
-        return EventStream(lines(engine, items, store, plan), here.config.ping_seconds, items.failed)
-    return await connected(request, whole(engine, items, store, plan))
+        lines = (named_event(event["type"], event) async for event in sent)
+        return EventStream(lines, here.config.ping_seconds, items.failed)
+    await connected(request, last(sent))
+    return JSONResponse(items.response)
 
 
-def head_of(here: Served, store: ResponseStore, plan: Plan) -> dict[str, Any]:
+def head_of(
+    here: Served, store: ResponseStore, body: ResponsesBody, options: GenerationOptions
+) -> dict[str, Any]:
     """A response without output: what it was asked for, as it was understood."""
-    body, sampler = plan.body, plan.options.sampler
+    sampler = options.sampler
     return {
         "id": new_id("resp"),
         "object": "response",
@@ -153,34 +137,22 @@ def sendable(head: dict[str, Any]) -> dict[str, Any]:
     return head
 
 
-async def whole(engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan) -> Response:
-    """The answer of a body that asks for no stream."""
-    async for _ in events(engine, items, store, plan):
-        pass
-    return JSONResponse(items.response)
-
-
-async def lines(
-    engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan
-) -> AsyncIterator[str]:
-    """The answer of a body that asks for a stream."""
-    async for sent in events(engine, items, store, plan):
-        yield named_event(sent["type"], sent)
-
-
 async def events(
-    engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan
+    engine: InferenceEngine,
+    items: Items,
+    prompt: list[int],
+    options: GenerationOptions,
+    keep: Callable[[], None],
 ) -> AsyncIterator[Sent]:
-    """The events of a response from its beginning to its end, where it is stored."""
-    (generation,) = await in_thread(start, engine, [plan.prompt], plan.options, 1)
+    """The events of a response from its beginning to its end, where ``keep`` is called."""
+    (generation,) = await in_thread(start, engine, [prompt], options)
     for sent in items.begin():
         yield sent
     async for delta in deltas([generation]):
         for sent in items.add(delta):
             yield sent
     last = list(items.end(generation))
-    if items.response["store"]:
-        store.put(items.response, plan.before, plan.new)
+    keep()
     for sent in last:
         yield sent
 
@@ -192,11 +164,7 @@ async def count_tokens(request: Request) -> Response:
     body.refuse_rest()
     before = items_before(store, body)
     _, engine = await chosen(request, body.model)
-
-    def count() -> int:
-        return len(prompt_tokens(engine, conversation_of(engine, body, before)[0]))
-
-    n_tokens = await in_thread(count)
+    n_tokens = await in_thread(lambda: chat_of(engine, body, before).n_tokens(engine))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from oxillama.engine.generation import Generation
-from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.errors import ApiError
-from oxillama.server.running import Delta
+from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.running import Delta, receipt_of
 from oxillama.server.stream import named_event
+from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.conversation import call_id
 
 Sent = dict[str, Any]
 """The data of an event; its type is the event's name."""
-
-Logprobs = Callable[[Sequence[SampledToken]], list[dict[str, Any]]]
-"""Makes log-probabilities for a client of those of tokens."""
 
 PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
@@ -36,15 +34,15 @@ class Items:
     ----------
     head : the response without output.
     first : number of the first call that the model gives no id.
-    logprobs : makes log-probabilities; None if they were not asked for.
+    tokenizer : for log-probabilities; None if they were not asked for.
 
     Attributes
     ----------
     response : as far as it has come; whole after `end`.
     """
 
-    def __init__(self, head: dict[str, Any], first: int, logprobs: Logprobs | None) -> None:
-        self.first, self.logprobs = first, logprobs
+    def __init__(self, head: dict[str, Any], first: int, tokenizer: TokenizerBridge | None) -> None:
+        self.first, self.tokenizer = first, tokenizer
         self.response = {**head, "status": "in_progress", "output": []}
         self._n_sent = 0
         self._written: list[str] = []  # of the last item, which is open
@@ -74,8 +72,9 @@ class Items:
         event = delta.event
         if isinstance(event, ReasoningPart):
             self._n_reasoning += len(delta.tokens)
-        is_text = isinstance(event, TextPart) or event is None
-        noted = self.logprobs(delta.logprobs) if self.logprobs is not None and is_text else []
+        noted: list[dict[str, Any]] = []
+        if self.tokenizer is not None and (event is None or isinstance(event, TextPart)):
+            noted = chat_logprobs(self.tokenizer, delta.logprobs)["content"]
         if event is not None:
             yield from self._add(event, noted)
         if self._output and self._output[-1]["type"] == "message":
@@ -146,13 +145,11 @@ class Items:
         if not self._output:  # clients read the text of the message
             yield from self._open("message", role="assistant", content=[])
         yield from self._close(status)
-        response |= {"status": status, "usage": self._usage(generation)}
+        response |= {"status": status, "usage": self._usage(generation), **receipt_of(generation)}
         if status == "completed":
             response["completed_at"] = int(time.time())
         else:
             response["incomplete_details"] = {"reason": {"length": "max_output_tokens"}.get(reason, reason)}
-        if generation.receipt is not None:
-            response["receipt"] = generation.receipt.to_json()
         yield self._event(status, response=response)
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
