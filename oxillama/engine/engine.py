@@ -366,6 +366,7 @@ class InferenceEngine(NotCopied):
         model.runner.check_logits()
         tokens = model.prompt_tokens(prompt, free=1)
         requests = [self._request(tokens, each, whole) for each in seeded(checked, n, self.config.seed)]
+        model.feature("shared prompts")
         share_prompt(requests)
         return self._submit(requests)
 

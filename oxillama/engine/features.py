@@ -44,6 +44,7 @@ FEATURES = {
     "drafters": Feature(("speculate",), "oxillama.speculation.loading:Drafters.of"),
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
+    "shared prompts": Feature(("n",), "oxillama.engine.shared_prompts:install"),
     # of a request
     "speculation": Feature(("speculate",), "oxillama.speculation.attaching:attach"),
     "jump-forward": Feature(("jump_forward",), "oxillama.speculation.jump_forward:attach"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Listed
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.engine.generation import Completion
-from oxillama.engine.prefixes import share_prompt
+from oxillama.engine.shared_prompts import share_prompt
 from oxillama.errors import ConfigError
 
 __all__ = ["best_samples", "mean_logprob", "numbers_of_samples", "seeded", "share_prompt"]

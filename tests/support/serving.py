@@ -33,6 +33,7 @@ from oxillama.engine.runner import Runner
 from oxillama.engine.samples import seeded, share_prompt
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.shared_prompts import SharedPrompts
 from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
@@ -377,6 +378,8 @@ class Serving:
         """Samples of one prompt, with the seeds after the sampler's."""
         samplers = [each.sampler for each in seeded(GenerationOptions(sampler=sampler), n, 0)]
         requests = [self.request(prompt, sampler=each, **options) for each in samplers]
+        if not isinstance(self.scheduler.prefixes, SharedPrompts):
+            self.scheduler.prefixes = SharedPrompts(self.scheduler.prefixes)
         share_prompt(requests)
         for request in requests:
             self.loop.add(request)
