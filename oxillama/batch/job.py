@@ -26,7 +26,7 @@ from oxillama.config import EngineConfig
 from oxillama.config.adapters import adapter_specs
 from oxillama.errors import ConfigError
 from oxillama.gguf.fingerprint import ModelFingerprint
-from oxillama.sessions.plain import plain_sampler
+from oxillama.sessions.options import plain_options
 
 VERSION = 1
 """Of the form of answers: another one makes another job."""
@@ -214,7 +214,7 @@ def facts_of(config: EngineConfig, settings: Settings) -> dict[str, Any]:
             [digest_of(source), scale] for source, scale in adapter_specs("adapters", config.adapters)
         ],
         **fields,
-        "sampler": json.loads(json.dumps(plain_sampler(config.sampler))),
+        "sampler": json.loads(json.dumps(plain_options(config.sampler))),
         "settings": json.loads(json.dumps(asdict(settings))),
     }
 

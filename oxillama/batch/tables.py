@@ -39,15 +39,7 @@ def answer_types() -> dict[str, Any]:
 
 def answer_arrays(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The columns of answers, as arrays of the types above; null where an answer has none."""
-    import pyarrow as pa
-
-    found = {}
-    for name, type in answer_types().items():
-        values = [answer.get(name) for answer in answers]
-        if name in JSON_TEXT:
-            values = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
-        found[name] = pa.array(values, type)
-    return found
+    return {name: column(name, answers, type) for name, type in answer_types().items()}
 
 
 def write_parquet(lines: Path, target: Path) -> None:
@@ -66,7 +58,7 @@ def write_parquet(lines: Path, target: Path) -> None:
     for answers in batches(lines):  # a first look: a column's type is that of all its values
         for name in dict.fromkeys(name for answer in answers for name in answer if name not in types):
             try:
-                found = carried_array(name, answers).type
+                found = column(name, answers).type
                 before = carried.get(name, found)
                 carried[name] = pa.unify_schemas(
                     [pa.schema([(name, before)]), pa.schema([(name, found)])], promote_options="permissive"
@@ -78,12 +70,12 @@ def write_parquet(lines: Path, target: Path) -> None:
     schema = pa.schema([*carried.items(), *types.items()])
     with replaced_file(target) as file, parquet.ParquetWriter(file, schema) as writer:
         for answers in batches(lines):
-            columns = {name: carried_array(name, answers, type) for name, type in carried.items()}
+            columns = {name: column(name, answers, type) for name, type in carried.items()}
             writer.write_table(pa.table({**columns, **answer_arrays(answers)}, schema))
 
 
-def carried_array(name: str, answers: Sequence[Mapping[str, Any]], type: Any = None) -> Any:
-    """A column that rows carry; "metadata" as texts of JSON."""
+def column(name: str, answers: Sequence[Mapping[str, Any]], type: Any = None) -> Any:
+    """A column as an array; those of `JSON_TEXT` as texts of JSON."""
     import pyarrow as pa
 
     values = [answer.get(name) for answer in answers]

@@ -27,53 +27,20 @@ MAX_NAME = 256  # characters of a name
 MAX_NESTING = 100  # nested statements and expressions while parsing; a pair of brackets counts three times
 MAX_DEPTH = 100  # of the syntax tree
 
-_NODES = frozenset(
-    getattr(nodes, name)
-    for name in [
-        *(
-            "Template",
-            "TemplateData",
-            "Output",
-            "For",
-            "Break",
-            "Continue",
-            "If",
-            "With",
-            "Macro",
-            "CallBlock",
-        ),
-        *("FilterBlock", "Assign", "AssignBlock", "NSRef", "Name", "Const", "Tuple", "List", "Dict", "Pair"),
-        *(
-            "Keyword",
-            "Call",
-            "Filter",
-            "Test",
-            "CondExpr",
-            "Compare",
-            "Operand",
-            "Getattr",
-            "Getitem",
-            "Slice",
-        ),
-        *("Concat", "Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow", "Neg", "Pos", "Not", "And", "Or"),
-    ]
-)
+_NODE_NAMES = """
+Template TemplateData Output For Break Continue If With Macro CallBlock FilterBlock Assign AssignBlock NSRef
+Name Const Tuple List Dict Pair Keyword Call Filter Test CondExpr Compare Operand Getattr Getitem Slice Concat
+Add Sub Mul Div FloorDiv Mod Pow Neg Pos Not And Or
+"""
+_NODES = frozenset(getattr(nodes, name) for name in _NODE_NAMES.split())
 _BODIES: dict[type[nodes.Node], tuple[str, ...]] = {
-    nodes.Template: ("body",),
-    nodes.For: ("body", "else_"),
-    nodes.If: ("body", "else_"),
-    nodes.Macro: ("body",),
-    nodes.CallBlock: ("body",),
-    nodes.FilterBlock: ("body",),
-    nodes.AssignBlock: ("body",),
-    nodes.With: ("body",),
+    **dict.fromkeys((nodes.For, nodes.If), ("body", "else_")),
+    **dict.fromkeys(
+        (nodes.Template, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.With),
+        ("body",),
+    ),
 }
-_WEIGHTS: dict[type[nodes.Node], int] = {
-    nodes.Getattr: 6,
-    nodes.Getitem: 6,
-    nodes.Macro: 16,
-    nodes.CallBlock: 16,
-}
+_WEIGHTS = {nodes.Getattr: 6, nodes.Getitem: 6, nodes.Macro: 16, nodes.CallBlock: 16}
 _COMPARISONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "eq": ("==", operator.eq),
     "ne": ("!=", operator.ne),
@@ -159,7 +126,7 @@ def _each(values: Any) -> Any:
 def _compare(left: Any, name: str, right: Any) -> Any:
     symbol, compare = _COMPARISONS[name]
     budget = current_budget.get()
-    budget.spend(STEP + TABLE[symbol].cost(budget, left, right))
+    budget.spend(STEP + TABLE[symbol](budget, left, right))
     return compare(left, right)
 
 
@@ -171,14 +138,14 @@ def _number(value: Any) -> Any:
 
 def _key(value: Any) -> Any:
     budget = current_budget.get()
-    budget.spend(TABLE["{}"].cost(budget, value))
+    budget.spend(TABLE["{}"](budget, value))
     return value
 
 
 def _slice(values: Any, start: Any, stop: Any, step: Any) -> Any:
     budget = current_budget.get()
     part = slice(start, stop, step)
-    budget.spend(STEP + TABLE["[:]"].cost(budget, values, part))
+    budget.spend(STEP + TABLE["[:]"](budget, values, part))
     return values[part]
 
 

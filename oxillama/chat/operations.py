@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext, Undefined
@@ -36,12 +36,8 @@ MAX_JSON_INDENT = 16
 MAX_KEY = 1 << 20  # magnitude of an integer as key: larger ones can be made to collide
 
 
-class Operation(NamedTuple):
-    """What an operation costs, and whether it makes a string of its first operand before."""
-
-    cost: Callable[..., int]
-    text: bool = False
-
+Cost = Callable[..., int]
+"""Units of work of an operation: a function of the budget and the operands."""
 
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _SPACES = "".join(char for char in map(chr, range(0x3001)) if char.isspace())
@@ -173,31 +169,28 @@ def _slice(budget: Budget, values: Any, part: slice) -> int:
     return count if isinstance(values, str) else 2 * count
 
 
-def _item(budget: Budget, values: Any, index: Any) -> int:
+def _item(budget: Budget, values: Any, index: Any, default: Any = None) -> int:
     return budget.size(index)
 
 
 # --------------------------------------------------------------------------- strings
 
 
-def _chars(budget: Budget, text: str) -> int:
-    return len(text)
+def _each_character(units: int) -> Cost:
+    def cost(budget: Budget, text: str) -> int:
+        return units * len(text)
+
+    return cost
 
 
-def _case(budget: Budget, text: str) -> int:
-    return 3 * len(text)  # one character has up to three in another case
-
-
-def _title(budget: Budget, text: str) -> int:
-    return OBJECT * len(text)
+_chars = _each_character(1)
+_case = _each_character(3)  # one character has up to three in another case
+_escape = _each_character(5)
+_title = _each_character(OBJECT)
 
 
 def _strip(budget: Budget, text: str, chars: Any = None) -> int:
     return len(text) * (1 if chars is None else 1 + len(_string(chars, "chars")))
-
-
-def _escape(budget: Budget, text: str) -> int:
-    return 5 * len(text)
 
 
 def _find(budget: Budget, text: str, part: Any, *bounds: Any) -> int:
@@ -397,10 +390,6 @@ def _count(budget: Budget, values: Any, value: Any, *bounds: Any) -> int:
     return budget.size(values) + budget.size(value)
 
 
-def _get(budget: Budget, values: Any, index: Any, default: Any = None) -> int:
-    return budget.size(index)
-
-
 def _function(budget: Budget, /, *values: Any, **named: Any) -> int:
     return OBJECT * (len(values) + len(named))
 
@@ -417,167 +406,87 @@ def _changed(budget: Budget, loop: Any, *values: Any) -> int:
     return OBJECT * len(values) + budget.size(values)
 
 
-_LOOP_FACTS = (
-    *("depth", "depth0", "first", "index", "index0", "last", "length"),
-    *("nextitem", "previtem", "revindex", "revindex0"),
+_ROWS: tuple[tuple[str, Cost, str], ...] = (
+    # how a name is written, its cost, and the names
+    ("{}", _add, "+"),
+    ("{}", _arithmetic, "- / //"),
+    ("{}", _multiply, "*"),
+    ("{}", _modulo, "%"),
+    ("{}", _power, "**"),
+    ("{}", _equals, "== !="),
+    ("{}", _orders, "< <= > >="),
+    ("{}", _contains, "in"),
+    ("{} in", _contains, "not"),
+    ("[{}]", _slice, ":"),
+    ("{}", _item, "[]"),
+    ("{}", _key, "{}"),
+    ("|{}", _free, "d default string"),
+    ("|{}", _absolute, "abs"),
+    ("|{}", _case, "capitalize lower upper"),
+    ("|{}", _title, "title"),
+    ("|{}", _chars, "safe"),
+    ("|{}", _escape, "e escape"),
+    ("|{}", _strip, "trim"),
+    ("|{}", _replace, "replace"),
+    ("|{}", _indent, "indent"),
+    ("|{}", _truncate, "truncate"),
+    ("|{}", _round, "round"),
+    ("|{}", _numeral, "float int"),
+    ("|{}", _top, "count first last length"),
+    ("|{}", _elements, "list reverse"),
+    ("|{}", _pairs, "items"),
+    ("|{}", _sort, "sort"),
+    ("|{}", _dictsort, "dictsort"),
+    ("|{}", _groupby, "groupby"),
+    ("|{}", _least, "max min"),
+    ("|{}", _unique, "unique"),
+    ("|{}", _sum, "sum"),
+    ("|{}", _map, "map"),
+    ("|{}", _select, "reject select"),
+    ("|{}", _selectattr, "rejectattr selectattr"),
+    ("|{}", _joined, "join"),
+    ("|{}", _json, "tojson"),
+    ("is {}", _free, "boolean callable defined escaped false float integer iterable mapping none number"),
+    ("is {}", _free, "sameas sequence string true undefined"),
+    ("is {}", _arithmetic, "divisibleby"),
+    ("is {}", _absolute, "even odd"),
+    ("is {}", _sizes, "filter test"),
+    ("is {}", _contains, "in"),
+    ("is {}", _chars, "lower upper"),
+    ("is {}", _equals, "== eq equalto != ne"),
+    ("is {}", _orders, "< lt lessthan <= le > gt greaterthan >= ge"),
+    ("str.{}", _case, "capitalize casefold lower swapcase title upper"),
+    ("str.{}", _chars, "isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace istitle isupper"),
+    ("str.{}", _find, "count find index partition rfind rindex rpartition"),
+    ("str.{}", _sizes, "endswith removeprefix removesuffix startswith"),
+    ("str.{}", _strip, "lstrip rstrip strip"),
+    ("str.{}", _split, "rsplit split"),
+    ("str.{}", _splitlines, "splitlines"),
+    ("str.{}", _format, "format"),
+    ("str.{}", _join, "join"),
+    ("str.{}", _replace, "replace"),
+    ("list.{}", _elements, "copy"),
+    ("list.{}", _count, "count index"),
+    ("tuple.{}", _count, "count index"),
+    ("dict.{}", _pairs, "copy"),
+    ("dict.{}", _item, "get"),
+    ("dict.{}", _top, "items keys values"),
+    ("loop.{}", _changed, "changed"),
+    ("loop.{}", _cycle, "cycle"),
+    ("loop.{}", _free, "depth depth0 first index index0 last length nextitem previtem revindex revindex0"),
+    ("{}()", _mapping, "dict namespace"),
+    ("{}()", _free, "raise_exception range strftime_now"),
 )
-_STRING = Operation(_chars)
-_FREE = Operation(_free)
-_EQUALS = Operation(_equals)
-_ORDERS = Operation(_orders)
-_NUMBERS = Operation(_absolute)
-_PAIR_OF_NUMBERS = Operation(_arithmetic)
+TABLE: dict[str, Cost] = {form.format(name): cost for form, cost, names in _ROWS for name in names.split()}
 
-TABLE: dict[str, Operation] = {
-    # operators
-    "+": Operation(_add),
-    "-": _PAIR_OF_NUMBERS,
-    "*": Operation(_multiply),
-    "/": _PAIR_OF_NUMBERS,
-    "//": _PAIR_OF_NUMBERS,
-    "%": Operation(_modulo),
-    "**": Operation(_power),
-    "==": _EQUALS,
-    "!=": _EQUALS,
-    "<": _ORDERS,
-    "<=": _ORDERS,
-    ">": _ORDERS,
-    ">=": _ORDERS,
-    "in": Operation(_contains),
-    "not in": Operation(_contains),
-    "[:]": Operation(_slice),
-    "[]": Operation(_item),
-    "{}": Operation(_key),
-    # filters
-    "|abs": _NUMBERS,
-    "|capitalize": Operation(_case, text=True),
-    "|count": Operation(_top),
-    "|d": _FREE,
-    "|default": _FREE,
-    "|dictsort": Operation(_dictsort),
-    "|e": Operation(_escape, text=True),
-    "|escape": Operation(_escape, text=True),
-    "|first": Operation(_top),
-    "|float": Operation(_numeral),
-    "|groupby": Operation(_groupby),
-    "|indent": Operation(_indent),
-    "|int": Operation(_numeral),
-    "|items": Operation(_pairs),
-    "|join": Operation(_joined),
-    "|last": Operation(_top),
-    "|length": Operation(_top),
-    "|list": Operation(_elements),
-    "|lower": Operation(_case, text=True),
-    "|map": Operation(_map),
-    "|max": Operation(_least),
-    "|min": Operation(_least),
-    "|reject": Operation(_select),
-    "|rejectattr": Operation(_selectattr),
-    "|replace": Operation(_replace, text=True),
-    "|reverse": Operation(_elements),
-    "|round": Operation(_round),
-    "|safe": Operation(_chars, text=True),
-    "|select": Operation(_select),
-    "|selectattr": Operation(_selectattr),
-    "|sort": Operation(_sort),
-    "|string": Operation(_free, text=True),
-    "|sum": Operation(_sum),
-    "|title": Operation(_title, text=True),
-    "|tojson": Operation(_json),
-    "|trim": Operation(_strip, text=True),
-    "|truncate": Operation(_truncate),
-    "|unique": Operation(_unique),
-    "|upper": Operation(_case, text=True),
-    # tests
-    "is boolean": _FREE,
-    "is callable": _FREE,
-    "is defined": _FREE,
-    "is divisibleby": _PAIR_OF_NUMBERS,
-    "is escaped": _FREE,
-    "is even": _NUMBERS,
-    "is false": _FREE,
-    "is filter": Operation(_sizes),
-    "is float": _FREE,
-    "is in": Operation(_contains),
-    "is integer": _FREE,
-    "is iterable": _FREE,
-    "is lower": Operation(_chars, text=True),
-    "is mapping": _FREE,
-    "is none": _FREE,
-    "is number": _FREE,
-    "is odd": _NUMBERS,
-    "is sameas": _FREE,
-    "is sequence": _FREE,
-    "is string": _FREE,
-    "is test": Operation(_sizes),
-    "is true": _FREE,
-    "is undefined": _FREE,
-    "is upper": Operation(_chars, text=True),
-    **dict.fromkeys(("is ==", "is eq", "is equalto", "is !=", "is ne"), _EQUALS),
-    **dict.fromkeys(("is <", "is lt", "is lessthan", "is <=", "is le"), _ORDERS),
-    **dict.fromkeys(("is >", "is gt", "is greaterthan", "is >=", "is ge"), _ORDERS),
-    # methods and attributes
-    "str.capitalize": Operation(_case),
-    "str.casefold": Operation(_case),
-    "str.count": Operation(_find),
-    "str.endswith": Operation(_sizes),
-    "str.find": Operation(_find),
-    "str.format": Operation(_format),
-    "str.index": Operation(_find),
-    "str.isalnum": _STRING,
-    "str.isalpha": _STRING,
-    "str.isascii": _STRING,
-    "str.isdecimal": _STRING,
-    "str.isdigit": _STRING,
-    "str.islower": _STRING,
-    "str.isnumeric": _STRING,
-    "str.isspace": _STRING,
-    "str.istitle": _STRING,
-    "str.isupper": _STRING,
-    "str.join": Operation(_join),
-    "str.lower": Operation(_case),
-    "str.lstrip": Operation(_strip),
-    "str.partition": Operation(_find),
-    "str.removeprefix": Operation(_sizes),
-    "str.removesuffix": Operation(_sizes),
-    "str.replace": Operation(_replace),
-    "str.rfind": Operation(_find),
-    "str.rindex": Operation(_find),
-    "str.rpartition": Operation(_find),
-    "str.rsplit": Operation(_split),
-    "str.rstrip": Operation(_strip),
-    "str.split": Operation(_split),
-    "str.splitlines": Operation(_splitlines),
-    "str.startswith": Operation(_sizes),
-    "str.strip": Operation(_strip),
-    "str.swapcase": Operation(_case),
-    "str.title": Operation(_case),
-    "str.upper": Operation(_case),
-    "list.copy": Operation(_elements),
-    "list.count": Operation(_count),
-    "list.index": Operation(_count),
-    "tuple.count": Operation(_count),
-    "tuple.index": Operation(_count),
-    "dict.copy": Operation(_pairs),
-    "dict.get": Operation(_get),
-    "dict.items": Operation(_top),
-    "dict.keys": Operation(_top),
-    "dict.values": Operation(_top),
-    "loop.changed": Operation(_changed),
-    "loop.cycle": Operation(_cycle),
-    **dict.fromkeys((f"loop.{name}" for name in _LOOP_FACTS), _FREE),
-    # functions
-    "dict()": Operation(_mapping),
-    "namespace()": Operation(_mapping),
-    "raise_exception()": _FREE,
-    "range()": _FREE,
-    "strftime_now()": _FREE,
-}
+_TEXT_FILTERS = "capitalize e escape lower replace safe string title trim upper"
+OF_TEXTS = frozenset(("is lower", "is upper", *(f"|{name}" for name in _TEXT_FILTERS.split())))
+"""Operations that make a string of their first operand before they are charged."""
 
 _TYPES = {str: "str", list: "list", tuple: "tuple", dict: "dict", LoopContext: "loop"}
 
 
-def attribute_of(value: Any, name: str) -> Operation | None:
+def attribute_of(value: Any, name: str) -> Cost | None:
     """The table's entry for a method or an attribute, by the exact type of its owner."""
     return TABLE.get(f"{_TYPES.get(type(value))}.{name}")
 

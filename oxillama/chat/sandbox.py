@@ -22,7 +22,7 @@ from jinja2.utils import Namespace
 
 from oxillama.chat.budget import OBJECT, PLAIN, STEP, current_budget
 from oxillama.chat.guards import GUARDS, finalize, parse
-from oxillama.chat.operations import TABLE, attribute_of, names
+from oxillama.chat.operations import OF_TEXTS, TABLE, attribute_of, names
 
 MAX_TIME_FORMAT = 100  # characters of the format of `strftime_now`
 
@@ -65,7 +65,7 @@ class Environment(ImmutableSandboxedEnvironment):
         }
         self.globals.clear()
         self.globals.update(functions)
-        self._costs = {function: TABLE[f"{name}()"].cost for name, function in functions.items()}
+        self._costs = {function: TABLE[f"{name}()"] for name, function in functions.items()}
 
     def compile_guarded(self, source: str) -> Template:
         """Compile a template with guards in it; see the module's text."""
@@ -80,7 +80,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if type(argument) is not int:
             budget = current_budget.get()
-            budget.spend(TABLE["[]"].cost(budget, obj, argument))
+            budget.spend(TABLE["[]"](budget, obj, argument))
         return super().getitem(obj, argument)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -98,10 +98,10 @@ class Environment(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         if isinstance(method, (BuiltinMethodType, MethodType)):
             owner, name = method.__self__, method.__name__
-            operation = attribute_of(owner, name)
-            if operation is None:
+            cost = attribute_of(owner, name)
+            if cost is None:
                 raise SecurityError(f"{type(owner).__name__}.{name} is not available to templates")
-            budget.spend(operation.cost(budget, owner, *args, **kwargs))
+            budget.spend(cost(budget, owner, *args, **kwargs))
         elif kind not in PLAIN:  # Python says that data cannot be called
             cost = self._costs.get(function)
             if cost is None:
@@ -111,7 +111,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current_budget.get()
-        budget.spend(STEP + TABLE[operator].cost(budget, left, right))
+        budget.spend(STEP + TABLE[operator](budget, left, right))
         return budget.made(self.binop_table[operator](left, right))
 
     def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +124,7 @@ class Environment(ImmutableSandboxedEnvironment):
 def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter or a test that is charged before it runs."""
     skip = 1 if hasattr(function, "jinja_pass_arg") else 0  # context or environment comes first
-    cost, text = TABLE[name]
+    cost, text = TABLE[name], name in OF_TEXTS
 
     def run(*args: Any, **kwargs: Any) -> Any:
         budget = current_budget.get()

@@ -43,8 +43,8 @@ class KeptSession:
     """
 
     def __init__(self, engine: InferenceEngine, path: str, kind: str) -> None:
-        from oxillama.sessions.restoring import read
-        from oxillama.sessions.session import Session
+        from oxillama.sessions.restore import restore_session
+        from oxillama.sessions.snapshot import read
 
         if engine.config.prefix_cache_dir is not None:
             raise ConfigError(
@@ -63,7 +63,7 @@ class KeptSession:
         found = self.notes.get("command")
         if found != kind:
             raise ConfigError(f"--session: expected one of oxillama {kind} in {path}, got one of {found}")
-        self.session = Session.restored(engine.model, engine.config.sampler, taken, None)
+        self.session = restore_session(engine.model, taken)
         asked = engine.model.adaptation(None, None)
         if asked is not None and asked != self.session.adapters:
             raise ConfigError(f"--lora: expected the adapters of the session in {path}, got others")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oxillama.cli.console import human_bytes, print_json, print_rows
 from oxillama.cli.options import add_command
-from oxillama.config.engine import MAX_CONTEXT
 from oxillama.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from oxillama.sessions.snapshot import AdapterFacts
 
 
 def add_commands(commands: Any) -> None:
@@ -27,9 +29,9 @@ def add_commands(commands: Any) -> None:
 
 
 def run_snapshot(args: argparse.Namespace) -> int:
-    from oxillama.sessions.container import read_header
-    from oxillama.sessions.snapshot import EngineSnapshot, ModelFacts
-    from oxillama.sessions.speculative import KIND, SpeculativeEngineSnapshot
+    from oxillama.sessions.container import read_header, refusals
+    from oxillama.sessions.snapshot import EngineSnapshot, Header
+    from oxillama.sessions.speculative import KIND, PairHeader, SpeculativeEngineSnapshot
 
     facts = read_header(args.file)
     is_pair = facts.get("kind") == KIND
@@ -42,38 +44,31 @@ def run_snapshot(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
         return 0
-    from oxillama.sessions.values import Reader, refusals
-
     with refusals():
-        n_cached = Reader("header", facts).integer("n_cached", 0, MAX_CONTEXT)
-        model = ModelFacts.of(facts.get("model"))
-        draft = ModelFacts.of(facts.get("draft")) if is_pair else None
+        header = PairHeader.of(facts) if is_pair else Header.of(facts)
+    model, draft = header.model, header.draft if isinstance(header, PairHeader) else None
+    adapters = header.adapters if isinstance(header, Header) else ()
     settings = ", ".join(f"{name} {value}" for name, value in model.fingerprint.settings)
     rows = {
-        "kind": facts.get("kind"),
-        "written by": f"oxillama {facts.get('library')}",
+        "kind": header.kind,
+        "written by": f"oxillama {header.library}",
         "model": f"{model.name or model.architecture} ({model.architecture})",
         "model file": model.path or None,
         "drafts with": None if draft is None else draft.path or draft.name or draft.architecture,
         "fingerprint": f"{model.fingerprint.display()} ({settings})",
-        "tokens": f"{facts.get('n_tokens')}, of which {n_cached} were run",
-        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(n_cached)))}",
+        "tokens": f"{header.n_tokens}, of which {header.n_cached} were run",
+        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(header.n_cached)))}",
         "recurrent state": human_bytes(4 * model.state_floats) if model.state_floats else None,
-        "adapters": ", ".join(map(adapter_words, facts.get("adapters") or ())) or None,
+        "adapters": ", ".join(map(adapter_words, adapters)) or None,
         "checksums": "right" if args.check else None,
     }
     print_rows([label, str(value)] for label, value in rows.items() if value is not None)
     print()
-    sizes = [(name, human_bytes(size), human_bytes(stored)) for name, size, stored, _ in facts["sections"]]
+    sizes = [(name, human_bytes(size), human_bytes(stored)) for name, _, size, stored, _ in facts["sections"]]
     print_rows([("section", "bytes", "stored"), *sizes], right=(1, 2))
     return 0
 
 
-def adapter_words(adapter: Any) -> str:
+def adapter_words(adapter: AdapterFacts) -> str:
     """An adapter of a header in a few words."""
-    from oxillama.sessions.snapshot import AdapterFacts
-    from oxillama.sessions.values import refusals
-
-    with refusals():
-        facts = AdapterFacts.of(adapter)
-    return f"{facts.name} {facts.scale:g} ({facts.fingerprint[:16]})"
+    return f"{adapter.name} {adapter.scale:g} ({adapter.fingerprint[:16]})"

@@ -20,6 +20,7 @@ from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, chec
 from oxillama.config.adapters import Adapters
 from oxillama.engine import engine as ours
 from oxillama.engine.embedding import PoolingMode
+from oxillama.engine.engine import Callback
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.request import TextRequest
@@ -28,10 +29,11 @@ from oxillama.models import Spec
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.offload.pager import LayerPager
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.sessions.plain import Stages
-from oxillama.sessions.restoring import Loras, Source
-from oxillama.sessions.resuming import engine_snapshot, resume
+from oxillama.sessions.adapters import Loras
+from oxillama.sessions.options import Stages
+from oxillama.sessions.restore import restore_generation, restore_session, resume, snapshot_of_engine
 from oxillama.sessions.session import KvSnapshot, Session
+from oxillama.sessions.snapshot import EngineSnapshot, Source
 from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
@@ -309,12 +311,13 @@ class InferenceEngine(ours.InferenceEngine):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def _taken(self, notes: Mapping[str, Any] | None = None) -> Any:
-        return engine_snapshot(self, self._own_session, notes)
+    def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
+        return snapshot_of_engine(self.model, self._own_session, notes)
 
     def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
         """The options of the engine and its own session, for `resume`. As `Session.snapshot`."""
-        return bytes(self._taken(notes).serialize(compress=compress))
+        return self.capture(notes).serialize(compress=compress)
 
     def snapshot_to_file(
         self,
@@ -324,7 +327,7 @@ class InferenceEngine(ours.InferenceEngine):
         notes: Mapping[str, Any] | None = None,
     ) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self._taken(notes).write(path, compress=compress)
+        self.capture(notes).write(path, compress=compress)
 
     @classmethod
     def resume(
@@ -339,7 +342,7 @@ class InferenceEngine(ours.InferenceEngine):
     ) -> InferenceEngine:
         """An engine like the one that a snapshot was taken of, with its session as the engine's own.
 
-        See `oxillama.sessions.resuming.resume` for parameters and errors.
+        See `oxillama.sessions.restore.resume` for parameters and errors.
         """
         engine, own = resume(
             cls, snapshot, model_path, loras=loras, stages=stages, progress=progress, **config
@@ -359,10 +362,16 @@ class InferenceEngine(ours.InferenceEngine):
 
     def restore_session(self, snapshot: Source, *, loras: Loras = None) -> Session:
         """`restore`, of a session."""
-        return Session.restored(self.model, self.config.sampler, snapshot, loras)
+        return restore_session(self.model, snapshot, loras)
 
-    def resume_generation(self, snapshot: Source, **kind: Any) -> Generation:
+    def resume_generation(
+        self,
+        snapshot: Source,
+        *,
+        loras: Loras = None,
+        stages: Stages | None = None,
+        callback: Callback | None = None,
+        **fields: Any,
+    ) -> Generation:
         """`restore`, of a generation."""
-        found = self.restore(snapshot, **kind)
-        assert isinstance(found, Generation)
-        return found
+        return restore_generation(self.model, snapshot, fields, loras, stages, callback)

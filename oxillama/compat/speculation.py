@@ -14,14 +14,14 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, RewindNotSupported
-from oxillama.sessions.plain import engine_of
-from oxillama.sessions.restoring import check_fits, read_bytes
-from oxillama.sessions.resuming import resumed_generation
+from oxillama.sessions.capture import snapshot_of_sequence
+from oxillama.sessions.container import read_bytes, refusals
+from oxillama.sessions.options import options_of
+from oxillama.sessions.restore import check_fits, restore_generation
+from oxillama.sessions.sequences import SequenceCopy
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot
 from oxillama.sessions.speculative import SpeculativeEngineSnapshot
-from oxillama.sessions.taking import Taken, snapshot_of, write
-from oxillama.sessions.values import refusals
 from oxillama.speculation.attaching import attach_drafter
 from oxillama.speculation.drafters import ModelDrafter
 from oxillama.speculation.token_map import same_tokens
@@ -116,17 +116,18 @@ class SpeculativeEngine:
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def _taken(self) -> SpeculativeEngineSnapshot:
+    def capture(self) -> SpeculativeEngineSnapshot:
+        """What `snapshot` gives the bytes of."""
         taken = None
         if self._generation is not None and self._generation.is_running:
             try:
-                taken = self._generation._taken()
+                taken = self._generation.capture()
             except ConfigError:  # it has ended meanwhile
                 if self._generation.is_running:
                     raise
         if taken is None:
-            taken = self._begun or self.target._taken()
-        draft = snapshot_of(self._draft, Taken.none(self._draft.pool), "engine", None)
+            taken = self._begun or self.target.capture()
+        draft = snapshot_of_sequence(self._draft, SequenceCopy.empty(self._draft.pool), "engine", None)
         return SpeculativeEngineSnapshot(taken, draft, self.config.num_speculative)
 
     def snapshot(self, *, compress: bool = False) -> bytes:
@@ -135,11 +136,11 @@ class SpeculativeEngine:
         To be called from a callback, or from another thread. Raises ConfigError for an option that cannot be
         saved.
         """
-        return self._taken().encode(compress=compress)
+        return self.capture().encode(compress=compress)
 
     def snapshot_to_file(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        write(path, self._taken().pieces(compress))
+        self.capture().write(path, compress=compress)
 
     @classmethod
     def resume(
@@ -163,7 +164,7 @@ class SpeculativeEngine:
         target = InferenceEngine.resume(snapshot.target, target_model_path)
         try:
             with refusals():
-                draft = engine_of(snapshot.draft.engine)
+                draft = options_of(EngineConfig, snapshot.draft.engine)
             path = snapshot.draft.model.path if draft_model_path is None else draft_model_path
             if not path:
                 raise ConfigError("draft_model_path: expected a path, for a draft model from bytes")
@@ -201,7 +202,7 @@ class SpeculativeEngine:
         if self._begun is None:
             raise ConfigError("snapshot: expected one of a text that is under way, got none")
         model, begun = self.target.model, self._begun
-        generation = resumed_generation(model, begun, None, None, callback, {}, self._attach)
+        generation = restore_generation(model, begun, {}, callback=callback, attach=self._attach)
         self._begun = None
         return self._whole(generation)
 

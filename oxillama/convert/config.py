@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from oxillama.errors import LoadError
+
+MAX_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,21 @@ class Config:
         """Whether there is such a key with a value that is not null."""
         return self.get(key) is not None
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """An integer from 1 to 2^31 - 1."""
+    def size(self, key: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
+        """An integer from ``least`` to ``most``."""
         value = self.get(key, default)
-        if type(value) is not int or not 1 <= value < 2**31:
-            raise LoadError(f"{self.name}: {key}: expected an integer from 1 to 2^31 - 1, got {value!r:.60}")
+        if type(value) is not int or not least <= value <= most:
+            expected = f"an integer from {least} to {'2^31 - 1' if most == MAX_SIZE else most}"
+            raise LoadError(f"{self.name}: {key}: expected {expected}, got {value!r:.60}")
         return value
+
+    def words(self, key: str, n: int, known: Collection[str], usual: list[str] | None = None) -> list[str]:
+        """One of the ``known`` words for each of n layers; the ``usual`` ones where there is no such key."""
+        found = self.get(key, usual)
+        if not isinstance(found, list) or len(found) != n or any(word not in [*known] for word in found):
+            expected = f"one of {', '.join(known)} for each of {n} layers"
+            raise LoadError(f"{self.name}: {key}: expected {expected}, got {found!r:.80}")
+        return found
 
     def same_size(self, key: str, default: int | None = None) -> int:
         """A size that some configs give as a list, layer by layer."""

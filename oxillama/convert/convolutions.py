@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
-from oxillama.convert.experts import SIGMOID, correction, counts, dense_first
+from oxillama.convert.experts import SIGMOID, correction, dense_first
 from oxillama.convert.hybrids import flat, key_heads, kinds_of
-from oxillama.convert.parts import ATTENTION, only
+from oxillama.convert.options import counts
+from oxillama.convert.parts import ATTENTION, biased, gated, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 
 
@@ -28,9 +29,8 @@ def lfm2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def lfm2_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    counts(config, metadata, sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
-    n = config.get("num_dense_layers", 2)
-    dense_first(config, metadata, sizes, n if type(n) is int else -1)
+    counts(config, metadata, sizes)
+    dense_first(config, metadata, sizes, config.size("num_dense_layers", 2, least=0))
     metadata["expert_gating_func"] = SIGMOID
     config.only("norm_topk_prob", True)
     config.only("routed_scaling_factor", 1, 1.0)
@@ -42,7 +42,7 @@ LFM2_LAYER = (
     *only(
         "attending",
         (
-            *(Part(part.source, part.target, part.shape) for part in ATTENTION[:3]),
+            *biased(ATTENTION[:3], ""),
             Part("self_attn.out_proj", "attn_output", "d q"),
             Part("self_attn.q_layernorm", "attn_q_norm", "dim"),
             Part("self_attn.k_layernorm", "attn_k_norm", "dim"),
@@ -59,16 +59,10 @@ LFM2_LAYER = (
     Part("operator_norm", "attn_norm", "d"),
     Part("ffn_norm", "ffn_norm", "d"),
 )
-LFM2_FEED = (
-    Part("feed_forward.w1", "ffn_gate", "ff d"),
-    Part("feed_forward.w3", "ffn_up", "ff d"),
-    Part("feed_forward.w2", "ffn_down", "d ff"),
-)
+LFM2_FEED = gated("feed_forward.{}", names="w1 w3 w2")
 LFM2_EXPERTS = (
     Part("feed_forward.gate", "ffn_gate_inp", "experts d"),
-    Part("feed_forward.experts.{e}.w1", "ffn_gate_exps", "expert_ff d"),
-    Part("feed_forward.experts.{e}.w3", "ffn_up_exps", "expert_ff d"),
-    Part("feed_forward.experts.{e}.w2", "ffn_down_exps", "d expert_ff"),
+    *gated("feed_forward.experts.{{e}}.{}", "_exps", "expert_ff", "w1 w3 w2"),
 )
 LAST = Part("embedding_norm", "token_embd_norm", "d")
 LFM2 = Decoder("lfm2", (*LFM2_LAYER, *LFM2_FEED), lfm2, epsilon="norm_eps", tied=True, last_norm=LAST)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Change, Decoder, Part, Sizes
-from oxillama.convert.experts import counts
+from oxillama.convert.experts import GLM_BEFORE
 from oxillama.convert.hybrids import flat, kinds_of, negative_exponential
-from oxillama.convert.options import with_sections
-from oxillama.convert.parts import ATTENTION, EXPERTS, FEED, SHARED, SIGHT, TEXT_IN_TOWERS, only
+from oxillama.convert.options import counts, in_every_layer, shared_expert, with_sections
+from oxillama.convert.parts import (
+    ATTENTION,
+    EXPERTS,
+    FEED,
+    HEAD_NORMS,
+    SHARED,
+    SIGHT,
+    TEXT_IN_TOWERS,
+    biased,
+    only,
+)
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
 
@@ -49,13 +60,10 @@ def delta(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def delta_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """The same with experts in every layer."""
-    sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = config.size(
-        "shared_expert_intermediate_size"
-    )
-    counts(config, metadata, sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+    shared_expert(config, metadata, sizes)
+    counts(config, metadata, sizes)
     config.only("norm_topk_prob", True)
-    config.only("decoder_sparse_step", 1)
-    config.only("mlp_only_layers", [])
+    in_every_layer(config)
     return delta(config, metadata, sizes)
 
 
@@ -97,14 +105,9 @@ GATED_ATTENTION = only(
     "attending",
     (
         Part("self_attn.q_proj", "attn_q", "2q d"),
-        *(Part(part.source, part.target, part.shape) for part in ATTENTION[1:]),
-        Part("self_attn.q_norm", "attn_q_norm", "dim"),
-        Part("self_attn.k_norm", "attn_k_norm", "dim"),
+        *biased(ATTENTION[1:], ""),
+        *HEAD_NORMS,
     ),
-)
-DELTA_NORMS = (
-    Part("input_layernorm", "attn_norm", "d"),
-    Part("post_attention_layernorm", "post_attention_norm", "d"),
 )
 QKVZ, CHANNELS = "keys+keys+values+values d", "keys+keys+values"
 TAPS = f"{CHANNELS} one taps"
@@ -152,36 +155,26 @@ DELTA = only(
         Part("linear_attn.out_proj", "ssm_out", "d values", change=turned_columns, becomes="d values"),
     ),
 )  # fmt: skip
-DEFAULTS = (("partial_rotary_factor", 0.25), ("intermediate_size", 1))
-LEFT_OUT = ("mtp.", *SIGHT)
-"""MTP layers, and the image tower."""
-
 QWEN3_NEXT = Decoder(
     "qwen3next",
-    (*GATED_ATTENTION, *NEXT_DELTA, *DELTA_NORMS, *EXPERTS, *SHARED),
+    (*GATED_ATTENTION, *NEXT_DELTA, *GLM_BEFORE, *EXPERTS, *SHARED),
     delta_experts,
     norm_plus=1.0,
-    defaults=DEFAULTS,
-    left_out=LEFT_OUT,
+    defaults=(("partial_rotary_factor", 0.25), ("intermediate_size", 1)),
+    left_out=("mtp.", *SIGHT),  # MTP layers, and the image tower
     renamed=TEXT_IN_TOWERS,
 )
-QWEN35 = Decoder(
-    "qwen35",
-    (*GATED_ATTENTION, *DELTA, *DELTA_NORMS, *FEED),
-    partial(with_sections, delta),
-    norm_plus=1.0,
-    defaults=DEFAULTS,
-    left_out=LEFT_OUT,
-    renamed=TEXT_IN_TOWERS,
+QWEN35 = replace(
+    QWEN3_NEXT,
+    architecture="qwen35",
+    parts=(*GATED_ATTENTION, *DELTA, *GLM_BEFORE, *FEED),
+    options=partial(with_sections, delta),
 )
-QWEN35_MOE = Decoder(
-    "qwen35moe",
-    (*GATED_ATTENTION, *DELTA, *DELTA_NORMS, *EXPERTS, *SHARED),
-    partial(with_sections, delta_experts),
-    norm_plus=1.0,
-    defaults=DEFAULTS,
-    left_out=LEFT_OUT,
-    renamed=TEXT_IN_TOWERS,
+QWEN35_MOE = replace(
+    QWEN3_NEXT,
+    architecture="qwen35moe",
+    parts=(*GATED_ATTENTION, *DELTA, *GLM_BEFORE, *EXPERTS, *SHARED),
+    options=partial(with_sections, delta_experts),
 )
 
 DELTA_DECODERS: dict[str, tuple[str, Decoder]] = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
-from oxillama.convert.options import granite_scales
+from oxillama.convert.options import counts, granite_scales
 from oxillama.convert.parts import (
     ATTENTION,
     BEFORE,
@@ -18,6 +18,7 @@ from oxillama.convert.parts import (
     MIXTRAL_EXPERTS,
     ROW_NORMS,
     biased,
+    gated,
     only,
 )
 from oxillama.convert.rotation import Metadata, Tensors, rotation
@@ -26,11 +27,7 @@ from oxillama.errors import LoadError
 SIGMOID = 2
 """GGUF's number for weights of experts that are sigmoids."""
 
-SHARED = (
-    Part("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "shared_ff d"),
-    Part("mlp.shared_experts.up_proj", "ffn_up_shexp", "shared_ff d"),
-    Part("mlp.shared_experts.down_proj", "ffn_down_shexp", "d shared_ff"),
-)
+SHARED = gated("mlp.shared_experts.{}_proj", "_shexp", "shared_ff")
 
 
 def correction(source: str, shape: str = "experts", kind: str = "routed") -> Part:
@@ -52,29 +49,24 @@ def dense_first(config: Config, metadata: Metadata, sizes: Sizes, n: int) -> Non
     sizes.kinds["dense"] = [i < n for i in range(sizes["layers"])]
 
 
-def counts(config: Config, metadata: Metadata, sizes: Sizes, n: str, used: str, width: str) -> None:
-    """How many experts, how many a token uses, and their width, by the config's keys."""
-    sizes["experts"] = metadata["expert_count"] = config.size(n)
-    metadata["expert_used_count"] = config.size(used)
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size(width)
-
-
 def shared(config: Config, metadata: Metadata, sizes: Sizes, key: str) -> None:
     """Shared experts, stored as one expert of their total width."""
-    n = config.get(key, 0)
-    if type(n) is not int or not 0 <= n < 1000:
-        raise LoadError(f"{config.name}: {key}: expected an integer from 0 to 999, got {n!r:.60}")
-    metadata["expert_shared_count"] = n
+    n = metadata["expert_shared_count"] = config.size(key, 0, least=0, most=999)
     sizes["shared_ff"] = n * sizes["expert_ff"]
     sizes.kinds["shared"] = [n > 0 and has for has in sizes.kinds["routed"]]
 
 
-def first_dense(config: Config) -> int:
-    """Leading dense layers, which may be 0."""
-    n = config.get("first_k_dense_replace", 0)
-    if type(n) is not int:
-        raise LoadError(f"{config.name}: first_k_dense_replace: expected an integer, got {n!r:.60}")
-    return n
+def stated_kinds(config: Config, sizes: Sizes) -> None:
+    """Raises LoadError if ``mlp_layer_types`` tells of other dense layers."""
+    config.only("mlp_layer_types", ["dense" if dense else "sparse" for dense in sizes.kinds["dense"]])
+
+
+def dense_then_experts(config: Config, metadata: Metadata, sizes: Sizes, gating: int) -> None:
+    """Counts, dense layers and shared experts, as DeepSeek's configs have them."""
+    counts(config, metadata, sizes, "n_routed_experts")
+    dense_first(config, metadata, sizes, config.size("first_k_dense_replace", 0, least=0))
+    shared(config, metadata, sizes, "n_shared_experts")
+    metadata["expert_gating_func"] = gating
 
 
 def weights_of_experts(config: Config, metadata: Metadata) -> None:
@@ -88,17 +80,13 @@ def weights_of_experts(config: Config, metadata: Metadata) -> None:
 
 
 def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
-    """Experts as in DeepSeek's configs."""
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    shared(config, metadata, sizes, "n_shared_experts")
-    metadata["expert_gating_func"] = SIGMOID
+    """Experts as in DeepSeek's configs from the third on."""
+    dense_then_experts(config, metadata, sizes, SIGMOID)
     weights_of_experts(config, metadata)
     config.only("moe_layer_freq", 1)
     config.only("scoring_func", "sigmoid")
     config.only("topk_method", "noaux_tc")
-    kinds = ["dense" if dense else "sparse" for dense in sizes.kinds["dense"]]
-    config.only("mlp_layer_types", kinds)
+    stated_kinds(config, sizes)
 
 
 def glm4_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
@@ -117,9 +105,8 @@ def dots1(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def ernie_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """ERNIE 4.5: softmax, and every layer behind the dense ones has experts."""
-    counts(config, metadata, sizes, "moe_num_experts", "moe_k", "moe_intermediate_size")
-    start = config.get("moe_layer_start_index", 1)
-    dense_first(config, metadata, sizes, start if type(start) is int else -1)
+    counts(config, metadata, sizes, "moe_num_experts", "moe_k")
+    dense_first(config, metadata, sizes, config.size("moe_layer_start_index", 1, least=0))
     shared(config, metadata, sizes, "moe_num_shared_experts")
     metadata["interleave_moe_layer_step"] = 1
     if sizes["shared_ff"]:
@@ -167,7 +154,7 @@ def hunyuan_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Whole rows of q and k have norms."""
-    counts(config, metadata, sizes, "num_local_experts", "num_experts_per_tok", "intermediate_size")
+    counts(config, metadata, sizes, "num_local_experts", width="intermediate_size")
     metadata["expert_gating_func"] = SIGMOID
     config.only("scoring_func", "sigmoid")
     config.only("use_qk_norm", True)
@@ -216,8 +203,7 @@ GRANITE_EXPERTS = (
 
 def granite_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     granite_scales(config, metadata)
-    sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
-    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    counts(config, metadata, sizes, "num_local_experts", width="")
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -228,9 +214,7 @@ HUNYUAN_NORMS = (
 HUNYUAN_EXPERTS = (
     Part("mlp.gate.wg", "ffn_gate_inp", "experts d"),
     *EXPERTS[1:],
-    Part("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", "shared_ff d"),
-    Part("mlp.shared_mlp.up_proj", "ffn_up_shexp", "shared_ff d"),
-    Part("mlp.shared_mlp.down_proj", "ffn_down_shexp", "d shared_ff"),
+    *gated("mlp.shared_mlp.{}_proj", "_shexp", "shared_ff"),
 )
 GLM_BEFORE = (
     Part("input_layernorm", "attn_norm", "d"),

@@ -7,9 +7,18 @@ from statistics import NormalDist
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
-from oxillama.convert.options import kinds_of_attention, two_rotations, windows
-from oxillama.convert.parts import ATTENTION, BOTH_SIDES, FEED, HEAD_NORMS, TEXT_IN_TOWERS, TOWERS, only
-from oxillama.convert.rotation import Metadata, Tensors, rotation_of
+from oxillama.convert.options import counts, kinds_of_attention, two_rotations, windows
+from oxillama.convert.parts import (
+    ATTENTION,
+    BOTH_SIDES,
+    FEED,
+    HEAD_NORMS,
+    TEXT_IN_TOWERS,
+    TOWERS,
+    biased,
+    only,
+)
+from oxillama.convert.rotation import Metadata, Tensors, refuse_unread, rotation_of
 from oxillama.errors import LoadError
 
 LAYER_INPUTS = (
@@ -30,11 +39,8 @@ DEFAULTS = (("hidden_activation", "gelu_pytorch_tanh"), ("rms_norm_eps", 1e-6), 
 
 def shared_keys(config: Config, metadata: Metadata, sizes: Sizes) -> None:
     """The last layers have no keys of their own."""
-    n, shared = sizes["layers"], config.get("num_kv_shared_layers", 0)
-    if type(shared) is not int or not 0 <= shared < n:
-        raise LoadError(
-            f"{config.name}: num_kv_shared_layers: expected an integer from 0 to {n - 1}, got {shared!r:.60}"
-        )
+    n = sizes["layers"]
+    shared = config.size("num_kv_shared_layers", 0, least=0, most=n - 1)
     metadata["attention.shared_kv_layers"] = shared
     windowed = sizes.kinds["windowed"]
     sources = {kind: i for i, kind in enumerate(windowed[: n - shared])}
@@ -48,12 +54,7 @@ def shared_keys(config: Config, metadata: Metadata, sizes: Sizes) -> None:
 
 def layer_embeddings(config: Config, metadata: Metadata, sizes: Sizes, least: int) -> None:
     """The width of the embeddings that each layer has of its own; ``least`` 0 where there may be none."""
-    width = config.get("hidden_size_per_layer_input", 256)
-    if type(width) is not int or not least <= width < 1 << 20:
-        raise LoadError(
-            f"{config.name}: hidden_size_per_layer_input: expected an integer of at least {least}, "
-            f"got {width!r:.60}"
-        )
+    width = config.size("hidden_size_per_layer_input", 256, least, most=(1 << 20) - 1)
     metadata["embedding_length_per_layer_input"] = sizes["inputs"] = width
     sizes["all_inputs"] = width * sizes["layers"]
     rows = config.get("vocab_size_per_layer_input", sizes["vocab"])  # without a width only a number
@@ -144,10 +145,8 @@ def gemma4_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
         config.get(key)  # without the flag they are only numbers
     if not has:
         return
-    n = config.size("num_experts")
-    sizes["stacked"] = metadata["expert_count"] = n
-    metadata["expert_used_count"] = config.size("top_k_experts")
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size("moe_intermediate_size")
+    counts(config, metadata, sizes, used="top_k_experts")
+    sizes["stacked"] = sizes["experts"]
 
 
 def gemma4_rotation(config: Config, metadata: Metadata, local: int, dim: int) -> Tensors:
@@ -160,9 +159,7 @@ def gemma4_rotation(config: Config, metadata: Metadata, local: int, dim: int) ->
     inner.only("partial_rotary_factor", 1, 1.0)
     metadata["rope.freq_base_swa"] = inner.number("rope_theta", 10000.0)
     metadata["rope.dimension_count_swa"] = local
-    unread = sorted({*both.unread(), *inner.unread()})
-    if unread:
-        raise LoadError(f"{both.name}: {', '.join(unread)} is not supported")
+    refuse_unread(both, inner)
     return rotation_of(rope, config, metadata, dim, 1e6, partial=True)
 
 
@@ -175,7 +172,7 @@ def renamed_shapes(parts: tuple[Part, ...], kind: str, sizes: dict[str, str]) ->
     return tuple(changed)
 
 
-Q, K, V, OUT = (Part(part.source, part.target, part.shape) for part in ATTENTION)
+Q, K, V, OUT = biased(ATTENTION, "")
 Q_NORM, K_NORM = HEAD_NORMS
 FULL = {"q": "full_q", "k": "full_k", "v": "full_k", "dim": "full_dim"}
 GEMMA4_LAYER = (
@@ -186,7 +183,7 @@ GEMMA4_LAYER = (
     *renamed_shapes((V,), "own_values", FULL),
     *only("sharing", SHARED_KV),
     *BOTH_SIDES,
-    *only("narrow", tuple(Part(part.source, part.target, part.shape) for part in FEED)),
+    *only("narrow", biased(FEED, "")),
     *renamed_shapes(FEED, "wide", {"ff": "2ff"}),
     *only("with_inputs", LAYER_INPUTS),
     Part("layer_scalar", "layer_output_scale.weight", "one", bare=True),
@@ -264,7 +261,7 @@ GEMMA3N_LAYER = (
     *only("own", (K, V, K_NORM)),
     *only("sharing", SHARED_KV),
     *BOTH_SIDES,
-    *(Part(part.source, part.target, part.shape) for part in FEED),
+    *biased(FEED, ""),
     *LAYER_INPUTS,
     Part("laurel.linear_left", "laurel_l", "rank d"),
     Part("laurel.linear_right", "laurel_r", "d rank"),

@@ -9,7 +9,7 @@ import numpy as np
 from oxillama.convert.config import Config, Packed
 from oxillama.convert.decoders import Change, Decoder, Part, Sizes
 from oxillama.convert.experts import GLM_BEFORE
-from oxillama.convert.options import windows
+from oxillama.convert.options import counts, windows
 from oxillama.convert.parts import ATTENTION, biased, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
@@ -23,8 +23,7 @@ LARGEST_SCALE = 252
 
 def gpt_oss(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Softmax over the chosen experts alone; their gates are cut off at 7."""
-    sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
-    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    counts(config, metadata, sizes, "num_local_experts", width="")
     metadata["expert_feed_forward_length"] = sizes["ff"]
     config.only("experts_per_token", metadata["expert_used_count"])
     config.only("swiglu_alpha", 1.702)

@@ -7,16 +7,12 @@ import numpy as np
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Sizes
 from oxillama.convert.rotation import Metadata
-from oxillama.errors import LoadError
 
 
 def kinds_of(config: Config, sizes: Sizes, recurrent: tuple[str, ...]) -> list[bool]:
     """Which layers are recurrent, by ``layer_types``: one of these words, or an attending one."""
-    kinds, n = config.get("layer_types"), sizes["layers"]
     known = (*recurrent, "full_attention", "attention")
-    if not isinstance(kinds, list) or len(kinds) != n or any(kind not in known for kind in kinds):
-        expected = f"one of {', '.join(known)} for each of {n} layers"
-        raise LoadError(f"{config.name}: layer_types: expected {expected}, got {kinds!r:.80}")
+    kinds = config.words("layer_types", sizes["layers"], known)
     found = [kind in recurrent for kind in kinds]
     sizes.kinds["recurrent"], sizes.kinds["attending"] = found, [not each for each in found]
     return found

@@ -6,11 +6,12 @@ import numpy as np
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
-from oxillama.convert.experts import SIGMOID, correction, counts, dense_first, shared
+from oxillama.convert.experts import SIGMOID, correction, dense_first, shared, stated_kinds
 from oxillama.convert.hybrids import kinds_of, negative_exponential
-from oxillama.convert.latent import keys_of, latent, values_of
-from oxillama.convert.parts import BEFORE, MIXTRAL_EXPERTS, only
-from oxillama.convert.rotation import Metadata, Tensors
+from oxillama.convert.latent import LATENT_KEYS, QUERIES, latent
+from oxillama.convert.options import counts
+from oxillama.convert.parts import BEFORE, gated, only
+from oxillama.convert.rotation import Metadata, Tensors, refuse_unread
 from oxillama.errors import LoadError
 
 USUAL_NAMES = {
@@ -45,17 +46,14 @@ def usual_keys(config: Config) -> None:
     ):
         if inner.has(there):
             config.values[here] = inner.get(there)
-    if inner.unread():
-        raise LoadError(f"{inner.name}: {', '.join(inner.unread())} is not supported")
+    refuse_unread(inner)
 
 
 def kimi_linear(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     heads = sizes["heads"]
-    counts(config, metadata, sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
-    n = config.get("first_k_dense_replace", 1)
-    dense_first(config, metadata, sizes, n if type(n) is int else -1)
-    kinds = ["dense" if dense else "sparse" for dense in sizes.kinds["dense"]]
-    config.only("mlp_layer_types", kinds)
+    counts(config, metadata, sizes)
+    dense_first(config, metadata, sizes, config.size("first_k_dense_replace", 1, least=0))
+    stated_kinds(config, sizes)
     shared(config, metadata, sizes, "num_shared_experts")
     metadata["expert_gating_func"] = SIGMOID
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
@@ -100,33 +98,16 @@ KDA = (
     Part("self_attn.o_norm", "ssm_norm", "width"),
     Part("self_attn.o_proj", "attn_output", "d inner"),
 )
-LATENT = (
-    Part("self_attn.q_proj", "attn_q", "q d"),
-    Part("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", "rank+turned d"),
-    Part("self_attn.kv_a_layernorm", "attn_kv_a_norm", "rank"),
-    Part("self_attn.kv_b_proj", "attn_k_b", "keys+values rank", change=keys_of, becomes="heads rank nope"),
-    Part("self_attn.kv_b_proj", "attn_v_b", "keys+values rank", change=values_of, becomes="heads value rank"),
-    Part("self_attn.o_proj", "attn_output", "d values"),
-)
-SHARED = "block_sparse_moe.shared_experts"
 KIMI_LINEAR = Decoder(
     "kimi-linear",
     (
         *only("recurrent", KDA),
-        *only("attending", LATENT),
+        *only("attending", (QUERIES, *LATENT_KEYS)),
         *BEFORE,
-        *(
-            Part(f"block_sparse_moe.{name}_proj", f"ffn_{name}", shape, only="dense")
-            for name, shape in (("gate", "ff d"), ("up", "ff d"), ("down", "d ff"))
-        ),
-        *(
-            Part(part.source, part.target, part.shape.replace("ff", "expert_ff"), only="routed")
-            for part in MIXTRAL_EXPERTS
-        ),
-        *(
-            Part(f"{SHARED}.{name}_proj", f"ffn_{name}_shexp", shape, only="shared")
-            for name, shape in (("gate", "shared_ff d"), ("up", "shared_ff d"), ("down", "d shared_ff"))
-        ),
+        *only("dense", gated("block_sparse_moe.{}_proj")),
+        Part("block_sparse_moe.gate", "ffn_gate_inp", "experts d", only="routed"),
+        *only("routed", gated("block_sparse_moe.experts.{{e}}.{}", "_exps", "expert_ff", "w1 w3 w2")),
+        *only("shared", gated("block_sparse_moe.shared_experts.{}_proj", "_shexp", "shared_ff")),
         correction("block_sparse_moe.gate.e_score_correction_bias"),
     ),
     kimi_linear,

@@ -11,11 +11,8 @@ from oxillama.convert.experts import (
     SHARED,
     STACKED,
     correction,
-    counts,
     deepseek_experts,
-    dense_first,
-    first_dense,
-    shared,
+    dense_then_experts,
     weights_of_experts,
 )
 from oxillama.convert.options import sharpened
@@ -65,10 +62,7 @@ def latent(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def deepseek2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Softmax, and the best experts of all."""
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    shared(config, metadata, sizes, "n_shared_experts")
-    metadata["expert_gating_func"] = SOFTMAX
+    dense_then_experts(config, metadata, sizes, SOFTMAX)
     metadata["expert_weights_norm"] = config.flag("norm_topk_prob")
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
     config.only("topk_method", "greedy")
@@ -89,10 +83,7 @@ def deepseek3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def mistral4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Softmax, experts chosen from groups, and queries that grow with the logarithm of the position."""
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    shared(config, metadata, sizes, "n_shared_experts")
-    metadata["expert_gating_func"] = SOFTMAX
+    dense_then_experts(config, metadata, sizes, SOFTMAX)
     weights_of_experts(config, metadata)
     sharpened(config, metadata)
     turned = config.size("qk_rope_head_dim")
@@ -138,22 +129,20 @@ def values_of(values: np.ndarray, sizes: Sizes) -> np.ndarray:
     return values.reshape(sizes["heads"], -1, values.shape[1])[:, sizes["nope"] :]
 
 
-LATENT = (
-    *only(
-        "compressed",
-        (
-            Part("self_attn.q_a_proj", "attn_q_a", "q_rank d"),
-            Part("self_attn.q_a_layernorm", "attn_q_a_norm", "q_rank"),
-            Part("self_attn.q_b_proj", "attn_q_b", "q q_rank"),
-        ),
-    ),
-    *only("direct", (Part("self_attn.q_proj", "attn_q", "q d"),)),
+COMPRESSED_QUERIES = (
+    Part("self_attn.q_a_proj", "attn_q_a", "q_rank d"),
+    Part("self_attn.q_a_layernorm", "attn_q_a_norm", "q_rank"),
+    Part("self_attn.q_b_proj", "attn_q_b", "q q_rank"),
+)
+LATENT_KEYS = (
     Part("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", "rank+turned d"),
     Part("self_attn.kv_a_layernorm", "attn_kv_a_norm", "rank"),
     Part("self_attn.kv_b_proj", "attn_k_b", "keys+values rank", change=keys_of, becomes="heads rank nope"),
     Part("self_attn.kv_b_proj", "attn_v_b", "keys+values rank", change=values_of, becomes="heads value rank"),
     Part("self_attn.o_proj", "attn_output", "d values"),
 )
+QUERIES = Part("self_attn.q_proj", "attn_q", "q d")
+LATENT = (*only("compressed", COMPRESSED_QUERIES), *only("direct", (QUERIES,)), *LATENT_KEYS)
 SELECTOR = only(
     "selecting",
     (

@@ -9,9 +9,9 @@ import numpy as np
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import EMBEDDING, HEAD, Change, Decoder, Part, Sizes
-from oxillama.convert.experts import GRANITE_EXPERTS, SIGMOID, correction, counts, weights_of_experts
+from oxillama.convert.experts import GRANITE_EXPERTS, SIGMOID, correction, weights_of_experts
 from oxillama.convert.hybrids import column, flat, key_heads, kinds_of
-from oxillama.convert.options import granite_scales
+from oxillama.convert.options import counts, granite_scales
 from oxillama.convert.parts import ATTENTION, BEFORE, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
@@ -63,16 +63,13 @@ def granite_hybrid(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     turns_ = config.get("position_embedding_type")
     config.only("position_embedding_type", "rope", "nope")
     metadata["rope.scaling.finetuned"] = turns_ == "rope"
-    experts = config.get("num_local_experts", 0)
-    if type(experts) is not int or experts < 0:
-        raise LoadError(f"{config.name}: num_local_experts: expected an integer, got {experts!r:.60}")
+    experts = config.size("num_local_experts", 0, least=0)
     sizes["shared_ff"] = config.size("shared_intermediate_size")
     sizes.kinds["routed"] = [experts > 0] * sizes["layers"]
     sizes.kinds["dense"] = [experts == 0] * sizes["layers"]
-    used = config.get("num_experts_per_tok")
+    config.get("num_experts_per_tok")
     if experts:
-        sizes["experts"] = metadata["expert_count"] = experts
-        metadata["expert_used_count"] = Config({"num_experts_per_tok": used}).size("num_experts_per_tok")
+        counts(config, metadata, sizes, "num_local_experts", width="")
         metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
     else:
         metadata["feed_forward_length"] = sizes["shared_ff"]

@@ -10,20 +10,15 @@ from typing import Any
 
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Sizes
-from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
+from oxillama.convert.rotation import Metadata, Tensors, refuse_unread, rotation, rotation_of
 from oxillama.errors import LoadError
 
 
 def kinds_of_attention(config: Config, usual: list[bool]) -> list[bool]:
     """Which layers have windows: by ``layer_types``, or as is ``usual``."""
-    kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
-    known = {"sliding_attention": True, "full_attention": False}
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
-        raise LoadError(
-            f"config.json: layer_types: expected {' or '.join(known)} for each of {len(usual)} layers, "
-            f"got {kinds!r:.80}"
-        )
-    return [known[kind] for kind in kinds]
+    known = ("full_attention", "sliding_attention")
+    kinds = config.words("layer_types", len(usual), known, [known[has] for has in usual])
+    return [kind == "sliding_attention" for kind in kinds]
 
 
 def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
@@ -57,9 +52,7 @@ def two_rotations(config: Config, metadata: Metadata, dim: int, base: float, loc
     inner.only("rope_type", "default")
     made = rotation_of(both.table("full_attention"), config, metadata, dim, base)
     metadata["rope.freq_base_swa"] = inner.number("rope_theta", local or metadata["rope.freq_base"])
-    unread = sorted({*both.unread(), *inner.unread()})
-    if unread:
-        raise LoadError(f"{both.name}: {', '.join(unread)} is not supported")
+    refuse_unread(both, inner)
     return made
 
 
@@ -69,9 +62,36 @@ def llama(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"])
 
 
+def counts(
+    config: Config,
+    metadata: Metadata,
+    sizes: Sizes,
+    n: str = "num_experts",
+    used: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+) -> None:
+    """How many experts, how many a token uses, and their width, by the config's keys; ``width`` is "" where
+    it is that of a dense block."""
+    sizes["experts"] = metadata["expert_count"] = config.size(n)
+    metadata["expert_used_count"] = config.size(used)
+    if width:
+        sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size(width)
+
+
+def in_every_layer(config: Config) -> None:
+    """Raises LoadError if some of Qwen's layers have no experts."""
+    config.only("decoder_sparse_step", 1)
+    config.only("mlp_only_layers", [])
+
+
+def shared_expert(config: Config, metadata: Metadata, sizes: Sizes) -> None:
+    """The width of Qwen's shared expert."""
+    width = config.size("shared_expert_intermediate_size")
+    sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = width
+
+
 def mixtral(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
-    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    counts(config, metadata, sizes, "num_local_experts", width="")
     return llama(config, metadata, sizes)
 
 
@@ -87,12 +107,9 @@ def qwen2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def many_experts(config: Config, metadata: Metadata, sizes: Sizes, width: str) -> None:
     """Experts of a width of their own in every layer."""
-    sizes["experts"] = metadata["expert_count"] = config.size("num_experts")
-    metadata["expert_used_count"] = config.size("num_experts_per_tok")
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size(width)
+    counts(config, metadata, sizes, width=width)
     metadata["expert_weights_norm"] = config.flag("norm_topk_prob")
-    config.only("decoder_sparse_step", 1)
-    config.only("mlp_only_layers", [])
+    in_every_layer(config)
 
 
 def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
@@ -101,9 +118,8 @@ def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    shared = config.size("shared_expert_intermediate_size")
     config.get("attention_bias")
-    sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = shared
+    shared_expert(config, metadata, sizes)
     return qwen_experts(config, metadata, sizes)
 
 
@@ -267,12 +283,9 @@ def many_experts_of_sight(config: Config, metadata: Metadata, sizes: Sizes) -> T
     """Qwen 3's experts; the weights of the chosen ones always sum to 1."""
     key = "num_local_experts" if config.has("num_local_experts") else "num_experts"
     config.get("num_experts")
-    sizes["experts"] = metadata["expert_count"] = config.size(key)
-    metadata["expert_used_count"] = config.size("num_experts_per_tok")
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size("moe_intermediate_size")
+    counts(config, metadata, sizes, key)
     config.only("norm_topk_prob", True)
-    config.only("decoder_sparse_step", 1)
-    config.only("mlp_only_layers", [])
+    in_every_layer(config)
     return with_sections(qwen, config, metadata, sizes)
 
 

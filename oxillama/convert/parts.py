@@ -6,6 +6,20 @@ from dataclasses import replace
 
 from oxillama.convert.decoders import Part
 
+
+def gated(source: str, target: str = "", width: str = "ff", names: str = "gate up down") -> tuple[Part, ...]:
+    """Gate, up and down matrices of a block or an expert, which have these ``names`` in the source.
+
+    ``target`` is the ending of their names in GGUF, ``width`` the size between them.
+    """
+    shapes = (f"{width} d", f"{width} d", f"d {width}")
+    kinds = ("gate", "up", "down")
+    return tuple(
+        Part(source.format(name), f"ffn_{kind}{target}", shape)
+        for name, kind, shape in zip(names.split(), kinds, shapes)
+    )
+
+
 ATTENTION = (
     Part("self_attn.q_proj", "attn_q", "q d", "attention_bias"),
     Part("self_attn.k_proj", "attn_k", "k d", "attention_bias"),
@@ -35,21 +49,15 @@ HEAD_NORMS = (
 ROW_NORMS = (Part("self_attn.q_norm", "attn_q_norm", "q"), Part("self_attn.k_norm", "attn_k_norm", "k"))
 EXPERTS = (
     Part("mlp.gate", "ffn_gate_inp", "experts d"),
-    Part("mlp.experts.{e}.gate_proj", "ffn_gate_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.up_proj", "ffn_up_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.down_proj", "ffn_down_exps", "d expert_ff"),
+    *gated("mlp.experts.{{e}}.{}_proj", "_exps", "expert_ff"),
 )
 SHARED = (
-    Part("mlp.shared_expert.gate_proj", "ffn_gate_shexp", "shared_ff d"),
-    Part("mlp.shared_expert.up_proj", "ffn_up_shexp", "shared_ff d"),
-    Part("mlp.shared_expert.down_proj", "ffn_down_shexp", "d shared_ff"),
+    *gated("mlp.shared_expert.{}_proj", "_shexp", "shared_ff"),
     Part("mlp.shared_expert_gate", "ffn_gate_inp_shexp", "one d"),
 )
 MIXTRAL_EXPERTS = (
     Part("block_sparse_moe.gate", "ffn_gate_inp", "experts d"),
-    Part("block_sparse_moe.experts.{e}.w1", "ffn_gate_exps", "ff d"),
-    Part("block_sparse_moe.experts.{e}.w3", "ffn_up_exps", "ff d"),
-    Part("block_sparse_moe.experts.{e}.w2", "ffn_down_exps", "d ff"),
+    *gated("block_sparse_moe.experts.{{e}}.{}", "_exps", names="w1 w3 w2"),
 )
 FUSED = (
     Part("self_attn.qkv_proj", "attn_qkv", "q+k+v d"),

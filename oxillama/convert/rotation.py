@@ -60,6 +60,13 @@ def rotation_of(
     return made
 
 
+def refuse_unread(*tables: Config) -> None:
+    """Raises LoadError if one of these objects has a key that nothing has read."""
+    unread = sorted({key for table in tables for key in table.unread()})
+    if unread:
+        raise LoadError(f"{tables[0].name}: {', '.join(unread)} is not supported")
+
+
 def plain(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     return {}
 

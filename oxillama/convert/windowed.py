@@ -11,15 +11,14 @@ from oxillama.convert.experts import (
     DENSE_THEN_EXPERTS,
     SIGMOID,
     correction,
-    counts,
     dense_first,
-    first_dense,
     shared,
+    stated_kinds,
     weights_of_experts,
 )
-from oxillama.convert.options import granite_scales, kinds_of_attention
+from oxillama.convert.options import counts, granite_scales, kinds_of_attention
 from oxillama.convert.parts import ATTENTION, BEFORE, BEHIND, EXPERTS, FEED, HEAD_NORMS, biased, only
-from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
+from oxillama.convert.rotation import Metadata, Tensors, refuse_unread, rotation, rotation_of
 from oxillama.errors import LoadError
 
 MANY = 64
@@ -62,10 +61,9 @@ def exaone_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Layers without windows do not rotate; the first have dense blocks."""
     config.get("sliding_window_pattern")
     windows_only(config, metadata, three_of_four(sizes))
-    counts(config, metadata, sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    kinds = ["dense" if dense else "sparse" for dense in sizes.kinds["dense"]]
-    config.only("mlp_layer_types", kinds)
+    counts(config, metadata, sizes)
+    dense_first(config, metadata, sizes, config.size("first_k_dense_replace", 0, least=0))
+    stated_kinds(config, sizes)
     config.only("is_moe_layer", sizes.kinds["routed"])
     shared(config, metadata, sizes, "num_shared_experts")
     metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
@@ -78,8 +76,7 @@ def exaone_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"])
 
 
-PLAIN_ATTENTION = tuple(Part(part.source, part.target, part.shape) for part in ATTENTION)
-PLAIN_FEED = tuple(Part(part.source, part.target, part.shape) for part in FEED)
+PLAIN_ATTENTION, PLAIN_FEED = biased(ATTENTION, ""), biased(FEED, "")
 EXAONE4 = Decoder("exaone4", (*PLAIN_ATTENTION, *HEAD_NORMS, *BEHIND, *PLAIN_FEED), exaone4)
 EXAONE_MOE = Decoder(
     "exaone-moe",
@@ -105,9 +102,8 @@ def afmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
         raise LoadError(f"{config.name}: mup_enabled: expected true, got false, which GGUF cannot express")
     config.get("global_attn_every_n_layers")  # layer_types say the same
     windows_only(config, metadata, three_of_four(sizes), same=True)
-    counts(config, metadata, sizes, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
-    n = config.get("num_dense_layers", 1)
-    dense_first(config, metadata, sizes, n if type(n) is int else -1)
+    counts(config, metadata, sizes)
+    dense_first(config, metadata, sizes, config.size("num_dense_layers", 1, least=0))
     shared(config, metadata, sizes, "num_shared_experts")
     metadata["expert_gating_func"], metadata["expert_weights_norm"] = SIGMOID, True
     metadata["expert_weights_scale"] = config.number("route_scale", 1.0)
@@ -171,10 +167,7 @@ def granite_moe_swa(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors
     """The same with experts in every layer, and perhaps a block that every token uses."""
     sizes["stacked"] = metadata["expert_count"] = config.size("num_local_experts")
     metadata["expert_used_count"] = config.size("num_experts_per_tok")
-    width = config.get("shared_intermediate_size", 0)
-    if type(width) is not int or not 0 <= width < 1 << 31:
-        raise LoadError(f"{config.name}: shared_intermediate_size: expected an integer, got {width!r:.60}")
-    sizes["shared_ff"] = width
+    width = sizes["shared_ff"] = config.size("shared_intermediate_size", 0, least=0)
     sizes.kinds["shared"] = [width > 0] * sizes["layers"]
     if width:
         metadata["expert_shared_feed_forward_length"] = width
@@ -236,16 +229,8 @@ def mimo2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     metadata["attention.head_count_kv"] = [kv[each] for each in windowed]
     if config.has("attention_value_scale"):
         metadata["attention.value_scale"] = config.number("attention_value_scale")
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    kinds = config.get("mlp_layer_types", ["dense"] + ["sparse"] * (n - 1))
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != n
-        or any(kind not in ("dense", "sparse") for kind in kinds)
-    ):
-        raise LoadError(
-            f"{config.name}: mlp_layer_types: expected dense or sparse for {n} layers, got {kinds!r:.80}"
-        )
+    counts(config, metadata, sizes, "n_routed_experts")
+    kinds = config.words("mlp_layer_types", n, ("dense", "sparse"), ["dense"] + ["sparse"] * (n - 1))
     config.only("moe_layer_freq", [int(kind == "sparse") for kind in kinds])
     sizes.kinds["dense"] = [kind == "dense" for kind in kinds]
     sizes.kinds["routed"] = [kind == "sparse" for kind in kinds]
@@ -268,9 +253,7 @@ def mimo2_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     full.only("rope_type", "default")
     full.values["partial_rotary_factor"] = share
     metadata["rope.freq_base_swa"] = local.number("rope_theta", config.number("swa_rope_theta", 10000.0))
-    unread = sorted({*both.unread(), *local.unread()})
-    if unread:
-        raise LoadError(f"{both.name}: {', '.join(unread)} is not supported")
+    refuse_unread(both, local)
     return rotation_of(full, config, metadata, sizes["dim"], 5e6, partial=True)
 
 

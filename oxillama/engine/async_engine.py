@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
     from oxillama.engine.embedding import PoolingMode
-    from oxillama.sessions.plain import Stages
+    from oxillama.sessions.adapters import Loras
+    from oxillama.sessions.options import Stages
     from oxillama.sessions.receipt import Receipt
-    from oxillama.sessions.restoring import Loras, Source
     from oxillama.sessions.session import Session
+    from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verification import Verification
 
 H = TypeVar("H", bound=Handle)
@@ -186,6 +187,8 @@ class AsyncEngine(NotCopied):
         notes: Mapping[str, Any] | None = None,
     ) -> bytes:
         """The `snapshot` of a generation or a session, taken in a thread."""
+        if not hasattr(of, "capture"):
+            raise checks.refuse("of", "a generation or a session", of)
         self._open()
         return await self._apart(lambda check: of.snapshot(compress=compress, notes=notes))
 

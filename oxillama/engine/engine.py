@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
     from oxillama.engine.embedding import PoolingMode
     from oxillama.observability.metrics import EngineMetrics
-    from oxillama.sessions.plain import Stages
+    from oxillama.sessions.adapters import Loras
+    from oxillama.sessions.options import Stages
     from oxillama.sessions.receipt import Receipt
-    from oxillama.sessions.restoring import Loras, Source
     from oxillama.sessions.session import Session
+    from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verification import Verification
 
 Callback = Callable[[str], object]
@@ -595,7 +596,7 @@ class InferenceEngine(NotCopied):
         ConfigError : a field decides tokens. QueueFull : as `stream`.
         """
         restored: Session | Generation = features.load("restore")(
-            self.model, self.config.sampler, snapshot, loras, stages, callback, fields
+            self.model, snapshot, fields, loras, stages, callback
         )
         return restored
 

@@ -50,14 +50,21 @@ FEATURES = {
     "receipts": Feature(("receipt",), "oxillama.sessions.recorder:attach"),
     # of calls
     "session": Feature(("session",), "oxillama.sessions.session:Session"),
-    "snapshot": Feature(("snapshot",), "oxillama.sessions.taking:snapshot_of_request"),
-    "restore": Feature(("restore",), "oxillama.sessions.resuming:restored"),
+    "snapshot": Feature(("snapshot",), "oxillama.sessions.capture:snapshot_of_request"),
+    "restore": Feature(("restore",), "oxillama.sessions.restore:restore"),
     "chat": Feature(("chat",), "oxillama.conversations.prompt:chat_prompt"),
     "verify": Feature(("verify",), "oxillama.sessions.verification:verify"),
     "beam search": Feature(("beam_search",), "oxillama.beams.search:beam_search"),
     "messages": Feature(("message",), "oxillama.toolcalls.conversation:answer_message"),
     "hub": Feature(("from_pretrained",), "oxillama.hub.pretrained:pretrained_path"),
 }
+
+STATES = {
+    "speculation": "oxillama.speculation.state:SpeculationState",
+    "receipt": "oxillama.sessions.recorder:ReceiptState",
+}
+"""By key of `Request.parts`: the dataclass that the part's ``state()`` returns, and its ``restore`` takes.
+``restore`` gets None from a snapshot that has none. Parts without an entry are no part of snapshots."""
 
 
 def load(name: str) -> Any:
@@ -79,3 +86,8 @@ def find(name: str) -> Any | None:
         return load(name)
     except ConfigError:
         return None
+
+
+def state(name: str) -> Any:
+    """The dataclass of the state of a part of requests."""
+    return resolve(STATES[name])

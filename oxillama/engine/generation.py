@@ -23,6 +23,7 @@ from oxillama.sampling.logprobs import SampledToken
 
 if TYPE_CHECKING:
     from oxillama.sessions.receipt import Receipt
+    from oxillama.sessions.snapshot import EngineSnapshot
     from oxillama.speculation.state import SpeculationStats
 
 
@@ -141,6 +142,8 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         self._text_request = request
         self._callback = callback
         self._is_stopped = False  # by the callback: what was run ahead is dropped
+        self._take(request.restored)  # read before the snapshot that it was restored from
+        self._parts.clear()
 
     # --- the result ----------------------------------------------------------------------------
 
@@ -223,7 +226,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         ConfigError : an option cannot be saved; the generation has ended, or goes on from a session.
         EngineClosed : the engine was closed.
         """
-        return bytes(self._taken(notes).serialize(compress=compress))
+        return self.capture(notes).serialize(compress=compress)
 
     def snapshot_to_file(
         self,
@@ -233,20 +236,12 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         notes: Mapping[str, Any] | None = None,
     ) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self._taken(notes).write(path, compress=compress)
+        self.capture(notes).write(path, compress=compress)
 
-    def _taken(self, notes: Mapping[str, Any] | None = None) -> Any:
-        """An `oxillama.sessions.snapshot.EngineSnapshot`."""
-        return features.load("snapshot")(self._model, self._text_request, notes)
-
-    def _begin_with(self, had: Piece) -> None:
-        """Has what a consumer had read before the request was resumed."""
-        self._part(had.text)
-        self._parts.clear()
-        self.tokens = list(had.tokens)
-        self.logprobs = None if self.logprobs is None else list(had.logprobs)
-        self.logits = None if self.logits is None else list(had.logits)
-        self._links = list(had.links)
+    def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
+        snapshot: EngineSnapshot = features.load("snapshot")(self._model, self._text_request, notes)
+        return snapshot
 
     # --- reading ------------------------------------------------------------------------------------
 

@@ -12,18 +12,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from oxillama.config import checks
+from oxillama.config.engine import MAX_CONTEXT
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.stop_strings import StopStrings
+from oxillama.errors import SnapshotIncompatible
 from oxillama.faults import fault
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
+from oxillama.sampling.state import LogprobArrays, SamplerState
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+LINK_BYTES = 32
+"""Of what `TextRequest.record_row` returns."""
 
 
 @dataclass(slots=True)
@@ -63,9 +70,9 @@ class End:
 Event = Piece | np.ndarray | End
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a request has come with its text, for a snapshot.
+@dataclass(frozen=True, eq=False)
+class RequestState:
+    """A request for text in the middle of it, for a snapshot: without options, sequence and `Request.parts`.
 
     Attributes
     ----------
@@ -75,24 +82,28 @@ class Progress:
     unread : text that the consumer has not read.
     held : text that may begin a stop string.
     undecoded : bytes of an incomplete character.
-    logprobs, logits, links : of each token of the text, as in `Piece`.
+    seconds_left : until the timeout; None without one.
+    grammar : digest of the grammar, "" without one.
+    sampler : the state of the sampler.
+    logprobs : of each token of the text; None if they were not asked for.
+    logits : float32 (tokens, vocab) that the tokens were sampled from; None if they were not asked for.
+    links : uint8 (tokens, 32), what `TextRequest.record_row` returned for each token; None without it.
     """
 
-    n_prompt: int
-    n_known: int
-    limit: int
-    n_read: int
+    n_prompt: Annotated[int, (1, MAX_CONTEXT)]
+    n_known: Annotated[int, (0, MAX_CONTEXT)]
+    limit: Annotated[int, (0, MAX_CONTEXT)]
+    n_read: Annotated[int, (0, MAX_CONTEXT)]
     read: str
     unread: str
     held: str
     undecoded: bytes
-    logprobs: list[SampledToken]
-    logits: list[np.ndarray]
-    links: list[bytes]
-
-
-PER_TOKEN = ("logprobs", "logits", "links")
-"""Fields of `Progress` that have a part for each token."""
+    seconds_left: float | None
+    grammar: str
+    sampler: SamplerState
+    logprobs: LogprobArrays | None
+    logits: Annotated[np.ndarray, "<f4", 2] | None
+    links: Annotated[np.ndarray, "|u1", 2] | None
 
 
 class Request:
@@ -235,9 +246,9 @@ class TextRequest(Request):
     ----------
     n_generated : tokens of the text, an ending token included. n_accepted : those that were proposed.
     whole : whether the text is emitted in one piece at the end; the consumer may switch this on.
-    had : what the consumer had before the request was resumed from a snapshot.
+    restored : what the consumer had read before the snapshot that the request was restored from.
     forced_tokens : returns tokens that follow the last one in any case; None if each token is sampled.
-    record_row : called with the logits of each sampled token; None for nothing to record.
+    record_row : called with the logits of each sampled token, returns 32 bytes; None for nothing to record.
     new_parser : makes the `OutputParser` of the text; None for a text that is left as it is.
     """
 
@@ -282,7 +293,7 @@ class TextRequest(Request):
         self._decoder = tokenizer.stream_decoder(continuing=True, shown=shown)
         self._piece = Piece()  # not emitted yet
         self._emitted: list[Piece] = []  # read or not
-        self.had = Piece()
+        self.restored = Piece()
 
     @property
     def name(self) -> str:
@@ -357,11 +368,20 @@ class TextRequest(Request):
         self._emitted.append(piece)
         self.emit(piece)
 
-    def progress(self) -> Progress:
-        """How far it has come; for the engine thread."""
+    @property
+    def grammar_digest(self) -> str:
+        """Of the grammar, in hexadecimal digits; "" without one."""
+        digest: bytes = getattr(getattr(self.sampler.constraint, "grammar", None), "digest", b"")
+        return digest.hex()
+
+    def state(self, now: float) -> RequestState:
+        """What `restore` takes, in another process too; for the engine thread."""
         n = min(self.n_read, len(self._emitted))
-        read, unread = joined([self.had, *self._emitted[:n]]), joined([*self._emitted[n:], self._piece])
-        return Progress(
+        read, unread = joined([self.restored, *self._emitted[:n]]), joined([*self._emitted[n:], self._piece])
+        rows, links = read.logits + unread.logits, b"".join(read.links + unread.links)
+        logits = np.array(rows, np.float32).reshape(len(rows), -1 if rows else 0)
+        has_logprobs = self.n_top_logprobs is not None
+        return RequestState(
             n_prompt=len(self.prompt),
             n_known=self.n_cached,
             limit=self._limit,
@@ -370,30 +390,49 @@ class TextRequest(Request):
             unread=unread.text,
             held=self._stop.held,
             undecoded=self._decoder.undecoded,
-            logprobs=read.logprobs + unread.logprobs,
-            logits=read.logits + unread.logits,
-            links=read.links + unread.links,
+            seconds_left=None if self.timeout is None else self.deadline - now,
+            grammar=self.grammar_digest,
+            sampler=SamplerState.of(self.sampler),
+            logprobs=LogprobArrays.of(read.logprobs + unread.logprobs) if has_logprobs else None,
+            logits=logits if self._keeps_logits else None,
+            links=None if self.record_row is None else np.frombuffer(links, np.uint8).reshape(-1, LINK_BYTES),
         )
 
-    def go_on(self, progress: Progress, generated: list[int]) -> None:
+    def restore(self, state: RequestState, generated: list[int]) -> None:
         """Takes a request that has just been made to where another one was.
 
         Parameters
         ----------
-        generated : tokens of the text. The caller gives the sequence its tokens, and the sampler its state.
+        generated : tokens of the text. The caller gives the sequence its tokens.
 
         Raises
         ------
-        TokenizerError : ``undecoded`` is not the beginning of a character.
+        SnapshotIncompatible : the state is of other options, or of another grammar.
+        ConfigError, SamplingError, TokenizerError : its parts do not agree with each other.
         """
-        n = progress.n_read
-        logprobs, logits, links = progress.logprobs, progress.logits, progress.links
-        self._decoder.go_on(progress.undecoded)
-        self._stop.held = progress.held
-        self._limit = min(self._limit, progress.limit)
-        self.n_generated, self.n_cached = len(generated), progress.n_known
-        self.had = Piece(progress.read, generated[:n], logprobs[:n], logits[:n], links[:n])
-        self._piece = Piece(progress.unread, generated[n:], logprobs[n:], logits[n:], links[n:])
+        n, k = len(generated), checks.integer("n_read", state.n_read, 0, len(generated))
+        checks.integer("n_known", state.n_known, 0, state.n_prompt)
+        asked = (self.n_top_logprobs is not None, self._keeps_logits, self.record_row is not None)
+        if asked != tuple(part is not None for part in (state.logprobs, state.logits, state.links)):
+            raise SnapshotIncompatible(
+                "request: expected the log-probabilities, logits and receipt that its options ask for"
+            )
+        if self.grammar_digest != state.grammar:
+            raise SnapshotIncompatible("grammar: this version of the library compiles it to another one")
+        if state.logits is not None and len(state.logits) != n:
+            raise checks.refuse("logits", f"those of {n} tokens", state.logits.shape)
+        if state.links is not None and state.links.shape != (n, LINK_BYTES):
+            raise checks.refuse("links", f"those of {n} tokens", state.links.shape)
+        logprobs = [] if state.logprobs is None else state.logprobs.sampled(generated, self._n_vocab)
+        logits = [] if state.logits is None else list(state.logits)
+        links = [] if state.links is None else [row.tobytes() for row in state.links]
+        state.sampler.restore(self.sampler, generated)
+        self._decoder.restore(state.undecoded)
+        self._stop.held = state.held
+        self._limit = min(self._limit, state.limit)
+        self.n_generated, self.n_cached = n, state.n_known
+        self.restored = Piece(state.read, generated[:k], logprobs[:k], logits[:k], links[:k])
+        self._piece = Piece(state.unread, generated[k:], logprobs[k:], logits[k:], links[k:])
         if self._piece.text and not self.whole:
             self._emit_piece()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from blake3 import blake3
@@ -58,7 +59,7 @@ class ModelFingerprint:
     settings : (name, repr of the value), sorted; the other options that decide the bits of the results.
     """
 
-    content: bytes
+    content: Annotated[bytes, DIGEST_BYTES]
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama._kernels.memory import aligned_empty
+from oxillama.models.projection import applied
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Linear, Pass
+from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
 
@@ -44,11 +44,9 @@ class Classifier:
         """float32 (n, n_labels): scores for pooled hidden states, float32 (n, n_embd)."""
         x = np.ascontiguousarray(hidden, np.float32)
         for linear in self.linears():
-            y = np.empty((len(x), linear.rows), np.float32)
-            linear.apply(x, y, Pass(aligned_empty(linear.scratch_bytes(len(x))), n_threads))
+            x = applied(linear, x, n_threads)
             if linear is self.dense:
-                self.kernels.vector.activate(y, "tanh", y, n_threads)
-            x = y
+                self.kernels.vector.activate(x, "tanh", x, n_threads)
         if not self.softmax:
             return x
         labels, scores = np.empty(x.shape, np.int32), np.empty_like(x)

@@ -23,7 +23,7 @@ from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Step, Workspace, merge_widths
+from oxillama.models.workspace import Step, Workspace
 from oxillama.on_use import on_use
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.groups import MatrixGroup
@@ -34,6 +34,8 @@ from oxillama.weights.panels import PanelStore, panels_in_use
 if TYPE_CHECKING:
     from oxillama.weights.low_rank import AdaptedRows
 
+OTHER_STREAMS = 3
+"""Streams of hidden states beside the first (Gemma 3n)."""
 load_streams = on_use("oxillama.models.layers.streams:Streams")
 load_layer_embeddings = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
 new_state_batch = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
@@ -119,11 +121,7 @@ class Decoder:
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""
-        d = self.spec.n_embd
-        own = {"x": d, "h": d, "h2": d, "y": d, **self.carried}
-        own |= self.inputs.widths() if self.inputs else {}
-        own |= self.streams.widths() if self.streams else {}
-        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
+        return Workspace(self.linears())
 
     @functools.cached_property
     def carried(self) -> dict[str, int]:
@@ -131,8 +129,7 @@ class Decoder:
         spec = self.spec
         found = {"x": spec.n_embd}
         if spec.family.streams:
-            assert self.streams is not None
-            found["streams"] = self.streams.widths()["streams"]
+            found["streams"] = OTHER_STREAMS * spec.n_embd
         if spec.layer_width:
             found["layer_inputs"] = spec.n_layers * spec.layer_width
         if any(layer.mixer == "rwkv7" for layer in spec.layers):
@@ -360,10 +357,6 @@ class InputEmbedding:
 
     def linears(self) -> list[Linear]:
         return [self.of_layers.projection] if self.of_layers else []
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return self.of_layers.widths() if self.of_layers else {}
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input embeddings of the batch's tokens."""

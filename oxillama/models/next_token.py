@@ -50,10 +50,6 @@ class NextTokenInput:
     def linears(self) -> list[Linear]:
         return [self.projection]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"next_token": self.projection.cols}
-
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input of the block for the batch's tokens and the given states."""
         d = x.shape[1]

@@ -27,11 +27,16 @@ class Projection:
     def run(self, pooled: np.ndarray, n_threads: int) -> np.ndarray:
         """float32 (n, width of the last matrix) of pooled hidden states, float32 (n, n_embd)."""
         x = np.ascontiguousarray(pooled, np.float32)
-        for linear in self.matrices:
-            y = np.empty((len(x), linear.rows), np.float32)
-            linear.apply(x, y, Pass(aligned_empty(linear.scratch_bytes(len(x))), n_threads))
-            x = y
+        for matrix in self.matrices:
+            x = applied(matrix, x, n_threads)
         return x
+
+
+def applied(matrix: Linear, x: np.ndarray, n_threads: int) -> np.ndarray:
+    """float32 (n, rows) = x (n, cols) W^T + bias, outside of a forward pass."""
+    y = np.empty((len(x), matrix.rows), np.float32)
+    matrix.apply(x, y, Pass(aligned_empty(matrix.scratch_bytes(len(x))), n_threads))
+    return y
 
 
 def load_projection(spec: Spec, weights: Weights) -> Projection | None:

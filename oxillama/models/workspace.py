@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +24,36 @@ class Views(dict[tuple[str, int, int], np.ndarray]):
     """By name, rows and width: float32 (rows, width), the beginning of a buffer. There are several at every
     layer, so they are kept.
 
+    A buffer is made when it is first used, for all reserved rows, and again when it has to be wider: what is
+    passed on in a buffer has the same width wherever it is written and read.
+
     Attributes
     ----------
     buffers : float32 (floats,), by name.
+    n_rows : reserved rows; no view may have more.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.buffers: dict[str, np.ndarray] = {}
+        self.n_rows = 0
 
     def __missing__(self, key: tuple[str, int, int]) -> np.ndarray:
         name, n, width = key
         if len(self) > MAX_VIEWS:
             self.clear()
-        found = self[key] = self.buffers[name][: n * width].reshape(n, width)
+        buffer = self.buffers.get(name)
+        if buffer is None or len(buffer) < self.n_rows * width:
+            self.clear()
+            buffer = self.buffers[name] = aligned_empty(4 * self.n_rows * width).view(np.float32)
+        found = self[key] = buffer[: n * width].reshape(n, width)
         return found
+
+    def reserve(self, n_rows: int) -> None:
+        """Gives the buffers up, and makes those that are used from now on for ``n_rows`` rows."""
+        self.clear()
+        self.buffers.clear()
+        self.n_rows = n_rows
 
     def like(self, name: str, x: np.ndarray) -> np.ndarray:
         """float32, of the shape of x (rows, width)."""
@@ -51,7 +66,6 @@ class Workspace:
 
     Parameters
     ----------
-    widths : floats per row of each buffer, by name.
     linears : all linear layers of the model, for the size of their scratch memory.
 
     Attributes
@@ -59,10 +73,8 @@ class Workspace:
     rows : views of the buffers; a view must not have more than the reserved rows.
     """
 
-    def __init__(self, widths: Mapping[str, int], linears: list[Linear]) -> None:
+    def __init__(self, linears: list[Linear]) -> None:
         self.linears = linears
-        self.widths = widths
-        self.n_rows = 0
         self.linear_bytes = 0
         self.scratch = aligned_empty(0)
         self.rows = Views()
@@ -70,13 +82,10 @@ class Workspace:
     def reserve(self, n_rows: int, attention_bytes: int, adapted: AdaptedRows | None = None) -> None:
         """Makes room for ``n_rows`` rows, for the attention's scratch, and for the adapters'."""
         n_rows = max(n_rows, MIN_ROWS)
-        if n_rows > self.n_rows:
-            self.n_rows = n_rows
-            self.rows.clear()
-            for name, width in self.widths.items():
-                self.rows.buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
+        if n_rows > self.rows.n_rows:
+            self.rows.reserve(n_rows)
             self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
-        adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.n_rows)
+        adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.rows.n_rows)
         needed = max(self.linear_bytes + adapter_bytes, attention_bytes)
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
@@ -88,7 +97,7 @@ class Workspace:
         """
         first = start = end = 0
         for i, count in enumerate(counts):
-            if end + count - start > self.n_rows or i - first == min(most, MAX_GROUPS):
+            if end + count - start > self.rows.n_rows or i - first == min(most, MAX_GROUPS):
                 yield slice(first, i), slice(start, end)
                 first, start = i, end
             end += count
@@ -116,12 +125,3 @@ class Step(Pass):
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None
-
-
-def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:
-    """The largest width of each buffer."""
-    merged: dict[str, int] = {}
-    for part in parts:
-        for name, width in part.items():
-            merged[name] = max(width, merged.get(name, 0))
-    return merged

@@ -155,9 +155,6 @@ class TracedBlock:
     def linears(self) -> list[Linear]:
         return self._block.linears()
 
-    def widths(self) -> dict[str, int]:
-        return self._block.widths()
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._block, name)
 

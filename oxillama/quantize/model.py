@@ -135,9 +135,10 @@ def quantize_model(
     LoadError : there are no matrices, or one is in a format that cannot be read.
     """
     file_type, _ = file_types.named_type(type)
-    output = None if output_tensor_type is None else _named(output_tensor_type, "output_tensor_type")
-    embedding = None if token_embedding_type is None else _named(token_embedding_type, "token_embedding_type")
-    overrides = [(_pattern(p), _named(t, "tensor_types")) for p, t in tensor_types]
+    named = file_types.named_format
+    output = None if output_tensor_type is None else named(output_tensor_type, "output_tensor_type")
+    embedding = None if token_embedding_type is None else named(token_embedding_type, "token_embedding_type")
+    overrides = [(_pattern(p), named(t, "tensor_types")) for p, t in tensor_types]
     threads = available_cpus() if num_threads is None else num_threads
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
         raise ConfigError(f"num_threads: expected an integer from 1 to 1024, got {num_threads!r}")
@@ -162,10 +163,6 @@ def _is_same(path: Path, other: Path) -> bool:
         return path.samefile(other)
     except (OSError, ValueError):  # it is not there, or no path at all
         return False
-
-
-def _named(name: str, option: str) -> Format:
-    return file_types.named_format(name, option)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

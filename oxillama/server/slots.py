@@ -20,9 +20,9 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.server.errors import ApiError, invalid
-from oxillama.sessions.restoring import read
+from oxillama.sessions.restore import restore_session
 from oxillama.sessions.session import Session
-from oxillama.sessions.taking import write
+from oxillama.sessions.snapshot import read
 
 T = TypeVar("T")
 
@@ -70,8 +70,8 @@ class Slot:
         began = time.perf_counter()
         if self.session is None or not len(self.session):
             raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
-        taken = self.session._taken({"command": "slot"})
-        write(path, taken.pieces(False))
+        taken = self.session.capture({"command": "slot"})
+        taken.write(path)
         return {
             "n_saved": taken.n_cached,
             "n_written": path.stat().st_size,
@@ -83,9 +83,7 @@ class Slot:
         began = time.perf_counter()
         try:
             taken = read(path)
-            restored = Session.restored(
-                engine.model, engine.config.sampler, taken, [lora for lora, _ in engine.adapters.stack]
-            )
+            restored = restore_session(engine.model, taken, [lora for lora, _ in engine.adapters.stack])
         except (ModelFileError, SnapshotIncompatible) as error:
             reason = "no such file" if isinstance(error, ModelFileError) else str(error)
             raise ApiError(

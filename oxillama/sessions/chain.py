@@ -8,6 +8,8 @@ from blake3 import blake3
 START: bytes = blake3(b"oxillama receipt 1").digest()
 """h[-1]: a new way to hash begins with another one."""
 
+LINK_BYTES = len(START)
+
 
 class LogitsChain:
     """The chain of one text.

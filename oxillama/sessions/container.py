@@ -1,38 +1,38 @@
-"""The container of snapshots: named sections with checksums, the first of which says what is inside.
+"""The container of snapshots: named sections, and a header that says what they are.
 
     8 bytes    "OXISNAP1", or "OXISPEC1" of two engines, one of which drafts
-    u32        version, 1
-    u32        sections that follow
-    section    u8 length of the name, name (ASCII)
-               u8 codec: 0 as it is, 1 zlib
-               u64 stored bytes, u64 bytes
-               32 bytes BLAKE3 of all of this section but these 32
-               the stored bytes
+    u32        version, 2
+    u64        bytes of the header
+    32 bytes   BLAKE3 of the header
+    header     a JSON object; its list ``sections`` has the facts of each section, in order
+    sections   the stored bytes of each, one after another
 
-Numbers are little-endian. The first section, ``header``, is JSON; its list ``sections`` has name, bytes,
-stored bytes and checksum of all others in order. So every byte is covered, and no section can be taken from
-another snapshot.
+Facts of a section are its name, codec (0 as it is, 1 zlib), bytes, stored bytes, and the BLAKE3 of the stored
+bytes. Numbers are little-endian. Every byte is covered, and no section can be taken from another snapshot.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from blake3 import blake3
 
-from oxillama.errors import ModelFileError, SnapshotIncompatible
+from oxillama.atomic_file import replaced_file
+from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError, SnapshotIncompatible
+from oxillama.sessions.codec import parse_json
 
-MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 1
-START = struct.Struct("<8sII")
-SIZES = struct.Struct("<BQQ")
-DIGEST = 32
-HEADER = "header"
+MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 2
+START = struct.Struct("<8sIQ32s")
 MOST_HEADER = 16 << 20
 """Bytes of a header."""
 MOST_RATIO = 1040
@@ -62,22 +62,11 @@ class Section:
     stored: Buffer
 
     @property
-    def frame(self) -> bytes:
-        """What stands before the checksum."""
-        name = self.name.encode("ascii")
-        return bytes([len(name)]) + name + SIZES.pack(self.codec, len(self.stored), self.size)
-
-    @property
-    def digest(self) -> bytes:
-        """The checksum."""
-        hashed = blake3(self.frame, max_threads=blake3.AUTO if len(self.stored) >= THREADED_BYTES else 1)
-        hashed.update(self.stored)
-        return hashed.digest()
-
-    @property
     def facts(self) -> list[Any]:
         """For the header."""
-        return [self.name, self.size, len(self.stored), self.digest.hex()]
+        threads = blake3.AUTO if len(self.stored) >= THREADED_BYTES else 1
+        digest = blake3(self.stored, max_threads=threads).hexdigest()
+        return [self.name, self.codec, self.size, len(self.stored), digest]
 
     def data(self, most: int) -> Buffer:
         """The bytes before they were stored. Raises SnapshotIncompatible if they are more than ``most``."""
@@ -108,11 +97,10 @@ def pieces(
     magic : what it begins with.
     """
     sections = [_stored(name, data, compress) for name, data in contents.items()]
-    facts = {**header, "sections": [section.facts for section in sections]}
-    text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
-    yield START.pack(magic, VERSION, 1 + len(sections))
-    for section in (Section(HEADER, AS_IT_IS, len(text), text), *sections):
-        yield section.frame + section.digest
+    text = json_bytes({**header, "sections": [section.facts for section in sections]})
+    yield START.pack(magic, VERSION, len(text), blake3(text).digest())
+    yield text
+    for section in sections:
         yield section.stored
 
 
@@ -123,6 +111,13 @@ def _stored(name: str, data: Buffer, compress: bool) -> Section:
     return Section(name, AS_IT_IS, len(data), data)
 
 
+def write_file(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
+    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
+    with replaced_file(Path(path)) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
 @dataclass(frozen=True)
 class Container:
     """A snapshot whose bytes are those that were written.
@@ -131,37 +126,91 @@ class Container:
     ----------
     header : its facts.
     sections : all others, by name.
+    read : names of those that were read.
     """
 
     header: dict[str, Any]
     sections: dict[str, Section]
+    read: set[str] = field(default_factory=set)
 
     @classmethod
     def parse(cls, data: Buffer | bytearray, magic: bytes = MAGIC) -> Container:
         """Checks every byte. Raises SnapshotIncompatible; the message names the section at fault."""
         view = memoryview(data).cast("B").toreadonly()
-        n_sections = _start(view[: START.size], magic)
-        found: list[Section] = []
-        at = START.size
-        while len(found) < n_sections:
-            section, at = _section(view, at, found)
-            found.append(section)
+        size, digest = _start(view[: START.size], magic)
+        at = START.size + size
+        header = _header(view[START.size : at], size, digest)
+        sections: dict[str, Section] = {}
+        for name, codec, size, stored, *_ in header["sections"]:
+            section = sections[name] = Section(name, codec, size, view[at : at + stored])
+            at += stored
+            if at > len(view):
+                raise SnapshotIncompatible(f"section {name}: expected the whole of it, got its beginning")
         if at != len(view):
             raise SnapshotIncompatible(f"expected {at} bytes, got {len(view)}")
-        header = _header(found[0])
-        if header["sections"] != [section.facts for section in found[1:]]:
-            raise SnapshotIncompatible("header: expected the sections that follow, got others")
-        return cls(header, {section.name: section for section in found[1:]})
+        for facts, section in zip(header["sections"], sections.values()):
+            if facts != section.facts:
+                raise SnapshotIncompatible(
+                    f"section {section.name}: expected its checksum, got another: it is damaged"
+                )
+        return cls(header, sections)
 
     def json(self, name: str) -> dict[str, Any]:
         """A section that is a JSON object."""
-        return _object(name, self.bytes(name, MOST_HEADER))
+        return json_object(name, self.bytes(name, MOST_HEADER))
 
     def bytes(self, name: str, most: int) -> Buffer:
         """The bytes of a section. Raises SnapshotIncompatible if it is missing, or has more than ``most``."""
         if name not in self.sections:
             raise SnapshotIncompatible(f"{name}: expected this section, got none")
+        self.read.add(name)
         return self.sections[name].data(most)
+
+    def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """The array of a section, read-only. Raises SnapshotIncompatible if the section has not its size."""
+        size = np.dtype(dtype).itemsize * math.prod(shape)
+        data = self.bytes(name, size)
+        if len(data) != size:
+            raise SnapshotIncompatible(f"{name}: expected {size} bytes, got {len(data)}")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def check_all_read(self) -> None:
+        """Raises SnapshotIncompatible if there are sections that were not read."""
+        for name in sorted(self.sections.keys() - self.read):
+            raise SnapshotIncompatible(f"expected sections that are known, got {name!r}")
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """The JSON text of a section. Raises ConfigError for what JSON cannot hold."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"snapshot: expected values that JSON can hold: {error}") from error
+    if len(text) > MOST_HEADER:
+        raise ConfigError(f"snapshot: expected at most {MOST_HEADER} bytes of JSON, got {len(text)}")
+    return text
+
+
+def array_bytes(values: np.ndarray) -> Buffer:
+    """The bytes of the section of an array."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns errors of the values in a snapshot into SnapshotIncompatible."""
+    try:
+        yield
+    except SnapshotIncompatible:
+        raise
+    except OxiLlamaError as error:
+        raise SnapshotIncompatible(str(error)) from error
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a snapshot's file. Raises ModelFileError if it cannot be read."""
+    with _readable(path) as file:
+        return file.read()
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -172,9 +221,16 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     ModelFileError : it cannot be read.
     SnapshotIncompatible : it is no snapshot, or its header is damaged.
     """
+    with _readable(path) as file:
+        return _read_header(file)
+
+
+@contextmanager
+def _readable(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file of a snapshot. Raises ModelFileError if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return _read_header(file)
+            yield file
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -185,83 +241,56 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:
     start = file.read(START.size)
-    _start(start, SPECULATIVE if start[: len(SPECULATIVE)] == SPECULATIVE else MAGIC)
-    head = file.read(1 + len(HEADER) + SIZES.size + DIGEST)
-    size = min(MOST_HEADER, int.from_bytes(head[2 + len(HEADER) : 10 + len(HEADER)], "little"))
-    section, _ = _section(memoryview(head + file.read(size)), 0, [])
-    header = _header(section)
-    expected = START.size + len(head) + size
-    for name, _, stored, _ in header["sections"]:
-        expected += 1 + len(name) + SIZES.size + DIGEST + stored
+    size, digest = _start(start, SPECULATIVE if start[: len(SPECULATIVE)] == SPECULATIVE else MAGIC)
+    header = _header(file.read(min(size, MOST_HEADER + 1)), size, digest)
+    expected = START.size + size + sum(stored for _, _, _, stored, _ in header["sections"])
     found = file.seek(0, os.SEEK_END)
     if found != expected:
         raise SnapshotIncompatible(f"expected {expected} bytes, got {found}")
     return header
 
 
-def _start(start: Buffer, magic: bytes) -> int:
-    """How many sections there are."""
-    if len(start) < START.size or bytes(start[:8]) != magic:
+def _start(start: Buffer, magic: bytes) -> tuple[int, bytes]:
+    """Size and checksum of the header."""
+    if bytes(start[:8]) != magic:
         raise SnapshotIncompatible(f"expected {magic.decode()} at the beginning, got {bytes(start[:8])!r}")
-    _, version, n = START.unpack(start)
+    if len(start) < START.size:
+        raise SnapshotIncompatible(f"expected {START.size} bytes at least, got {len(start)}")
+    _, version, size, digest = START.unpack(start)
     if version != VERSION:
         raise SnapshotIncompatible(f"expected version {VERSION}, got {version}")
-    if not n:
-        raise SnapshotIncompatible("expected a header, got no sections")
-    return int(n)
+    return size, digest
 
 
-def _section(view: memoryview, at: int, before: list[Section]) -> tuple[Section, int]:
-    """The section at a place, and where it ends."""
-    place = f"after {before[-1].name}" if before else "the first"
-    short = SnapshotIncompatible(f"section {place}: expected the whole of it, got its beginning")
-    if at >= len(view):
-        raise short
-    start = at + 1 + view[at]
-    if start + SIZES.size + DIGEST > len(view):
-        raise short
-    try:
-        name = bytes(view[at + 1 : start]).decode("ascii")
-    except UnicodeDecodeError:
-        raise SnapshotIncompatible(f"section {place}: expected a name, got other bytes") from None
-    codec, stored, size = SIZES.unpack(view[start : start + SIZES.size])
-    data = start + SIZES.size + DIGEST
-    if stored > len(view) - data:
-        raise short
-    section = Section(name, codec, size, view[data : data + stored])
-    if section.digest != bytes(view[data - DIGEST : data]):
-        raise SnapshotIncompatible(f"section {place}: expected its checksum, got another: it is damaged")
-    if (name == HEADER) != (not before) or name in {other.name for other in before}:
-        raise SnapshotIncompatible(f"section {place}: got {name!r} there")
-    most = stored if codec == AS_IT_IS else MOST_RATIO * stored
-    if codec not in (AS_IT_IS, ZLIB) or (codec == AS_IT_IS and size != stored) or size > most:
-        raise SnapshotIncompatible(f"{name}: expected a known codec and sizes, got {codec, stored, size}")
-    return section, data + stored
-
-
-def _header(section: Section) -> dict[str, Any]:
-    header = _object(HEADER, section.data(MOST_HEADER))
+def _header(data: Buffer, size: int, digest: bytes) -> dict[str, Any]:
+    if size > MOST_HEADER:
+        raise SnapshotIncompatible(f"header: expected at most {MOST_HEADER} bytes, got {size}")
+    if len(data) < size:
+        raise SnapshotIncompatible("header: expected the whole of it, got its beginning")
+    if blake3(data).digest() != digest:
+        raise SnapshotIncompatible("header: expected its checksum, got another: it is damaged")
+    header = json_object("header", data)
     listed = header.get("sections")
     if not isinstance(listed, list) or not all(map(_is_facts, listed)):
-        raise SnapshotIncompatible("header: expected a list of sections, got none")
+        raise SnapshotIncompatible("header: expected a list of sections, with known codecs and their sizes")
+    if len({name for name, *_ in listed}) < len(listed):
+        raise SnapshotIncompatible("header: expected sections of different names, got two of one name")
     return header
 
 
 def _is_facts(value: Any) -> bool:
-    """Whether a value describes a section."""
-    if not isinstance(value, list) or [type(part) for part in value] != [str, int, int, str]:
+    """Whether a value has the form of `Section.facts`."""
+    if not isinstance(value, list) or [type(part) for part in value] != [str, int, int, int, str]:
         return False
-    return min(value[1:3]) >= 0 and value[0].isascii() and 0 < len(value[0]) < 256
+    _, codec, size, stored, _ = value
+    most = stored if codec == AS_IT_IS else MOST_RATIO * stored
+    return codec in (AS_IT_IS, ZLIB) and 0 <= size <= most and (codec == ZLIB or size == stored)
 
 
-def _object(name: str, data: Buffer) -> dict[str, Any]:
-    """The JSON object of a section."""
-
-    def no_number(text: str) -> float:
-        raise ValueError(f"{text} is no number")
-
+def json_object(name: str, data: Buffer) -> dict[str, Any]:
+    """The JSON object of a section, or of the header. Raises SnapshotIncompatible."""
     try:
-        found = json.loads(bytes(data), parse_constant=no_number)
+        found = parse_json(bytes(data))
     except (ValueError, RecursionError) as error:
         raise SnapshotIncompatible(f"{name}: expected JSON: {error}") from error
     if not isinstance(found, dict):

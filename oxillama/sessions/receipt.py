@@ -7,17 +7,18 @@ Its fields are checked when it is made, from a file too. Whether they are true i
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from oxillama.atomic_file import replaced_file
 from oxillama.config import checks
 from oxillama.config.engine import COMPUTE, MAX_CONTEXT
 from oxillama.errors import ConfigError, ReceiptError
 from oxillama.formats import KV_TYPES, WRITABLE
+from oxillama.sessions.codec import ANY_TEXT, TOKENS, check_fields, decode, encode, parse_json
 
 FORMAT = "oxillama receipt"
 VERSION = 1
@@ -44,7 +45,7 @@ class AdapterUse:
     start : position of the first token that it applied to.
     """
 
-    fingerprint: str
+    fingerprint: Annotated[str, 64]
     scale: float
     start: int
 
@@ -60,7 +61,7 @@ class Receipt:
     compute, quantize, kv_type, context_size : as in `EngineConfig`; ``context_size`` as the engine had it.
     adapters : in the order in which they were added.
     prompt : token ids.
-    sampler : the options of the sampler as plain data (`plain_sampler`), the seed in use among them.
+    sampler : the options of the sampler as plain data (`plain_options`), the seed in use among them.
     grammar : hash of the source of the grammar, schema, pattern or choices, 64 hexadecimal digits; None
         without one.
     stop, max_tokens : as in `GenerationOptions`.
@@ -75,64 +76,47 @@ class Receipt:
     """
 
     library: str
-    model: str
-    compute: str
-    quantize: str | None
-    kv_type: str
-    context_size: int
+    model: Annotated[str, 64]
+    compute: Annotated[str, COMPUTE]
+    quantize: Annotated[str, tuple(WRITABLE)] | None
+    kv_type: Annotated[str, tuple(KV_TYPES)]
+    context_size: Annotated[int, (1, MAX_CONTEXT)]
     adapters: tuple[AdapterUse, ...]
-    prompt: list[int]
+    prompt: Annotated[list[int], TOKENS]
     sampler: dict[str, Any]
-    grammar: str | None
-    stop: list[str]
-    max_tokens: int | None
-    tokens: list[int]
-    finish_reason: str
-    points: list[str]
-    chain: str
+    grammar: Annotated[str, 64] | None
+    stop: list[Annotated[str, ANY_TEXT]]
+    max_tokens: Annotated[int, (0, math.inf)] | None
+    tokens: Annotated[list[int], TOKENS]
+    finish_reason: Annotated[str, FINISH_REASONS]
+    points: list[Annotated[str, POINT_DIGITS]]
+    chain: Annotated[str, 64]
 
     def __post_init__(self) -> None:
         try:
-            self._check()
+            checks.instance("adapters", self.adapters, tuple)
+            check_fields(self)
+            self._check_limits()
         except ConfigError as error:
             raise ReceiptError(f"receipt: {error}") from None
 
-    def _check(self) -> None:
-        if len(checks.encodable("library", self.library)) > 100:
+    def _check_limits(self) -> None:
+        if len(self.library) > 100:
             raise checks.refuse("library", "a version", self.library)
-        check_hex("model", self.model, 64)
-        checks.one_of("compute", self.compute, COMPUTE)
-        if self.quantize is not None:
-            checks.one_of("quantize", self.quantize, WRITABLE)
-        checks.one_of("kv_type", self.kv_type, KV_TYPES)
-        checks.integer("context_size", self.context_size, 1, MAX_CONTEXT)
-        self._check_adapters()
-        check_tokens("prompt", self.prompt, 1, self.context_size)
-        checks.instance("sampler", self.sampler, dict)
-        if self.grammar is not None:
-            check_hex("grammar", self.grammar, 64)
-        stop = checks.texts("stop", checks.instance("stop", self.stop, list), empty=False)
-        if len(stop) > MOST_STOPS or max(map(len, stop), default=0) > MOST_STOP_CHARACTERS:
-            most = f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters"
-            raise checks.refuse("stop", most, self.stop)
-        if self.max_tokens is not None:
-            checks.integer("max_tokens", self.max_tokens, 0)
-        check_tokens("tokens", self.tokens, 0, self.limit)
-        checks.one_of("finish_reason", self.finish_reason, FINISH_REASONS)
-        if len(checks.instance("points", self.points, list)) != len(self.tokens):
-            raise ConfigError(f"points: expected {len(self.tokens)}, got {len(self.points)}")
-        for point in self.points:
-            check_hex("points", point, POINT_DIGITS)
-        check_hex("chain", self.chain, 64)
-
-    def _check_adapters(self) -> None:
-        checks.instance("adapters", self.adapters, tuple)
         if len(self.adapters) > MOST_ADAPTERS:
             raise ConfigError(f"adapters: expected at most {MOST_ADAPTERS}, got {len(self.adapters)}")
         for use in self.adapters:
-            check_hex("adapters: fingerprint", checks.instance("adapters", use, AdapterUse).fingerprint, 64)
-            checks.number("adapters: scale", use.scale)
             checks.integer("adapters: start", use.start, 0, self.context_size)
+        checks.texts("stop", self.stop, empty=False)
+        if len(self.stop) > MOST_STOPS or max(map(len, self.stop), default=0) > MOST_STOP_CHARACTERS:
+            most = f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters"
+            raise checks.refuse("stop", most, self.stop)
+        for name, least, most_tokens in (("prompt", 1, self.context_size), ("tokens", 0, self.limit)):
+            n = len(getattr(self, name))
+            if not least <= n <= most_tokens:
+                raise ConfigError(f"{name}: expected {least} to {most_tokens} token ids, got {n}")
+        if len(self.points) != len(self.tokens):
+            raise ConfigError(f"points: expected {len(self.tokens)}, got {len(self.points)}")
 
     @property
     def limit(self) -> int:
@@ -155,7 +139,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as JSON text, one line for each field."""
-        pairs = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        pairs = {"format": FORMAT, "version": VERSION, **encode(Receipt, self)}
         lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in pairs.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -172,7 +156,7 @@ class Receipt:
         if len(text) > MOST_BYTES:
             raise ReceiptError(f"receipt: expected at most {MOST_BYTES} bytes, got {len(text)}")
         try:
-            found = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
+            found = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise ReceiptError(f"receipt: expected JSON, got other text: {error}") from None
         if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
@@ -180,12 +164,12 @@ class Receipt:
         version = found.pop("version", None)
         if version != VERSION or isinstance(version, bool):
             raise ReceiptError(f"receipt: expected version {VERSION}, got {checks.shown(version)}")
-        names = [field.name for field in fields(cls)]
-        for name in (*names, *found):
-            if name not in found or name not in names:
-                what = "no such field" if name in found else "is missing"
-                raise ReceiptError(f"receipt: {checks.shown(name)}: {what}")
-        return cls(**{**found, "adapters": adapter_uses(found["adapters"])})
+        try:
+            return decode(cls, found, name="receipt")
+        except ReceiptError:
+            raise
+        except ConfigError as error:
+            raise ReceiptError(str(error)) from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Receipt:
@@ -203,38 +187,3 @@ class Receipt:
         """Writes the receipt to a file, which is replaced as a whole. Raises ModelFileError if it cannot."""
         with replaced_file(Path(path)) as file:
             file.write(self.to_json().encode())
-
-
-def check_hex(name: str, value: Any, n: int) -> None:
-    """Raises ConfigError unless ``value`` is ``n`` lower-case hexadecimal digits."""
-    if not isinstance(value, str) or not re.fullmatch(rf"[0-9a-f]{{{n}}}", value):
-        raise checks.refuse(name, f"{n} hexadecimal digits", value)
-
-
-def check_tokens(name: str, value: Any, least: int, most: int) -> None:
-    """Raises ConfigError unless ``value`` is a list of ``least`` to ``most`` token ids."""
-    if not least <= len(checks.instance(name, value, list)) <= most:
-        raise ConfigError(f"{name}: expected {least} to {most} token ids, got {len(value)}")
-    if not all(type(token) is int and 0 <= token < 2**31 for token in value):
-        raise checks.refuse(name, "token ids", value)
-
-
-def adapter_uses(value: Any) -> tuple[AdapterUse, ...]:
-    """The adapters of a receipt's JSON. Raises ReceiptError."""
-    names = {field.name for field in fields(AdapterUse)}
-    if not isinstance(value, list) or not all(isinstance(use, dict) and set(use) == names for use in value):
-        raise ReceiptError(f"receipt: adapters: expected objects with the keys {', '.join(sorted(names))}")
-    return tuple(AdapterUse(**use) for use in value)
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; two keys of one name would be read differently by others."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
-
-
-def no_constant(name: str) -> Any:
-    """Refuses NaN and the infinities, which are no JSON."""
-    raise ValueError(f"{name} is no number of JSON")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from blake3 import blake3
@@ -11,13 +12,30 @@ from blake3 import blake3
 from oxillama._version import __version__
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig
+from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, ReceiptError
 from oxillama.gguf.fingerprint import ModelFingerprint
-from oxillama.sessions.chain import START, LogitsChain
-from oxillama.sessions.plain import Plain, canonical_json, plain_sampler
+from oxillama.sessions.chain import LINK_BYTES, START, LogitsChain
+from oxillama.sessions.codec import Plain
+from oxillama.sessions.options import canonical_json, plain_options
 from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, Receipt
+
+
+@dataclass(frozen=True)
+class ReceiptState:
+    """The receipt of a text that goes on, for a snapshot.
+
+    Attributes
+    ----------
+    seed, context_size : that the receipt names.
+    chain : the last link (`LogitsChain`).
+    """
+
+    seed: Annotated[int, (0, 2**64 - 1)]
+    context_size: Annotated[int, (1, MAX_CONTEXT)]
+    chain: Annotated[bytes, LINK_BYTES]
 
 
 class Recorder:
@@ -32,18 +50,19 @@ class Recorder:
         self._head = head
         self._chain = LogitsChain()
 
-    @property
-    def context_size(self) -> int:
-        """Of the engine."""
-        return self._head.context_size
+    def state(self) -> ReceiptState:
+        """What `restore` takes, in another process too."""
+        return ReceiptState(self._head.sampler["seed"], self._head.context_size, self._chain.digest)
 
-    def go_on(self, seed: int, context_size: int, links: Sequence[bytes]) -> None:
-        """Goes on with the receipt of a text that began elsewhere, with the links of its tokens so far."""
-        sampler = {**self._head.sampler, "seed": seed}
+    def restore(self, state: ReceiptState | None) -> None:
+        """Goes on with the receipt of a text that began elsewhere. Raises ReceiptError for None."""
+        if state is None:
+            raise ReceiptError("receipt: expected its state, as the options ask for one, got none")
+        sampler = {**self._head.sampler, "seed": state.seed}
         # the text has ended where the smaller of the two contexts is full
-        context_size = min(context_size, self._head.context_size)
+        context_size = min(state.context_size, self._head.context_size)
         self._head = replace(self._head, sampler=sampler, context_size=context_size)
-        self._chain.digest = links[-1] if links else START
+        self._chain.digest = state.chain
 
     def add(self, row: np.ndarray) -> bytes:
         """Takes the logits of the next token; the link of the chain for it."""
@@ -86,7 +105,7 @@ def receipt_head(
     if config.tokenizer_path is not None:
         raise ConfigError("receipt: cannot be combined with tokenizer_path, whose file it does not name")
     assert options.sampler is not None
-    sampler = plain_sampler(replace(options.sampler, seed=seed))
+    sampler = plain_options(replace(options.sampler, seed=seed))
     applied = () if adapters is None else adapters.applied
     return Receipt(
         library=__version__,
@@ -128,9 +147,3 @@ def attach(model: LoadedModel, request: TextRequest) -> None:
     recorder = Recorder(receipt_head(*facts, followed, request.sampler.seed))
     request.parts[RECEIPT] = recorder
     request.record_row = recorder.add
-
-
-def recorder_of(request: TextRequest) -> Recorder | None:
-    """What makes the receipt of a request; None without a receipt."""
-    found: Recorder | None = request.parts.get(RECEIPT)
-    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -25,14 +26,13 @@ from oxillama.errors import (
     OxiLlamaError,
     PositionBeyondEnd,
     PromptError,
-    SnapshotIncompatible,
 )
 from oxillama.faults import fault
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.locks import ForkedOpen, NotCopied
-from oxillama.sessions.restoring import Loras, Source, adaptation, check_fits, page_data, put, read
+from oxillama.sessions.capture import Notes, snapshot_of_sequence
+from oxillama.sessions.sequences import SequenceCopy, model_facts, page_data, restore_sequence
 from oxillama.sessions.snapshot import EngineSnapshot
-from oxillama.sessions.taking import Snapshotted, Taken, kv_of, model_facts, snapshot_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,7 +62,7 @@ class KvSnapshot:
     adapters: tuple[tuple[bytes, float], ...] = ()
 
 
-class Session(Snapshotted, NotCopied):
+class Session(NotCopied):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -280,32 +280,42 @@ class Session(Snapshotted, NotCopied):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of, for `InferenceEngine.restore`."""
+    def capture(self, notes: Notes = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
         with self._lock.lock:
             sequence = self._idle_sequence()
-            return snapshot_of(
-                self._model, self._call(lambda: Taken.of(sequence)), "session", sequence.adapters, notes
-            )
+            copy = self._call(lambda: SequenceCopy.of(sequence))
+            return snapshot_of_sequence(self._model, copy, "session", sequence.adapters, notes)
 
-    @classmethod
-    def restored(
-        cls, model: LoadedModel, default_sampler: SamplerConfig, source: Source, loras: Loras
-    ) -> Session:
-        """The session of a snapshot; see `InferenceEngine.restore`."""
-        snapshot = read(source)
-        if snapshot.kind == "generation":
-            raise SnapshotIncompatible("expected one of a session, got one of a generation")
-        check_fits(model, snapshot)
-        adapters = adaptation(model, snapshot, loras)
-        data = page_data(model, snapshot.kv, snapshot.state, snapshot.n_cached)
-        made = cls(model, default_sampler, adapters)
-        try:
-            made._call(lambda: put(made._sequence, snapshot, data))
-        except BaseException:
-            made.close()
-            raise
-        return made
+    def snapshot(self, *, compress: bool = False, notes: Notes = None) -> bytes:
+        """Where it is now, for `InferenceEngine.restore` in any process; it goes on itself, too.
+
+        Parameters
+        ----------
+        compress : store with zlib what gets smaller by it.
+        notes : what is to be kept with it, as what JSON can hold.
+
+        Raises
+        ------
+        ConfigError : an option cannot be saved; the session is closed, or a generation goes on from it.
+        EngineClosed : the engine was closed.
+        """
+        return self.capture(notes).serialize(compress=compress)
+
+    def snapshot_to_file(
+        self, path: str | os.PathLike[str], *, compress: bool = False, notes: Notes = None
+    ) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        self.capture(notes).write(path, compress=compress)
+
+    def replace_sequence(self, tokens: list[int], n_cached: int, data: list[np.ndarray]) -> None:
+        """Puts tokens and the pages of those that were run (`page_data`) in place of the sequence.
+
+        Raises KvCacheFullError; the sequence is then as it was.
+        """
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            self._call(lambda: restore_sequence(sequence, tokens, n_cached, data))
 
     # --- keys and values ----------------------------------------------------------------------------
 
@@ -316,10 +326,10 @@ class Session(Snapshotted, NotCopied):
             self._call(sequence.settle)
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
-            taken = self._call(lambda: Taken.of(sequence))
-            parts = [kv_of(model, taken)] + ([] if taken.state is None else [taken.state.view(np.uint8)])
+            copy = self._call(lambda: SequenceCopy.of(sequence))
+            parts = [copy.kv(model)] + ([] if copy.state is None else [copy.state.view(np.uint8)])
             return KvSnapshot(
-                taken.tokens,
+                copy.tokens,
                 np.concatenate(parts),
                 model.config.kv_type,
                 model.fingerprint,
@@ -360,13 +370,7 @@ class Session(Snapshotted, NotCopied):
                 raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
             state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
             pages = page_data(model, data[:n_bytes], state, n)
-
-            def restore() -> None:
-                sequence.kv.restore(pages, n)
-                sequence.tokens = tokens
-                sequence.cached_len = sequence.scheduled_len = n
-
-            self._call(restore)
+            self.replace_sequence(tokens, n, pages)
 
     # --- the end ------------------------------------------------------------------------------------
 

@@ -9,20 +9,41 @@ A draft changes no text, so of the draft model no keys and values are kept: it r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from blake3 import blake3
 
 from oxillama._version import __version__
-from oxillama.config import checks
 from oxillama.errors import OxiLlamaError, SnapshotIncompatible, SpecSnapshotIncompatible
-from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces
-from oxillama.sessions.snapshot import EngineSnapshot
-from oxillama.sessions.values import MOST_BYTES, Reader
+from oxillama.sessions.codec import Plain, decode, encode
+from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces, write_file
+from oxillama.sessions.snapshot import EngineSnapshot, Length, ModelFacts
 
 KIND = "speculative"
 SECTIONS = ("target", "draft")
+MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class PairHeader:
+    """What the header says: ``kind`` and ``num_speculative``, and of the target what `Header` says of it."""
+
+    kind: Annotated[str, (KIND,)]
+    library: str
+    fingerprint: str
+    model: ModelFacts
+    draft: ModelFacts
+    num_speculative: Annotated[int, (1, 64)]
+    n_tokens: Length
+    n_cached: Length
+
+    @classmethod
+    def of(cls, plain: Plain) -> PairHeader:
+        """The header of a container. Raises ConfigError."""
+        return decode(cls, {name: value for name, value in plain.items() if name != "sections"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,32 +64,35 @@ class SpeculativeEngineSnapshot:
     @property
     def accepted_tokens(self) -> int:
         """Drafted tokens in the text that is under way; 0 without one."""
-        request = self.target.request
-        counts = None if request is None else request.speculation
-        return 0 if counts is None else counts["accepted"] or 0
+        drafts = self.target.parts.get("speculation")
+        return 0 if drafts is None else int(drafts.accepted)
 
     @property
     def rng_state(self) -> int | None:
         """Of the random numbers of the text that is under way; None without one."""
-        return None if self.target.request is None else self.target.request.random
+        return None if self.target.request is None else self.target.request.sampler.random
+
+    @property
+    def header(self) -> PairHeader:
+        """What its header says."""
+        target, model = self.target, self.target.model
+        return PairHeader(
+            KIND, __version__, model.fingerprint.display(), model, self.draft.model, self.num_speculative,
+            len(target.tokens), target.n_cached,
+        )  # fmt: skip
 
     def pieces(self, compress: bool = False) -> Iterator[Buffer]:
         """The bytes of it, one after another."""
-        header = {
-            "kind": KIND,
-            "library": __version__,
-            "model": self.target.model.plain(),
-            "draft": self.draft.model.plain(),
-            "num_speculative": self.num_speculative,
-            "n_tokens": len(self.target.tokens),
-            "n_cached": self.target.n_cached,
-        }
         contents = {name: getattr(self, name).serialize(compress=compress) for name in SECTIONS}
-        return pieces(header, contents, False, SPECULATIVE)
+        return pieces(encode(PairHeader, self.header), contents, False, SPECULATIVE)
 
     def encode(self, *, compress: bool = False) -> bytes:
         """The bytes of a snapshot, in the format ``OXISPEC1``."""
         return b"".join(self.pieces(compress))
+
+    def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        write_file(path, self.pieces(compress))
 
     def fingerprint(self) -> bytes:
         """32 bytes: BLAKE3 of `encode`."""
@@ -88,22 +112,15 @@ class SpeculativeEngineSnapshot:
     def _decode(cls, container: Container) -> SpeculativeEngineSnapshot:
         if container.sections.keys() != set(SECTIONS):
             raise SnapshotIncompatible(f"expected the sections target and draft, got {[*container.sections]}")
-        read = Reader("header", container.header)
-        checks.one_of("kind", read.value("kind"), (KIND,))
+        header = PairHeader.of(container.header)
         target, draft = (
             EngineSnapshot.deserialize(memoryview(container.bytes(name, MOST_BYTES))) for name in SECTIONS
         )
-        facts = {
-            "model": target.model.plain(),
-            "draft": draft.model.plain(),
-            "n_tokens": len(target.tokens),
-            "n_cached": target.n_cached,
-        }
-        for name, found in facts.items():
-            if read.value(name) != found:
-                raise SnapshotIncompatible(f"header: {name}: expected that of its sections, got another")
+        found = cls(target, draft, header.num_speculative)
+        if replace(found.header, library=header.library) != header:
+            raise SnapshotIncompatible("header: expected what its sections say, got other values")
         if target.kind not in ("engine", "generation") or draft.kind != "engine" or len(draft.tokens):
             raise SnapshotIncompatible(
                 f"expected a text or an engine and a draft model, got {target.kind} and {draft.kind}"
             )
-        return cls(target, draft, read.integer("num_speculative", 1, 64))
+        return found

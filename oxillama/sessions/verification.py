@@ -15,14 +15,14 @@ import numpy as np
 from oxillama._version import __version__
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
-from oxillama.config import GenerationOptions, checks
+from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import Piece, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GrammarError, ReceiptError, SamplingError
 from oxillama.sessions.chain import LogitsChain
-from oxillama.sessions.plain import Stages, sampler_of
+from oxillama.sessions.options import Stages, options_of
 from oxillama.sessions.receipt import POINT_DIGITS, Receipt
 from oxillama.sessions.recorder import grammar_hash
 from oxillama.sessions.session import Session
@@ -71,11 +71,14 @@ class Difference(Exception):
 def verify(
     model: LoadedModel,
     receipt: Receipt | str | bytes,
-    adapters: Adapters,
+    adapters: Adapters = (),
     stages: Stages | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> Verification:
-    """Checks a receipt with a model that runs; see `InferenceEngine.verify`."""
+    """Checks a receipt with a model that runs; see `InferenceEngine.verify`.
+
+    ``check`` is called before each pass and may raise.
+    """
     if not isinstance(receipt, Receipt):
         receipt = Receipt.from_json(receipt)
     request: TextRequest | None = None
@@ -158,7 +161,7 @@ def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> 
     ConfigError, GrammarError : the options of the sampler are none, or name a stage that is not given.
     ReceiptError : the grammar is not the one that was hashed.
     """
-    sampler = sampler_of(receipt.sampler, stages)
+    sampler = options_of(SamplerConfig, receipt.sampler, stages)
     if sampler.seed is None:
         raise ReceiptError("receipt: seed: expected an integer, got none")
     if grammar_hash(sampler, receipt.sampler) != receipt.grammar:

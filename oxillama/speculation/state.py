@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from oxillama.engine.request import Request
 from oxillama.sampling.random import Xorshift64
@@ -41,6 +42,22 @@ class SpeculationStats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
+@dataclass(frozen=True)
+class SpeculationState:
+    """The drafts of a request, for a snapshot.
+
+    Attributes
+    ----------
+    random : the state of the rejection rule's random numbers; None for the seeded rule.
+    drafted, accepted, passes : as in `SpeculationStats`.
+    """
+
+    random: Annotated[int, (1, 2**64 - 1)] | None
+    drafted: Annotated[int, (0, 2**62)]
+    accepted: Annotated[int, (0, 2**62)]
+    passes: Annotated[int, (0, 2**62)]
+
+
 @dataclass
 class Speculation:
     """The drafts of one request.
@@ -76,6 +93,21 @@ class Speculation:
         self.stats.drafted += drafted
         self.stats.accepted += accepted
         self.stats.passes += bool(drafted)
+
+    def state(self) -> SpeculationState:
+        """What `restore` takes, in another process too."""
+        return SpeculationState(None if self.random is None else self.random.state, **vars(self.stats))
+
+    def restore(self, state: SpeculationState | None) -> None:
+        """Goes on with the counts of other drafts, and with their random numbers if both have any.
+
+        None for a request that had no drafts.
+        """
+        if state is None:
+            return
+        if self.random is not None and state.random is not None:
+            self.random.state = state.random
+        self.stats = SpeculationStats(state.drafted, state.accepted, state.passes)
 
 
 def speculation_of(request: Request) -> Speculation | None:

@@ -44,7 +44,7 @@ class StreamDecoder:
         """Bytes of a character that is not whole."""
         return self._utf8.getstate()[0]
 
-    def go_on(self, undecoded: bytes) -> None:
+    def restore(self, undecoded: bytes) -> None:
         """Begin with the `undecoded` bytes of another decoder; TokenizerError if they begin no character."""
         self._utf8.reset()
         if self._utf8.decode(undecoded):

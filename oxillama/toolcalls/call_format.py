@@ -84,15 +84,13 @@ class CallRules:
         body = Alt(tuple(bodies))
         ways: list[Node] = []
         for text in outer:
-            is_list = text.endswith("[")  # its first character
+            is_list = grammar.listed and text.endswith("[")  # its first character
             open = self.mark(text[:-1]) if is_list else Seq((self.mark(text), BREAK))
-            close = "" if grammar.bare or grammar.closing(text) in ends else grammar.closing(text)
+            close = grammar.closing(text)
+            end = () if grammar.bare or close in ("", *ends) else (BREAK, self.mark(close))
             may_lack = bare or len(outer) < len(grammar.opens)
-            ways.append(Seq((Repeat(open, 0, 1) if may_lack else open, body, *self._close(close))))
+            ways.append(Seq((Repeat(open, 0, 1) if may_lack else open, body, *end)))
         return Alt(tuple(ways)) if ways else body
-
-    def _close(self, text: str) -> tuple[Node, ...]:
-        return (BREAK, self.mark(text)) if text else ()
 
     def _several(self, patterns: Sequence[Pattern], tools: Sequence[Tool], many: bool) -> Node:
         """A call of any of the tools or, with ``many``, several."""
@@ -127,7 +125,7 @@ class CallParser:
     def block(self, opened: str, name: str = "") -> Parsing[None]:
         """Calls from behind ``opened``, up to what closes them. ``name`` : of the tool that a header has."""
         source, close = self._source, "" if self._grammar.bare else self._grammar.closing(opened)
-        if opened.endswith("["):  # of the list
+        if self._grammar.listed and opened.endswith("["):  # of the list
             source.unread("[")
         if opened not in self._begins and (yield from self._list(close)):
             if close:

@@ -114,7 +114,7 @@ def test_a_checkpoint_can_be_restored_more_than_once(kind: str) -> None:
         sync.restore(another)
     another.close()
     del sync
-    engine._default_session = None
+    engine._own_session = None
     engine.model.call(engine.model.loop._release_dropped)
     engine.model.check_integrity()
     assert not engine.model.loop.held

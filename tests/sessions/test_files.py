@@ -94,7 +94,7 @@ import builtins, errno, io, os, resource, signal, sys, tempfile
 from pathlib import Path
 from oxillama import EngineSnapshot, ModelFileError
 from oxillama import atomic_file
-from oxillama.sessions.taking import write
+from oxillama.sessions.container import write_file
 
 path, kind = Path(sys.argv[1]), sys.argv[2]
 old, new = (EngineSnapshot.deserialize(Path(name).read_bytes()) for name in sys.argv[3:5])
@@ -132,7 +132,7 @@ def write_new():
     atomic_file.open = lambda name, mode: Raw(name, mode)
     for module, name in ((tempfile, "mkstemp"), (os, "fchmod"), (os, "fsync"), (os, "replace"), (os, "open")):
         setattr(module, name, stepping(getattr(module, name)))
-    write(path, new.pieces())
+    write_file(path, new.pieces())
     step()
 
 
@@ -163,7 +163,7 @@ while not ended:
     assert kind == "killed" or not beside, beside
     for other in beside:
         other.unlink()
-    write(path, new.pieces())  # what was left is in nobody's way
+    write_file(path, new.pieces())  # what was left is in nobody's way
     assert path.read_bytes() == bytes_of["new"]
 assert seen[-1] == "new" and seen == sorted(seen, reverse=True), seen  # old, then new
 print(n, seen.count("old"))
@@ -191,13 +191,13 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from oxillama import EngineSnapshot, ModelFileError
-from oxillama.sessions.taking import write
+from oxillama.sessions.container import write_file
 snapshot = EngineSnapshot.deserialize(Path(sys.argv[1]).read_bytes())
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = len(snapshot.serialize())
 resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
 try:
-    write(sys.argv[2], snapshot.pieces())
+    write_file(sys.argv[2], snapshot.pieces())
 except ModelFileError as error:
     print(error)
 """

@@ -34,10 +34,11 @@ from oxillama import (
 from oxillama.compat.engine import InferenceEngine
 from oxillama.config.sampler import ORDER
 from oxillama.engine import loading
+from oxillama.engine.loading import LoadedModel
 from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.formats import KV_TYPES
-from oxillama.sessions.plain import plain_engine, stage_names
+from oxillama.sessions.options import plain_options, stage_names
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
@@ -82,7 +83,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
         {"begin": "<a>", "content": {"type": "regex", "pattern": "(was|is){9}"}, "end": "</a>"}],
         "at_least_one": True}}},
 }  # fmt: skip
-STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"])).values(), halved)
+STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"]).order).values(), halved)
 
 
 @functools.cache
@@ -451,10 +452,9 @@ def test_drafts_go_on(tmp_path: Path) -> None:
     going = engine.stream(PROMPTS[0], draft_acceptance="rejection", **options)
     read(going, 5)
     taken = EngineSnapshot.deserialize(going.snapshot())
-    assert taken.request is not None and taken.request.speculation is not None
     resumed = fresh.resume_generation(taken, window=1)
-    again = EngineSnapshot.deserialize(resumed.snapshot()).request
-    assert taken.request.speculation["random"] is not None and again is not None
+    again = EngineSnapshot.deserialize(resumed.snapshot()).parts
+    assert taken.parts["speculation"].random is not None and again["speculation"].random is not None
     assert len(resumed.result().tokens) <= 60
 
 
@@ -474,11 +474,16 @@ def test_paths_hold_from_any_directory(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_tokenizer_is_known_by_its_file(tmp_path: Path) -> None:
+    def digest(path: Path | None) -> str:
+        model = LoadedModel.__new__(LoadedModel)
+        model.config = EngineConfig(tokenizer_path=path)
+        return model.tokenizer_digest
+
     (tmp_path / "a").write_bytes(b"{}")
-    assert loading.digest_of(tmp_path / "a") == blake3(b"{}").hexdigest()
-    assert loading.digest_of(None) == ""
+    assert digest(tmp_path / "a") == blake3(b"{}").hexdigest()
+    assert digest(None) == ""
     with pytest.raises(ModelFileError, match="cannot be read"):
-        loading.digest_of(tmp_path / "b")
+        digest(tmp_path / "b")
 
 
 def test_the_limit_of_tokens_goes_with_a_snapshot() -> None:
@@ -505,7 +510,7 @@ def test_an_engine_goes_on_with_its_options_and_its_own_session(tmp_path: Path) 
     moved = tmp_path / "moved.gguf"
     moved.write_bytes(demo.STORY.read_bytes())
     again = InferenceEngine.resume_from_file(tmp_path / "a.snapshot", moved, num_threads=1)
-    assert plain_engine(replace(again.config, num_threads=2, model_path=demo.STORY)) == plain_engine(
+    assert plain_options(replace(again.config, num_threads=2, model_path=demo.STORY)) == plain_options(
         engine.config
     )
     assert again.kv_cache_seq_len == len(tokens) - 1
@@ -666,16 +671,27 @@ def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
             assert engine.verify(found.receipt, adapters=demo.PIRATE)
         assert here.resume_generation(data).result().receipt == expected
         assert found.receipt.seed == going.seed and len(found.receipt.tokens) == 30
-        changed = replace(EngineSnapshot.deserialize(data))
-        assert changed.request is not None and changed.request.links
-        wrong = replace(changed.request, links=[bytes(32), *changed.request.links[1:]])
-        lying = here.resume_generation(replace(changed, request=wrong)).result().receipt
+        taken = EngineSnapshot.deserialize(data)
+        assert taken.request is not None and taken.request.links is not None
+        links = taken.request.links.copy()
+        assert links.shape == (len(taken.tokens) - taken.request.n_prompt, 32)
+        links[0] = 0
+        wrong = replace(taken.request, links=links)
+        lying = here.resume_generation(replace(taken, request=wrong)).result().receipt
         assert lying is not None
         check = here.verify(lying, adapters=demo.PIRATE)
         assert (check.cause, check.at) == ("logits", 0)
-        for facts in (replace(wrong, links=None, receipt_context=None), replace(wrong, receipt_context=None)):
-            with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
-                here.resume_generation(replace(changed, request=facts))
+        for changed, message in (
+            (replace(taken, request=replace(wrong, links=None)), "receipt that its options ask for"),
+            (
+                replace(taken, request=replace(wrong, links=links[1:])),
+                f"links: expected those of {len(links)}",
+            ),
+            (replace(taken, request=replace(wrong, links=links[:, 1:])), "links: expected those of"),
+            (replace(taken, parts={}), "receipt: expected its state"),
+        ):
+            with pytest.raises(SnapshotIncompatible, match=message):
+                here.resume_generation(changed)
 
 
 def test_the_model_that_drafts_for_itself_is_no_path() -> None:
@@ -698,18 +714,19 @@ def test_asyncio_takes_snapshots_and_goes_on() -> None:
         begun = await anext(going)
         data = await many.snapshot(going, notes={"n": 1})
         assert EngineSnapshot.deserialize(data).notes == {"n": 1}
-        resumed = await many.resume_generation(data)
+        resumed = await many.restore(data)
+        assert isinstance(resumed, Generation)
         assert resumed.text == begun
         same(await resumed, expected)
         same(await going, expected)
-        assert EngineSnapshot.deserialize(await many.snapshot()).kind == "engine"
+        assert EngineSnapshot.deserialize(await many.snapshot(engine)).kind == "engine"  # type: ignore[arg-type]
         with engine.session() as session:
             session.prefill(PROMPTS[0])
             assert await many.snapshot(session, compress=True) == session.snapshot(compress=True)
-        with pytest.raises(ConfigError, match="of: expected a Snapshotted"):
+        with pytest.raises(ConfigError, match="of: expected a generation or a session, got b''"):
             await many.snapshot(b"")  # type: ignore[arg-type]
         await many.aclose()
         with pytest.raises(EngineClosed):
-            await many.snapshot()
+            await many.snapshot(going)
 
     asyncio.run(main())

@@ -324,7 +324,7 @@ def test_what_is_no_receipt(engine: InferenceEngine, receipt: Receipt) -> None:
         engine.verify(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="top_k: expected an integer"):
         checked(engine, receipt, sampler=sampler_with(receipt, top_k="x"))
-    with pytest.raises(ConfigError, match="sampler: expected options of SamplerConfig, got 'topk'"):
+    with pytest.raises(ConfigError, match="'topk': no such field"):
         checked(engine, receipt, sampler=sampler_with(receipt, topk=1))
     with pytest.raises(ReceiptError, match="seed: expected an integer"):
         checked(engine, receipt, sampler=sampler_with(receipt, seed=None))

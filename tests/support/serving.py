@@ -96,7 +96,7 @@ class Letters:
     def stream_decoder(self, continuing: bool, shown: object = ()) -> Letters:
         return self
 
-    def go_on(self, undecoded: bytes) -> None:
+    def restore(self, undecoded: bytes) -> None:
         assert not undecoded
 
     def push(self, id: int) -> str:

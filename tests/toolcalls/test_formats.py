@@ -436,6 +436,12 @@ def test_delimiters_of_your_own() -> None:
     )
     assert (found.reasoning, found.text) == ("Hm.", "Yes")
     assert found.calls == [("ping", {"a": ">>"}), ("ping", {})]
+    brackets = ToolCallGrammar.Custom("[", "]")
+    call = '[{"name": "ping", "arguments": {}}]'
+    found = parsed(brackets, f"a {call} b")
+    assert (found.text, found.calls) == ("ab", [("ping", {})])
+    rules = message_rules(brackets, [Tool.of({"name": "ping"})], "required")
+    assert Grammar.from_rules(rules).matches(call)
     for open, close in (("", ">>"), ("<<", " "), (1, ">>")):
         with pytest.raises(ConfigError, match="expected a text that is not empty"):
             ToolCallGrammar.Custom(open, close)  # type: ignore[arg-type]

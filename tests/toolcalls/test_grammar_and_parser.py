@@ -191,3 +191,12 @@ def test_recipients_that_are_no_tools(form: str, name: str) -> None:
 def test_names_that_python_changes(tool: dict[str, Any]) -> None:
     with pytest.raises(GrammarError, match=f"tool {tool['name']}: .*expected"):
         message_rules(FORMATS["lfm2"], [Tool.of(tool)], "auto")
+
+
+def test_a_list_that_its_delimiter_begins() -> None:
+    """Nothing stands between them, for ``functools`` alone is text."""
+    grammar = Grammar.from_rules(
+        message_rules(FORMATS["firefunction"], [Tool.of({"name": "ping"})], "required")
+    )
+    assert grammar.matches('functools[{"name": "ping", "arguments": {}}]')
+    assert not grammar.matches('functools [{"name": "ping", "arguments": {}}]')

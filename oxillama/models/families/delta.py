@@ -7,6 +7,7 @@ from functools import partial
 
 from oxillama.errors import LoadError
 from oxillama.models.families.deepseek import MANY_EXPERTS, latent_sizes
+from oxillama.models.families.mamba import stated_sizes
 from oxillama.models.families.qwen import QWEN3, interleaved_sections
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
@@ -19,14 +20,7 @@ EVERY = 4
 
 def delta_layers(spec: Spec, read: Reader, interleaved: bool) -> Spec:
     """Which layers are recurrent, and the sizes of their heads."""
-    sizes = RecurrentSizes(
-        taps=read.size("ssm.conv_kernel"),
-        inner=read.size("ssm.inner_size"),
-        n=read.size("ssm.state_size"),
-        heads=read.size("ssm.time_step_rank"),
-        groups=read.size("ssm.group_count"),
-        interleaved=interleaved,
-    )
+    sizes = stated_sizes(read, groups=read.size("ssm.group_count"), interleaved=interleaved)
     if sizes.inner != sizes.heads * sizes.n or sizes.heads % sizes.groups:
         found = f"{sizes.inner} channels, {sizes.heads} heads of {sizes.n}, {sizes.groups} of keys"
         raise LoadError(f"{read.prefix}.ssm.inner_size: expected whole heads in equal groups, got {found}")

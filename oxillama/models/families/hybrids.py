@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.families.mamba import ssm_sizes
+from oxillama.models.families.mamba import ssm_sizes, stated_sizes
 from oxillama.models.family import Only, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
-from oxillama.models.spec import RecurrentSizes, Spec
+from oxillama.models.spec import Spec
 
 
 def single_blocks(spec: Spec, read: Reader) -> Spec:
@@ -79,13 +79,7 @@ FALCON_H1 = register(
 
 def plamo2_sizes(spec: Spec, read: Reader) -> Spec:
     """The sizes of its state space; scores are scaled by the width of a value."""
-    sizes = RecurrentSizes(
-        taps=read.size("ssm.conv_kernel"),
-        inner=read.size("ssm.inner_size"),
-        n=read.size("ssm.state_size"),
-        heads=read.size("ssm.time_step_rank"),
-        ranks={"dt": max(64, spec.n_embd // 16)},
-    )
+    sizes = stated_sizes(read, ranks={"dt": max(64, spec.n_embd // 16)})
     if sizes.inner % sizes.heads:
         found = f"{sizes.inner} channels, {sizes.heads} heads"
         raise LoadError(f"{read.prefix}.ssm.inner_size: expected equal heads, got {found}")

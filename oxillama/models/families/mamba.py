@@ -6,6 +6,7 @@ Layers of a hybrid without key heads are recurrent.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import GRANITE, LLAMA, granite_rotation
@@ -15,14 +16,22 @@ from oxillama.models.registry import register
 from oxillama.models.spec import RecurrentSizes, Spec
 
 
-def ssm_sizes(spec: Spec, read: Reader) -> Spec:
-    """The sizes of a state space, checked against each other."""
-    second = "mamba2" in (spec.family.recurrent_mixer, spec.family.mixer.rpartition("+")[2])
-    sizes = RecurrentSizes(
+def stated_sizes(read: Reader, **others: Any) -> RecurrentSizes:
+    """The sizes that files of all state spaces state, and ``others`` of a family."""
+    return RecurrentSizes(
         taps=read.size("ssm.conv_kernel"),
         inner=read.size("ssm.inner_size"),
         n=read.size("ssm.state_size"),
         heads=read.size("ssm.time_step_rank"),
+        **others,
+    )
+
+
+def ssm_sizes(spec: Spec, read: Reader) -> Spec:
+    """The sizes of a state space, checked against each other."""
+    second = "mamba2" in (spec.family.recurrent_mixer, spec.family.mixer.rpartition("+")[2])
+    sizes = stated_sizes(
+        read,
         groups=read.size("ssm.group_count") if second else 1,
         norms="plain" if read.flag("ssm.dt_b_c_rms", False) else "",
     )

@@ -87,15 +87,6 @@ class Attention:
         gate = [self.attn_gate] if self.attn_gate else []
         return [self.attn_qkv, *gate, self.attn_output]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        found = {"qkv": self.width, "attended": self.attn_output.cols}
-        if self.gated_queries:
-            found["gated_qkv"] = self.attn_qkv.rows
-        if self.attn_gate is not None:
-            found["attn_gate"] = self.attn_gate.rows
-        return found
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads

@@ -67,11 +67,6 @@ class DeltaRule:
         self.state_floats = conv.floats + heads * padded(dim) * dim
         self.record_floats = conv.record_floats + (keys + heads) * dim + heads + len(a)
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        decays = len(self.a)
-        return {"ssm_x": self.channels, "ssm_dt": decays, "ssm_decay": decays, "ssm_y": self.inner}
-
     def run(
         self, block: RecurrentBlock, x: np.ndarray, steps: np.ndarray, beta: np.ndarray, step: Step
     ) -> np.ndarray:
@@ -145,11 +140,6 @@ class GatedDelta(RecurrentBlock):
     def linears(self) -> list[Linear]:
         return [self.first, self.ssm_out]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        parts = {"ssm_parts": self.rule.channels + self.rule.inner} if self.by_key else {}
-        return {"ssm_in": self.first.rows} | parts | self.rule.widths()
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         rule, work = self.rule, step.work
@@ -217,10 +207,6 @@ class KimiDelta(RecurrentBlock):
 
     def linears(self) -> list[Linear]:
         return [self.first, self.steps, self.gates, self.attn_output]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"ssm_in": self.first.rows, "ssm_steps": self.rule.inner} | self.rule.widths()
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""

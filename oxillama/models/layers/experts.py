@@ -8,14 +8,13 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.family import Routing
-from oxillama.models.layers.activations import Activation, load_activation
-from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
+from oxillama.models.layers.activations import load_activation
+from oxillama.models.layers.feed_forward import FeedForward
 from oxillama.models.layers.norm import Norm, load_norm
-from oxillama.models.spec import Experts, Spec
-from oxillama.models.workspace import Step, merge_widths
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
 from oxillama.weights.groups import Experts as ExpertMatrices
-from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
 KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
@@ -31,39 +30,53 @@ class MixtureOfExperts:
     the experts' numbers, so that the sum has the same bits in every batch.
     """
 
-    def __init__(
-        self,
-        kernels: Kernels,
-        sizes: Experts,
-        routing: Routing,
-        router: Linear,
-        first: GroupedLinear,
-        down: GroupedLinear,
-        activation: Activation,
-        bias: np.ndarray | None,
-        shared: FeedForward | None,
-        shared_gate: Linear | None,
-        scale: float,
-        latent: tuple[Linear, Linear] | None = None,
-        output_scales: np.ndarray | None = None,
-    ) -> None:
-        self.kernels = kernels
-        self.latent = latent
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, routing, block, d = spec.experts, spec.family.routing, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        assert routing is not None
+        self.kernels: Kernels = weights.kernels
         self.sizes = sizes
+        self.n_embd = d
         self.scales_input = routing.scales_input
         self.router_has_input = routing.reads != "normed"
-        self.output_scales = output_scales
-        self.router = router
-        self.first = first
-        self.down = down
-        self.activation = activation
-        self.bias = bias
-        self.shared = shared
-        self.shared_gate = shared_gate
-        self.scale = scale
-        self.n_embd = router.cols
-        members = [[*pair] for pair in zip(first.members, down.members)]
-        self.experts = ExpertMatrices(members, sizes.n_used)
+        up, gate = (f"{block}.ffn_up_exps", sizes.width), (f"{block}.ffn_gate_exps", sizes.width)
+        if not routing.gated:
+            names = [up]
+        elif weights.has(f"{block}.ffn_gate_up_exps.weight"):
+            names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
+        else:
+            names = [gate, up]
+        width = sizes.latent or d
+        self.latent: tuple[Linear, Linear] | None = None
+        if sizes.latent:
+            into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
+            self.latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
+        self.first = weights.grouped_linear(names, width, sizes.n_experts)
+        scaled = routing.scaled_outputs
+        names = [(f"{block}.ffn_down_exps", width)]
+        self.down = weights.grouped_linear(names, sizes.width, sizes.n_experts, scaled)
+        self.experts = ExpertMatrices(
+            [[*pair] for pair in zip(self.first.members, self.down.members)], sizes.n_used
+        )
+        bias = f"{block}.exp_probs_b.bias"
+        if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
+            bias = ""
+        if bias and (sizes.gating == "softmax_after_topk" or routing.scales_input):
+            raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
+        self.shared: FeedForward | None = None
+        if sizes.shared_width:
+            self.shared = FeedForward(spec, i, weights, sizes.shared_width, "_shexp")
+        name = f"{block}.ffn_gate_inp_shexp"
+        self.shared_gate = weights.linear([(name, 1)], d) if routing.shared_gate else None
+        self.scale = 1.0
+        if routing.beside_dense == "scaled" and weights.has(f"{block}.ffn_up.weight"):
+            self.shared, self.scale = FeedForward(spec, i, weights, spec.layers[i].n_ff), math.sqrt(0.5)
+        name = f"{block}.ffn_gate_inp"
+        self.router = weights.linear([(name, sizes.n_experts)], d, scaled=routing.reads == "block")
+        self.activation = load_activation(spec, i, weights.kernels, routed=True)
+        self.bias = weights.vector(bias, sizes.n_experts) if bias else None
+        name = f"{block}.ffn_down_exps.scale"
+        self.output_scales = weights.vector(name, sizes.n_experts) if scaled else None
 
     @property
     def routed_experts(self) -> list[ExpertMatrices]:
@@ -75,16 +88,6 @@ class MixtureOfExperts:
         gate = [self.shared_gate] if self.shared_gate else []
         experts = [linear for members in self.experts.members for linear in members]
         return [self.router, *(self.latent or ()), *experts, *shared, *gate]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
-        own["router"] = self.sizes.n_experts
-        if self.latent is not None:
-            own |= dict.fromkeys(("expert_input", "expert_sum"), self.down.rows)
-        if self.router_has_input:
-            own["router_input"] = self.n_embd
-        return merge_widths(own, self.shared.widths() if self.shared else {})
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -181,53 +184,6 @@ class MixtureOfExperts:
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
 
 
-def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
-    """The experts of layer ``i``."""
-    sizes, routing, block, d = spec.experts, spec.family.routing, f"blk.{i}", spec.n_embd
-    assert sizes is not None
-    assert routing is not None
-    up, gate = (f"{block}.ffn_up_exps", sizes.width), (f"{block}.ffn_gate_exps", sizes.width)
-    if not routing.gated:
-        names = [up]
-    elif weights.has(f"{block}.ffn_gate_up_exps.weight"):
-        names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
-    else:
-        names = [gate, up]
-    latent, width = None, sizes.latent or d
-    if sizes.latent:
-        into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
-        latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
-    first = weights.grouped_linear(names, width, sizes.n_experts)
-    scaled = routing.scaled_outputs
-    down_name = [(f"{block}.ffn_down_exps", width)]
-    down = weights.grouped_linear(down_name, sizes.width, sizes.n_experts, scaled)
-    bias = f"{block}.exp_probs_b.bias"
-    if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
-        bias = ""
-    if bias and (sizes.gating == "softmax_after_topk" or routing.scales_input):
-        raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
-    shared = load_feed_forward(spec, i, weights, sizes.shared_width, "_shexp") if sizes.shared_width else None
-    shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
-    scale = 1.0
-    if routing.beside_dense == "scaled" and weights.has(f"{block}.ffn_up.weight"):
-        shared, scale = load_feed_forward(spec, i, weights, spec.layers[i].n_ff), math.sqrt(0.5)
-    return MixtureOfExperts(
-        weights.kernels,
-        sizes,
-        routing,
-        weights.linear([(f"{block}.ffn_gate_inp", sizes.n_experts)], d, scaled=routing.reads == "block"),
-        first,
-        down,
-        load_activation(spec, i, weights.kernels, routed=True),
-        weights.vector(bias, sizes.n_experts) if bias else None,
-        shared,
-        shared_gate,
-        scale,
-        latent,
-        weights.vector(f"{block}.ffn_down_exps.scale", sizes.n_experts) if scaled else None,
-    )
-
-
 class DenseAndExperts:
     """A dense block and experts side by side, each with norms of its own before and behind it (Gemma 4).
 
@@ -237,8 +193,8 @@ class DenseAndExperts:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}", spec.n_embd
         self.kernels = weights.kernels
-        self.dense = load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
-        self.experts = load_experts(spec, i, weights)
+        self.dense = FeedForward(spec, i, weights, spec.layers[i].n_ff)
+        self.experts = MixtureOfExperts(spec, i, weights)
         names = ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
         self.norms = [load_norm(spec, weights, f"{block}.{name}") for name in names]
         factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
@@ -251,11 +207,6 @@ class DenseAndExperts:
 
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        d = self.experts.n_embd
-        return merge_widths({"normed": d, "beside": d}, self.dense.widths(), self.experts.widths())
 
     def run(self, x: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for x (n, d), or out + that."""

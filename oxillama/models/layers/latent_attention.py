@@ -75,21 +75,6 @@ class LatentAttention:
         middle += self.selector.linears() if self.selector else []
         return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        latent, heads = self.latent, self.heads
-        return {
-            **(self.selector.widths() if self.selector else {}),
-            "qkv": self.first.rows,
-            "queries": heads * latent.key_dim,
-            "by_head": heads * max(self.nope_dim, latent.kv_rank),
-            "by_head_out": heads * max(latent.value_dim, latent.kv_rank),
-            "absorbed": heads * (latent.kv_rank + self.rope_dim),
-            "attended": heads * latent.kv_rank,
-            "values": heads * latent.value_dim,
-            "compressed": max(latent.q_rank, 1),
-        }
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads, latent, heads = len(h), step.work, step.n_threads, self.latent, self.heads

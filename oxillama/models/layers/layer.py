@@ -11,10 +11,10 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.feed_forward import load_feed_forward
+from oxillama.models.layers.feed_forward import FeedForward
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Step, merge_widths
+from oxillama.models.workspace import Step
 from oxillama.on_use import on_use
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear
@@ -29,9 +29,6 @@ class Block(Protocol):
 
     def linears(self) -> list[Linear]:
         """Its linear layers, in the order of their use."""
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer that it uses."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,6 @@ class Layer:
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
-
-    def widths(self) -> dict[str, int]:
-        """The buffers of its blocks."""
-        return merge_widths(*(block.widths() for block in self.blocks()))
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""
@@ -162,9 +155,6 @@ class AnyLayer(Protocol):
     def linears(self) -> list[Linear]:
         """Its linear layers, in the order of their use."""
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""
 
@@ -182,7 +172,7 @@ def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
 
 HERE = "oxillama.models.layers"
 load_normed_experts = on_use(f"{HERE}.experts:DenseAndExperts")
-load_experts = on_use(f"{HERE}.experts:load_experts")
+load_experts = on_use(f"{HERE}.experts:MixtureOfExperts")
 load_layer_input = on_use(f"{HERE}.layer_input:LayerInput")
 load_streamed_layer = on_use(f"{HERE}.streams:StreamedLayer")
 
@@ -209,7 +199,7 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
     if spec.layers[i].experts:
         experts: Block = load_experts(spec, i, weights)
         return experts
-    return load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
+    return FeedForward(spec, i, weights, spec.layers[i].n_ff)
 
 
 def normed_beside(spec: Spec, i: int) -> bool:

@@ -29,10 +29,6 @@ class LayerEmbeddings:
         self.table_scale = np.float32(math.sqrt(width))
         self.scale = np.float32(1 / math.sqrt(spec.n_embd))
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"layer_inputs": self.width, "layer_rows": self.width}
-
     def look_up(self, x: np.ndarray, step: Step) -> None:
         """Fills the buffer "layer_inputs" (n, layers p) for the embeddings x (n, d) of the step's tokens."""
         n = len(x)
@@ -60,10 +56,6 @@ class LayerInput:
 
     def linears(self) -> list[Linear]:
         return [self.gate, self.projection]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"layer_gate": self.gate.rows}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""

@@ -78,10 +78,6 @@ class TimeMix(RecurrentBlock):
     def linears(self) -> list[Linear]:
         return list(self.matrices.values())
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return dict.fromkeys(("shifted", "mixed", "receptance", "key", "value", "wkv", "first_value"), self.d)
-
     def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): x times one of the square matrices."""
         out = step.work.rows[name, len(x), self.d]
@@ -127,10 +123,6 @@ class TimeMix6(TimeMix):
 
     def linears(self) -> list[Linear]:
         return [*super().linears(), self.w1, *self.w2, self.decay.first, self.decay.second]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return super().widths() | {"gate": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -252,10 +244,6 @@ class ChannelMix(RecurrentBlock):
 
     def linears(self) -> list[Linear]:
         return [self.key, self.value, *([self.receptance] if self.receptance else [])]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"shifted": self.d, "gate_up": self.key.rows, "receptance": self.d, "wkv": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""

@@ -49,10 +49,6 @@ class PositionSelector:
     def linears(self) -> list[Linear]:
         return [self.queries, self.key_and_weights]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {"selector_queries": self.queries.rows, "selector_key": self.key_and_weights.rows}
-
     def run(self, h: np.ndarray, compressed: np.ndarray, step: Step) -> np.ndarray | None:
         """Stores the rows' keys and chooses positions.
 

@@ -80,18 +80,6 @@ class Mamba(RecurrentBlock):
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        inner = self.inner
-        return {
-            "ssm_in": 2 * inner,
-            "ssm_x": inner,
-            "ssm_dbc": self.rank + 2 * self.n,
-            "ssm_low": self.rank,
-            "ssm_dt": inner,
-            "ssm_y": inner,
-        }
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
@@ -146,16 +134,6 @@ class Mamba2(RecurrentBlock):
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_out]
 
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return {
-            "ssm_in": self.ssm_in.rows,
-            "ssm_x": self.channels,
-            "ssm_dt": self.heads,
-            "ssm_decay": self.heads,
-            "ssm_y": self.inner,
-        }
-
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
@@ -189,10 +167,6 @@ class AttentionBesideMamba2(Mamba2):
 
     def linears(self) -> list[Linear]:
         return [*self.attention.linears(), *super().linears()]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        return self.attention.widths() | super().widths()
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -228,17 +202,6 @@ class PlamoMamba(RecurrentBlock):
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        inner, heads, n = self.inner, self.heads, self.n
-        one_head = dict.fromkeys(("ssm_low", "ssm_dt", "ssm_decay"), heads)
-        wide = dict.fromkeys(("ssm_in", "ssm_parts"), 2 * inner)
-        return (
-            wide
-            | one_head
-            | {"ssm_x": inner, "ssm_y": inner, "ssm_dbc": self.ssm_x.rows, "ssm_xbc": inner + 2 * n}
-        )
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -283,11 +246,6 @@ class ShortConv(RecurrentBlock):
 
     def linears(self) -> list[Linear]:
         return [self.in_proj, self.out_proj]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        d = self.out_proj.rows
-        return {"ssm_in": 3 * d, "ssm_x": d, "ssm_y": d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""

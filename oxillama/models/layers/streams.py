@@ -14,7 +14,7 @@ import numpy as np
 
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Step, merge_widths
+from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
@@ -45,11 +45,6 @@ class Streams:
 
     def linears(self) -> list[Linear]:
         return [*self.begin_with, *self.end_with]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        d = self.n_embd
-        return {"streams": (STREAMS - 1) * d, "stream": d, "projected": d}
 
     def begin(self, x: np.ndarray, step: Step) -> None:
         """Makes the other streams of the embeddings x (n, d)."""
@@ -111,12 +106,6 @@ class StreamedLayer:
     def linears(self) -> list[Linear]:
         own = [self.router, self.predict, self.down, self.up, self.correct]
         return [*own, *self.layer.linears()]
-
-    def widths(self) -> dict[str, int]:
-        """Floats per row of each buffer."""
-        d, n = self.router.cols, STREAMS
-        own = {"modes": n, "coefficients": n * n, "laurel": d, "low": self.down.rows, "predicted": n * d}
-        return merge_widths(own, self.layer.widths())
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to the streams: x (n, d), in place, and the others."""

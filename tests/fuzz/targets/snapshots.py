@@ -21,7 +21,7 @@ from tests.fuzz.targets.containers import byte_change
 from tests.support.random_use import Few
 from tests.support.zoo import MODELS
 
-JSON = ("engine", "request", "notes")
+JSON = ("engine", "options", "request", "notes")
 PROMPT = [5, 9, 7, 7, 2, 8]
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {"seed": 3, "stop": "zz", "speculate": "lookup", "draft_acceptance": "rejection"},

@@ -59,8 +59,7 @@ export class Answer {
     if (stats.tokens > 1 && seconds > 0) stats.rate = (stats.tokens - 1) / seconds;
   }
 
-  /** @param {any} usage */
-  #count(usage) {
+  #count(/** @type {any} */ usage) {
     const stats = (this.message.stats ??= { tokens: 0 });
     stats.tokens = usage.completion_tokens;
     stats.prompt = usage.prompt_tokens;
@@ -70,12 +69,8 @@ export class Answer {
   }
 }
 
-/**
- * Tokens and probabilities, in either form of OpenAI's interface.
- * @param {any} logprobs
- * @returns {import("./tree.js").Token[]}
- */
-export function tokensOf(logprobs) {
+/** Tokens and probabilities, in either form of OpenAI's interface. @returns {import("./tree.js").Token[]} */
+export function tokensOf(/** @type {any} */ logprobs) {
   if (!logprobs) return [];
   if (logprobs.content)
     return logprobs.content.map((/** @type {any} */ entry) => ({

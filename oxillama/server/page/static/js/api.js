@@ -35,14 +35,8 @@ export class Api {
     return response.json();
   }
 
-  /**
-   * The data of a stream's events, as they come.
-   * @param {string} path
-   * @param {object} body
-   * @param {AbortSignal} signal
-   * @returns {AsyncGenerator<any>}
-   */
-  async *stream(path, body, signal) {
+  /** The data of a stream's events, as they come. @returns {AsyncGenerator<any>} */
+  async *stream(/** @type {string} */ path, /** @type {object} */ body, /** @type {AbortSignal} */ signal) {
     const response = await this.#fetch(path, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -67,12 +61,8 @@ export class Api {
     if (!ended) throw new ConnectionLost("The connection broke before the answer was complete.");
   }
 
-  /**
-   * @param {string} path
-   * @param {RequestInit} options
-   * @returns {Promise<Response>}
-   */
-  async #fetch(path, options) {
+  /** @returns {Promise<Response>} */
+  async #fetch(/** @type {string} */ path, /** @type {RequestInit} */ options) {
     const headers = { ...options.headers, ...(this.key ? { Authorization: `Bearer ${this.key}` } : {}) };
     let response;
     try {
@@ -98,10 +88,9 @@ export class Api {
 
 /**
  * The data of server-sent events. Comments, which are signs of life, are left out.
- * @param {ReadableStream<Uint8Array>} body
  * @returns {AsyncGenerator<string>}
  */
-export async function* events(body) {
+export async function* events(/** @type {ReadableStream<Uint8Array>} */ body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
@@ -122,12 +111,8 @@ export async function* events(body) {
   }
 }
 
-/**
- * What went wrong, in words for the user.
- * @param {unknown} error
- * @returns {string}
- */
-export function inWords(error) {
+/** What went wrong, in words for the user. @returns {string} */
+export function inWords(/** @type {unknown} */ error) {
   if (error instanceof ServerError) {
     if (error.status === 401) return "The server asks for an API key.";
     if (error.status === 429) return `The server is busy: ${error.message}`;

@@ -48,11 +48,8 @@ export class Chats {
     this.listener.changed();
   }
 
-  /**
-   * Opens a conversation; whether there is one.
-   * @param {string} id
-   */
-  async show(id) {
+  /** Opens a conversation; whether there is one. */
+  async show(/** @type {string} */ id) {
     const found = this.running.get(id)?.conversation ?? (await this.#load(id));
     if (!found) return false;
     for (const message of found.messages) if (!this.running.has(id) && message.finish === null) message.finish = "stopped";
@@ -61,11 +58,8 @@ export class Chats {
     return true;
   }
 
-  /**
-   * A conversation that the browser keeps; undefined if there is none, or if it cannot be read.
-   * @param {string} id
-   */
-  async #load(id) {
+  /** A conversation that the browser keeps; undefined if there is none, or if it cannot be read. */
+  async #load(/** @type {string} */ id) {
     try {
       return await this.store.load(id);
     } catch (error) {
@@ -88,12 +82,8 @@ export class Chats {
     if (parent) this.#answer(parent);
   }
 
-  /**
-   * Adds another version of a message, and an answer to it where it is not an answer itself.
-   * @param {import("./tree.js").Message} message
-   * @param {string} text
-   */
-  edit(message, text) {
+  /** Adds another version of a message, and an answer to it where it is not an answer itself. */
+  edit(/** @type {import("./tree.js").Message} */ message, /** @type {string} */ text) {
     if (message.role === "assistant") {
       add(this.open, message.parent, { role: "assistant", content: text, model: message.model, finish: "edited" });
       this.changed();
@@ -107,12 +97,8 @@ export class Chats {
     this.#answer(made);
   }
 
-  /**
-   * Copies the results of the other calls of the same message, which stand behind one that was changed.
-   * @param {import("./tree.js").Message} old
-   * @param {import("./tree.js").Message} made
-   */
-  #otherResults(old, made) {
+  /** Copies the results of the other calls of the same message, which stand behind one that was changed. */
+  #otherResults(/** @type {import("./tree.js").Message} */ old, /** @type {import("./tree.js").Message} */ made) {
     let next = find(this.open, old.chosen);
     for (; next?.role === "tool"; next = find(this.open, next.chosen)) {
       const { role, call, name, content } = next;
@@ -121,11 +107,8 @@ export class Chats {
     return made;
   }
 
-  /**
-   * Writes another answer. One that failed before its first token is replaced.
-   * @param {import("./tree.js").Message} message
-   */
-  again(message) {
+  /** Writes another answer. One that failed before its first token is replaced. */
+  again(/** @type {import("./tree.js").Message} */ message) {
     this.#check();
     const parent = find(this.open, message.parent);
     const isEmpty = !message.content && !message.reasoning && !message.calls?.length;
@@ -133,12 +116,8 @@ export class Chats {
     if (parent) this.#answer(parent);
   }
 
-  /**
-   * Gives the results of a message's calls.
-   * @param {import("./tree.js").Message} message
-   * @param {string[]} results
-   */
-  answer(message, results) {
+  /** Gives the results of a message's calls. */
+  answer(/** @type {import("./tree.js").Message} */ message, /** @type {string[]} */ results) {
     this.#check();
     let parent = message;
     (message.calls ?? []).forEach(({ id, name }, i) => {
@@ -153,8 +132,7 @@ export class Chats {
     requestOf([], this.open.settings, this.server);
   }
 
-  /** @param {import("./tree.js").Message} parent */
-  async #answer(parent) {
+  async #answer(/** @type {import("./tree.js").Message} */ parent) {
     const conversation = this.open;
     const { path, body } = requestOf(lineTo(conversation, parent), conversation.settings, this.server);
     const message = add(conversation, parent.id, { role: "assistant", model: this.server.model, finish: null });
@@ -202,11 +180,8 @@ export class Chats {
     return this.keep(this.open);
   }
 
-  /**
-   * Keeps a conversation, if there is anything in it.
-   * @param {import("./tree.js").Conversation} conversation
-   */
-  async keep(conversation) {
+  /** Keeps a conversation, if there is anything in it. */
+  async keep(/** @type {import("./tree.js").Conversation} */ conversation) {
     if (!conversation.messages.length) return;
     try {
       await this.store.save(conversation);
@@ -216,11 +191,7 @@ export class Chats {
     this.listener.kept();
   }
 
-  /**
-   * @param {string} id
-   * @param {string} title
-   */
-  async rename(id, title) {
+  async rename(/** @type {string} */ id, /** @type {string} */ title) {
     const found = id === this.open.id ? this.open : (this.running.get(id)?.conversation ?? (await this.#load(id)));
     if (!found) return;
     found.title = title;
@@ -229,8 +200,7 @@ export class Chats {
     this.listener.changed();
   }
 
-  /** @param {string} id */
-  async remove(id) {
+  async remove(/** @type {string} */ id) {
     const run = this.running.get(id);
     if (run) {
       run.conversation.messages = []; // which is then not kept again

@@ -23,12 +23,8 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-/**
- * The element of the page with this id.
- * @param {string} id
- * @returns {any}
- */
-export function byId(id) {
+/** The element of the page with this id. @returns {any} */
+export function byId(/** @type {string} */ id) {
   const found = document.getElementById(id);
   if (!found) throw new Error(`no element with the id ${id}`);
   return found;
@@ -43,11 +39,8 @@ export function newId() {
   return "c" + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/**
- * Puts text on the clipboard, also where the browser has no clipboard for insecure pages.
- * @param {string} text
- */
-export async function copyText(text) {
+/** Puts text on the clipboard, also where the browser has no clipboard for insecure pages. */
+export async function copyText(/** @type {string} */ text) {
   if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
   const area = el("textarea", { class: "sr-only", readonly: true });
   area.value = text;

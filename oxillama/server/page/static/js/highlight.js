@@ -17,13 +17,8 @@ const HASHES = /^(py|python|sh|bash|zsh|shell|console|rb|ruby|yaml|yml|toml|ini|
 const DASHES = /^(sql|lua|hs|haskell|ada|elm)$/i;
 const NONE = /^(|text|txt|plain|markdown|md|output)$/i;
 
-/**
- * Code as text and coloured pieces of text.
- * @param {string} text
- * @param {string} language
- * @returns {Node[]}
- */
-export function highlighted(text, language) {
+/** Code as text and coloured pieces of text. @returns {Node[]} */
+export function highlighted(/** @type {string} */ text, /** @type {string} */ language) {
   if (NONE.test(language) || text.length > 100_000) return [document.createTextNode(text)];
   let comment = /\/\/.*|\/\*[^]*?(?:\*\/|$)/.source;
   if (HASHES.test(language)) comment = "#.*";

@@ -30,12 +30,8 @@ const PATHS = {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/**
- * An icon by its name.
- * @param {keyof typeof PATHS} name
- * @returns {SVGElement}
- */
-export function icon(name) {
+/** An icon by its name. @returns {SVGElement} */
+export function icon(/** @type {keyof typeof PATHS} */ name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 24 24");
   svg.setAttribute("class", `icon icon-${name}`);

@@ -69,11 +69,8 @@ const sidebar = new Sidebar({
   remove: (id) => chats.remove(id),
 });
 
-/**
- * Does what asks the server for an answer; whether it was begun.
- * @param {() => void} act
- */
-function attempt(act) {
+/** Does what asks the server for an answer; whether it was begun. */
+function attempt(/** @type {() => void} */ act) {
   try {
     if (server.state === "locked") throw new Error("The server asks for an API key.");
     act();
@@ -154,8 +151,7 @@ function drawServer() {
   if (server.state === "locked") unlock();
 }
 
-/** @param {number} bytes */
-function sizeOf(bytes) {
+function sizeOf(/** @type {number} */ bytes) {
   return bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
@@ -179,8 +175,7 @@ function beginConversation() {
   byId("prompt").focus();
 }
 
-/** @param {File} file */
-async function importFile(file) {
+async function importFile(/** @type {File} */ file) {
   try {
     const found = fromJson(await file.text());
     for (const conversation of found) {
@@ -254,11 +249,7 @@ document.addEventListener("keydown", (event) => {
   else if (!types && !command && key === "?") act(event, showKeys);
 });
 
-/**
- * @param {Event} event
- * @param {() => void} job
- */
-function act(event, job) {
+function act(/** @type {Event} */ event, /** @type {() => void} */ job) {
   event.preventDefault();
   job();
 }

@@ -65,14 +65,8 @@ export function parse(text, depth = 0) {
   return blocks;
 }
 
-/**
- * The block that begins in a line, and the line behind it.
- * @param {string[]} lines
- * @param {number} at
- * @param {number} depth
- * @returns {[any, number]}
- */
-function blockAt(lines, at, depth) {
+/** The block that begins in a line, and the line behind it. @returns {[any, number]} */
+function blockAt(/** @type {string[]} */ lines, /** @type {number} */ at, /** @type {number} */ depth) {
   const line = lines[at];
   const fence = FENCE.exec(line);
   if (fence) return fenced(lines, at, fence);
@@ -90,12 +84,8 @@ function blockAt(lines, at, depth) {
   return [{ kind: "paragraph", inside: inline(lines.slice(at, end).map((each) => each.trimStart()).join("\n")) }, end];
 }
 
-/**
- * Whether a line ends the paragraph before it.
- * @param {string} line
- * @param {number} depth
- */
-function interrupts(line, depth) {
+/** Whether a line ends the paragraph before it. */
+function interrupts(/** @type {string} */ line, /** @type {number} */ depth) {
   const item = ITEM.exec(line);
   const begins = depth < DEEPEST && (QUOTE.test(line) || (item && item[3] !== "" && !/^\d/.test(item[2])));
   const first = depth < DEEPEST && item && /^1[.)]/.test(item[2]);
@@ -188,12 +178,8 @@ function table(/** @type {string[]} */ lines, /** @type {number} */ at) {
   return [{ kind: "table", align, head: head.map(inline), rows }, end];
 }
 
-/**
- * The cells of a table's row; "\|" is no border, and neither is a "|" in code.
- * @param {string} line
- * @returns {string[]}
- */
-function cells(line) {
+/** The cells of a table's row; "\|" is no border, and neither is a "|" in code. @returns {string[]} */
+function cells(/** @type {string} */ line) {
   const found = [""];
   let ticks = false;
   const row = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
@@ -266,15 +252,8 @@ export function inline(text, depth = 0) {
   return found;
 }
 
-/**
- * Code, a link or an emphasis that begins here, and where it ends.
- * @param {string} text
- * @param {number} i
- * @param {number} depth
- * @param {Set<string>} without
- * @returns {[Inline, number] | null}
- */
-function partAt(text, i, depth, without) {
+/** Code, a link or an emphasis that begins here, and where it ends. @returns {[Inline, number] | null} */
+function partAt(/** @type {string} */ text, /** @type {number} */ i, /** @type {number} */ depth, /** @type {Set<string>} */ without) {
   const here = text[i];
   if (here === "`") return codeAt(text, i, without);
   if (here === "[" || (here === "!" && text[i + 1] === "[")) return linkAt(text, here === "!" ? i + 1 : i, depth, without);
@@ -302,13 +281,8 @@ function partAt(text, i, depth, without) {
   return null;
 }
 
-/**
- * Where the mark at a place is closed; 0 where it opens nothing, -1 where nothing closes it.
- * @param {string} text
- * @param {number} i
- * @param {string} mark
- */
-function closing(text, i, mark) {
+/** Where the mark at a place is closed; 0 where it opens nothing, -1 where nothing closes it. */
+function closing(/** @type {string} */ text, /** @type {number} */ i, /** @type {string} */ mark) {
   const begin = i + mark.length;
   if (!/\S/.test(text[begin] ?? "") || text[begin] === mark[0]) return 0;
   if (mark[0] === "_" && /\w/.test(text[i - 1] ?? "")) return 0;

@@ -10,12 +10,8 @@ const PROTOCOLS = ["http:", "https:", "mailto:"];
 /** @type {WeakMap<Node, string>} */
 const SOURCES = new WeakMap();
 
-/**
- * Draws a text into an element. Blocks that are there already stay as they are.
- * @param {HTMLElement} element
- * @param {string} text
- */
-export function drawMarkdown(element, text) {
+/** Draws a text into an element. Blocks that are there already stay as they are. */
+export function drawMarkdown(/** @type {HTMLElement} */ element, /** @type {string} */ text) {
   const blocks = parse(text);
   let kept = 0;
   while (kept < blocks.length && kept < element.childNodes.length) {
@@ -30,11 +26,8 @@ export function drawMarkdown(element, text) {
   }
 }
 
-/**
- * @param {import("./markdown.js").Block} block
- * @returns {HTMLElement}
- */
-function blockView(block) {
+/** @returns {HTMLElement} */
+function blockView(/** @type {import("./markdown.js").Block} */ block) {
   if (block.kind === "heading") return el(`h${Math.min((block.level ?? 1) + 2, 6)}`, {}, ...parts(block.inside));
   if (block.kind === "rule") return el("hr");
   if (block.kind === "quote") return el("blockquote", {}, ...(block.blocks ?? []).map(blockView));
@@ -58,22 +51,14 @@ function parts(inside = []) {
   });
 }
 
-/**
- * A link, or only its text if its address is none that is safe to follow.
- * @param {string} href
- * @param {Node[]} inside
- */
-function linkView(href, inside) {
+/** A link, or only its text if its address is none that is safe to follow. */
+function linkView(/** @type {string} */ href, /** @type {Node[]} */ inside) {
   const url = URL.canParse(href) ? new URL(href) : null;
   if (!url || !PROTOCOLS.includes(url.protocol)) return el("span", { class: "no-link", title: href }, ...inside);
   return el("a", { href: url.href, target: "_blank", rel: "noopener noreferrer nofollow", title: url.href }, ...inside);
 }
 
-/**
- * @param {string} language
- * @param {string} text
- */
-export function codeView(language, text) {
+export function codeView(/** @type {string} */ language, /** @type {string} */ text) {
   const copy = el("button", { type: "button", class: "quiet-button", "aria-label": "Copy the code" }, icon("copy"), "Copy");
   copy.addEventListener("click", async () => {
     await copyText(text);
@@ -87,8 +72,7 @@ export function codeView(language, text) {
   );
 }
 
-/** @param {import("./markdown.js").Block} block */
-function listView(block) {
+function listView(/** @type {import("./markdown.js").Block} */ block) {
   const items = (block.items ?? []).map((item) => {
     const inner = item.blocks.flatMap((each) =>
       block.tight && each.kind === "paragraph" ? parts(each.inside) : [blockView(each)],
@@ -100,8 +84,7 @@ function listView(block) {
   return block.ordered ? el("ol", { start: block.start }, ...items) : el("ul", {}, ...items);
 }
 
-/** @param {import("./markdown.js").Block} block */
-function tableView(block) {
+function tableView(/** @type {import("./markdown.js").Block} */ block) {
   const row = (/** @type {string} */ tag, /** @type {import("./markdown.js").Inline[][]} */ cells) =>
     el("tr", {}, ...cells.map((cell, i) => el(tag, { class: `align-${block.align?.[i]}` }, ...parts(cell))));
   return el(

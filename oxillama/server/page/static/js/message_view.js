@@ -29,12 +29,7 @@ const ENDS = { length: "as long as allowed", stopped: "stopped", tool_calls: "ca
 
 /** A message, drawn. */
 export class MessageView {
-  /**
-   * @param {import("./tree.js").Message} message
-   * @param {Place} place
-   * @param {Actions} actions
-   */
-  constructor(message, place, actions) {
+  constructor(/** @type {import("./tree.js").Message} */ message, /** @type {Place} */ place, /** @type {Actions} */ actions) {
     this.message = message;
     this.place = place;
     this.actions = actions;
@@ -65,11 +60,8 @@ export class MessageView {
     return role === "assistant" && model ? model : NAMES[role];
   }
 
-  /**
-   * Draws the message at its place, unless it stands there already.
-   * @param {Place} place
-   */
-  show(place) {
+  /** Draws the message at its place, unless it stands there already. */
+  show(/** @type {Place} */ place) {
     this.place = place;
     if (this.#facts() !== this.drawn) this.draw();
   }
@@ -162,8 +154,7 @@ export class MessageView {
     this.calls.replaceChildren(form);
   }
 
-  /** @param {string} error */
-  #fault(error) {
+  #fault(/** @type {string} */ error) {
     const kept = this.message.content ? " The text so far is kept." : "";
     const retry = el("button", { type: "button", class: "button", onclick: () => this.actions.again(this.message) }, icon("again"), "Try again");
     return [icon("alert"), el("p", { role: "alert" }, error + kept), retry];
@@ -290,8 +281,8 @@ export class MessageView {
   }
 }
 
-/** JSON with its lines indented, or the text as it is while it is not complete. @param {string} text */
-function pretty(text) {
+/** JSON with its lines indented, or the text as it is while it is not complete. */
+function pretty(/** @type {string} */ text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {

@@ -3,11 +3,8 @@
 import { byId, el } from "./dom.js";
 import { icon } from "./icons.js";
 
-/**
- * Says something to those who do not see the page.
- * @param {string} text
- */
-export function announce(text) {
+/** Says something to those who do not see the page. */
+export function announce(/** @type {string} */ text) {
   byId("live").textContent = text;
 }
 

@@ -22,11 +22,7 @@ export class Panels {
     this.#draw();
   }
 
-  /**
-   * @param {"sidebar" | "settings"} name
-   * @param {boolean} open
-   */
-  show(name, open) {
+  show(/** @type {"sidebar" | "settings"} */ name, /** @type {boolean} */ open) {
     this[name] = open;
     if (open && this.narrow.matches) this[name === "sidebar" ? "settings" : "sidebar"] = false;
     if (name === "sidebar" && !this.narrow.matches) keep("sidebar", open ? "" : "closed");

@@ -34,11 +34,8 @@ export function requestOf(line, settings, { model, chats }) {
   return { path: "v1/chat/completions", body: { messages: [...system, ...line.map(asMessage)], ...logprobs, ...body } };
 }
 
-/**
- * A message as OpenAI's interface has it. Reasoning goes back only beside the calls that it led to.
- * @param {import("./tree.js").Message} message
- */
-function asMessage(message) {
+/** A message as OpenAI's interface has it. Reasoning goes back only beside the calls that it led to. */
+function asMessage(/** @type {import("./tree.js").Message} */ message) {
   if (message.role === "tool") return { role: "tool", tool_call_id: message.call, content: message.content };
   if (message.role === "user" || !message.calls?.length) return { role: message.role, content: message.content };
   return {
@@ -53,12 +50,8 @@ function asMessage(message) {
   };
 }
 
-/**
- * The fields that the settings set. What they do not say is as the server has it.
- * @param {import("./settings.js").Settings} settings
- * @returns {Record<string, any>}
- */
-export function options(settings) {
+/** The fields that the settings set. What they do not say is as the server has it. @returns {Record<string, any>} */
+export function options(/** @type {import("./settings.js").Settings} */ settings) {
   /** @type {Record<string, any>} */
   const found = { ...settings.sampling };
   const stop = settings.stop.split("\n").filter((line) => line !== "");
@@ -86,19 +79,14 @@ export function options(settings) {
   return found;
 }
 
-/** A tool as OpenAI's interface has it; the function alone is enough. @param {any} tool */
-function asTool(tool) {
+/** A tool as OpenAI's interface has it; the function alone is enough. */
+function asTool(/** @type {any} */ tool) {
   if (typeof tool !== "object" || tool === null) throw new SettingError("tools", "Tools: expected objects.");
   return "function" in tool || "type" in tool ? tool : { type: "function", function: tool };
 }
 
-/**
- * The value of a box with JSON; undefined if it is empty.
- * @param {string} field
- * @param {string} text
- * @param {string} expected
- */
-function parsed(field, text, expected) {
+/** The value of a box with JSON; undefined if it is empty. */
+function parsed(/** @type {string} */ field, /** @type {string} */ text, /** @type {string} */ expected) {
   if (!text.trim()) return undefined;
   try {
     return JSON.parse(text);

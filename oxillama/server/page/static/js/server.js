@@ -10,8 +10,7 @@ const AGAIN = { loading: 1000, gone: 3000 };
  * Tells "change" when a fact changes.
  */
 export class Server extends EventTarget {
-  /** @param {import("./api.js").Api} api */
-  constructor(api) {
+  constructor(/** @type {import("./api.js").Api} */ api) {
     super();
     this.api = api;
     /** @type {State} */
@@ -63,21 +62,15 @@ export class Server extends EventTarget {
     if (!this.card) this.model = this.models[0]?.id ?? "";
   }
 
-  /**
-   * Uses another model.
-   * @param {string} model
-   */
-  async use(model) {
+  /** Uses another model. */
+  async use(/** @type {string} */ model) {
     this.model = model;
     this.#be("connecting");
     await this.refresh();
   }
 
-  /**
-   * Draws the consequences of an error of a request.
-   * @param {unknown} error
-   */
-  failed(error) {
+  /** Draws the consequences of an error of a request. */
+  failed(/** @type {unknown} */ error) {
     if (error instanceof ServerError && error.status === 401) this.#be("locked");
     else if (error instanceof ServerError && error.code === "loading") this.#be("loading");
     else if (error instanceof ConnectionLost || (error instanceof ServerError && error.code === "shutting_down")) this.#be("gone");
@@ -87,8 +80,7 @@ export class Server extends EventTarget {
     }
   }
 
-  /** @param {State} state */
-  #be(state) {
+  #be(/** @type {State} */ state) {
     clearTimeout(this.timer);
     if (state === "loading" || state === "gone") this.timer = setTimeout(() => this.refresh(), AGAIN[state]);
     const facts = JSON.stringify([state, this.reason, this.model, this.chats, this.defaults, this.models]);

@@ -87,8 +87,8 @@ export class SettingsPanel {
     this.#mark();
   }
 
-  /** Shows what is wrong, at its field. @param {SettingError} error */
-  point(error) {
+  /** Shows what is wrong, at its field. */
+  point(/** @type {SettingError} */ error) {
     const field = this.form.querySelector(`[name="${error.field}"]`);
     this.#mark();
     field?.focus();
@@ -221,20 +221,12 @@ export class SettingsPanel {
   }
 }
 
-/**
- * @param {string} title
- * @param {...any} fields
- */
-function group(title, ...fields) {
+function group(/** @type {string} */ title, /** @type {...any} */ ...fields) {
   return el("fieldset", {}, el("legend", {}, title), ...fields);
 }
 
-/**
- * The settings that differ from the server's, in short.
- * @param {Settings} settings
- * @returns {string[]}
- */
-export function inUse(settings) {
+/** The settings that differ from the server's, in short. @returns {string[]} */
+export function inUse(/** @type {Settings} */ settings) {
   const found = [];
   if (settings.system.trim()) found.push("System prompt");
   for (const [name, value] of Object.entries(settings.sampling)) {

@@ -71,11 +71,7 @@ export class Sidebar {
     );
   }
 
-  /**
-   * @param {string} id
-   * @param {string} title
-   */
-  async #rename(id, title) {
+  async #rename(/** @type {string} */ id, /** @type {string} */ title) {
     const input = el("input", { type: "text", id: "new-title", required: true, maxlength: 200 });
     input.value = title;
     const content = [el("label", { for: "new-title", class: "sr-only" }, "Title"), input];
@@ -83,11 +79,7 @@ export class Sidebar {
     if (done && input.value.trim()) this.actions.rename(id, input.value.trim());
   }
 
-  /**
-   * @param {string} id
-   * @param {string} title
-   */
-  async #remove(id, title) {
+  async #remove(/** @type {string} */ id, /** @type {string} */ title) {
     const buttons = [
       { value: "", label: "Cancel" },
       { value: "yes", label: "Delete", kind: "danger" },
@@ -96,8 +88,7 @@ export class Sidebar {
     if (await ask("Delete the conversation?", [text], buttons)) this.actions.remove(id);
   }
 
-  /** @param {KeyboardEvent} event */
-  #move(event) {
+  #move(/** @type {KeyboardEvent} */ event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key] ?? 0;
     if (!step) return;
     event.preventDefault();
@@ -107,8 +98,7 @@ export class Sidebar {
   }
 }
 
-/** @param {number} updated */
-function ageOf(updated) {
+function ageOf(/** @type {number} */ updated) {
   const today = new Date().setHours(0, 0, 0, 0);
   if (updated >= today) return "Today";
   if (updated >= today - DAY) return "Yesterday";

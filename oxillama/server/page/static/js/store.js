@@ -48,11 +48,8 @@ export class Store {
     return found.sort((a, b) => b.updated - a.updated);
   }
 
-  /**
-   * @param {string} id
-   * @returns {Promise<import("./tree.js").Conversation | undefined>}
-   */
-  async load(id) {
+  /** @returns {Promise<import("./tree.js").Conversation | undefined>} */
+  async load(/** @type {string} */ id) {
     if (!this.database) return this.memory.get(id);
     const found = await result(this.database.transaction("conversations").objectStore("conversations").get(id));
     return found && check(found, "conversation");
@@ -64,8 +61,7 @@ export class Store {
     return result(this.database.transaction("conversations").objectStore("conversations").getAll());
   }
 
-  /** @param {import("./tree.js").Conversation} conversation */
-  async save(conversation) {
+  async save(/** @type {import("./tree.js").Conversation} */ conversation) {
     if (!this.database) this.memory.set(conversation.id, conversation);
     await this.#write((conversations, summaries) => {
       conversations.put(conversation);
@@ -74,8 +70,7 @@ export class Store {
     this.channel.postMessage(conversation.id);
   }
 
-  /** @param {string} id */
-  async remove(id) {
+  async remove(/** @type {string} */ id) {
     this.memory.delete(id);
     await this.#write((conversations, summaries) => {
       conversations.delete(id);
@@ -84,8 +79,7 @@ export class Store {
     this.channel.postMessage(id);
   }
 
-  /** @param {(conversations: IDBObjectStore, summaries: IDBObjectStore) => void} job */
-  async #write(job) {
+  async #write(/** @type {(conversations: IDBObjectStore, summaries: IDBObjectStore) => void} */ job) {
     if (!this.database) return;
     const transaction = this.database.transaction(["conversations", "summaries"], "readwrite");
     job(transaction.objectStore("conversations"), transaction.objectStore("summaries"));
@@ -114,23 +108,16 @@ export async function openStore() {
   }
 }
 
-/**
- * @param {IDBRequest} request
- * @returns {Promise<any>}
- */
-function result(request) {
+/** @returns {Promise<any>} */
+function result(/** @type {IDBRequest} */ request) {
   return new Promise((done, failed) => {
     request.onsuccess = () => done(request.result);
     request.onerror = () => failed(request.error);
   });
 }
 
-/**
- * A choice that is kept; "" for none.
- * @param {string} name
- * @returns {string}
- */
-export function recall(name) {
+/** A choice that is kept; "" for none. @returns {string} */
+export function recall(/** @type {string} */ name) {
   try {
     return localStorage.getItem(`oxillama.${name}`) ?? sessionStorage.getItem(`oxillama.${name}`) ?? "";
   } catch {

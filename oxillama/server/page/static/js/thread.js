@@ -8,8 +8,7 @@ const NEAR = 60;
 
 /** The line of a conversation. */
 export class Thread {
-  /** @param {import("./message_view.js").Actions} actions */
-  constructor(actions) {
+  constructor(/** @type {import("./message_view.js").Actions} */ actions) {
     this.actions = actions;
     this.element = byId("thread");
     this.scroller = byId("scroller");
@@ -61,11 +60,8 @@ export class Thread {
     });
   }
 
-  /**
-   * Draws a message again, with the next frame.
-   * @param {import("./tree.js").Message} message
-   */
-  update(message) {
+  /** Draws a message again, with the next frame. */
+  update(/** @type {import("./tree.js").Message} */ message) {
     this.stale.add(message);
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
@@ -101,13 +97,8 @@ const BEGINNINGS = [
   "Mia and the Golden Drum\n\n",
 ];
 
-/**
- * What stands where no message is.
- * @param {import("./server.js").Server} server
- * @param {(text: string) => void} use
- * @returns {HTMLElement}
- */
-export function welcome(server, use) {
+/** What stands where no message is. @returns {HTMLElement} */
+export function welcome(/** @type {import("./server.js").Server} */ server, /** @type {(text: string) => void} */ use) {
   const texts = server.chats ? CHATS : BEGINNINGS;
   const mark = el("img", { src: new URL("../icon.svg", import.meta.url).href, alt: "", width: 56, height: 56 });
   const what = {

@@ -4,12 +4,8 @@ import { el } from "./dom.js";
 
 const encoder = new TextEncoder();
 
-/**
- * The bytes that a token's name stands for.
- * @param {string} name
- * @returns {Uint8Array}
- */
-export function bytesOf(name) {
+/** The bytes that a token's name stands for. @returns {Uint8Array} */
+export function bytesOf(/** @type {string} */ name) {
   const hex = /^bytes:((?:\\x[0-9a-f]{2})+)$/.exec(name);
   if (!hex) return encoder.encode(name);
   return Uint8Array.from(hex[1].slice(2).split("\\x"), (pair) => parseInt(pair, 16));
@@ -34,8 +30,7 @@ export function pieces(tokens, length) {
   return found;
 }
 
-/** @param {number} logprob */
-export function percent(logprob) {
+export function percent(/** @type {number} */ logprob) {
   const share = 100 * Math.exp(logprob);
   if (share >= 99.95) return "100%";
   return share >= 0.1 ? `${share.toFixed(1)}%` : "<0.1%";
@@ -94,13 +89,8 @@ export function tokensView(tokens, length) {
   return view;
 }
 
-/**
- * A token of the list, with a bar.
- * @param {string} name
- * @param {number} logprob
- * @param {boolean} taken
- */
-function row(name, logprob, taken) {
+/** A token of the list, with a bar. */
+function row(/** @type {string} */ name, /** @type {number} */ logprob, /** @type {boolean} */ taken) {
   const bar = el("span", { class: "bar" });
   bar.style.width = `${Math.max(1, 100 * Math.exp(logprob))}%`;
   return el(

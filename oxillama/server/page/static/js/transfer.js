@@ -11,20 +11,13 @@ const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 /** A file, or what the browser kept, is no conversation. */
 export class FormatError extends Error {}
 
-/**
- * @param {import("./tree.js").Conversation[]} conversations
- * @returns {string}
- */
-export function asJson(conversations) {
+/** @returns {string} */
+export function asJson(/** @type {import("./tree.js").Conversation[]} */ conversations) {
   return JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
 }
 
-/**
- * The conversations of a file.
- * @param {string} text
- * @returns {import("./tree.js").Conversation[]}
- */
-export function fromJson(text) {
+/** The conversations of a file. @returns {import("./tree.js").Conversation[]} */
+export function fromJson(/** @type {string} */ text) {
   let found;
   try {
     found = JSON.parse(text);
@@ -38,11 +31,9 @@ export function fromJson(text) {
 
 /**
  * A conversation that was checked, with the settings that it does not have.
- * @param {any} value
- * @param {string} where
  * @returns {import("./tree.js").Conversation}
  */
-export function check(value, where) {
+export function check(/** @type {any} */ value, /** @type {string} */ where) {
   const wrong = (/** @type {string} */ name, /** @type {string} */ expected, /** @type {unknown} */ got) =>
     new FormatError(`${where}.${name}: expected ${expected}, got ${String(JSON.stringify(got)).slice(0, 80)}`);
   if (typeof value !== "object" || value === null) throw new FormatError(`${where}: expected an object`);
@@ -80,12 +71,8 @@ function isListOf(list, fits) {
   return list === undefined || (Array.isArray(list) && list.every(fits));
 }
 
-/**
- * The line of a conversation that is shown.
- * @param {import("./tree.js").Conversation} conversation
- * @returns {string}
- */
-export function asMarkdown(conversation) {
+/** The line of a conversation that is shown. @returns {string} */
+export function asMarkdown(/** @type {import("./tree.js").Conversation} */ conversation) {
   const parts = [`# ${conversation.title}`];
   if (conversation.settings.system.trim()) parts.push(`**System**\n\n${conversation.settings.system.trim()}`);
   for (const message of shown(conversation)) {
@@ -99,13 +86,8 @@ export function asMarkdown(conversation) {
   return `${parts.join("\n\n")}\n`;
 }
 
-/**
- * Gives the user a file.
- * @param {string} name
- * @param {string} type
- * @param {string} text
- */
-export function download(name, type, text) {
+/** Gives the user a file. */
+export function download(/** @type {string} */ name, /** @type {string} */ type, /** @type {string} */ text) {
   const url = URL.createObjectURL(new Blob([text], { type }));
   const link = el("a", { href: url, download: name });
   document.body.append(link);
@@ -114,11 +96,7 @@ export function download(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/**
- * A name for a file.
- * @param {string} title
- * @param {string} suffix
- */
-export function fileName(title, suffix) {
+/** A name for a file. */
+export function fileName(/** @type {string} */ title, /** @type {string} */ suffix) {
   return `${title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation"}.${suffix}`;
 }

@@ -63,11 +63,8 @@ export const VERSION = 1;
  * @property {import("./settings.js").Settings} settings
  */
 
-/**
- * @param {import("./settings.js").Settings} settings
- * @returns {Conversation}
- */
-export function newConversation(settings) {
+/** @returns {Conversation} */
+export function newConversation(/** @type {import("./settings.js").Settings} */ settings) {
   const now = Date.now();
   return {
     id: newId(),
@@ -82,12 +79,8 @@ export function newConversation(settings) {
   };
 }
 
-/**
- * @param {Conversation} conversation
- * @param {string | null} id
- * @returns {Message | undefined}
- */
-export function find(conversation, id) {
+/** @returns {Message | undefined} */
+export function find(/** @type {Conversation} */ conversation, /** @type {string | null} */ id) {
   return conversation.messages.find((message) => message.id === id);
 }
 
@@ -106,53 +99,32 @@ export function add(conversation, parent, facts) {
   return message;
 }
 
-/**
- * Takes away a message without children.
- * @param {Conversation} conversation
- * @param {Message} message
- */
-export function remove(conversation, message) {
+/** Takes away a message without children. */
+export function remove(/** @type {Conversation} */ conversation, /** @type {Message} */ message) {
   conversation.messages = conversation.messages.filter((each) => each !== message);
   const rest = children(conversation, message.parent);
   const owner = find(conversation, message.parent) ?? conversation;
   if (owner.chosen === message.id) owner.chosen = rest.at(-1)?.id ?? null;
 }
 
-/**
- * @param {Conversation} conversation
- * @param {string | null} parent
- * @returns {Message[]}
- */
-export function children(conversation, parent) {
+/** @returns {Message[]} */
+export function children(/** @type {Conversation} */ conversation, /** @type {string | null} */ parent) {
   return conversation.messages.filter((message) => message.parent === parent);
 }
 
-/**
- * The versions of a message: itself and its siblings.
- * @param {Conversation} conversation
- * @param {Message} message
- * @returns {Message[]}
- */
-export function versions(conversation, message) {
+/** The versions of a message: itself and its siblings. @returns {Message[]} */
+export function versions(/** @type {Conversation} */ conversation, /** @type {Message} */ message) {
   return children(conversation, message.parent);
 }
 
-/**
- * Shows this version of a message.
- * @param {Conversation} conversation
- * @param {Message} message
- */
-export function choose(conversation, message) {
+/** Shows this version of a message. */
+export function choose(/** @type {Conversation} */ conversation, /** @type {Message} */ message) {
   const owner = find(conversation, message.parent) ?? conversation;
   owner.chosen = message.id;
 }
 
-/**
- * The messages that are shown, from the first to the last.
- * @param {Conversation} conversation
- * @returns {Message[]}
- */
-export function shown(conversation) {
+/** The messages that are shown, from the first to the last. @returns {Message[]} */
+export function shown(/** @type {Conversation} */ conversation) {
   const line = [];
   let next = find(conversation, conversation.chosen);
   while (next) {
@@ -162,24 +134,15 @@ export function shown(conversation) {
   return line;
 }
 
-/**
- * The messages that lead to one, which is the last of them.
- * @param {Conversation} conversation
- * @param {Message | undefined} message
- * @returns {Message[]}
- */
-export function lineTo(conversation, message) {
+/** The messages that lead to one, which is the last of them. @returns {Message[]} */
+export function lineTo(/** @type {Conversation} */ conversation, /** @type {Message | undefined} */ message) {
   const line = [];
   for (let each = message; each; each = find(conversation, each.parent)) line.unshift(each);
   return line;
 }
 
-/**
- * A title made of the first line of a text.
- * @param {string} text
- * @returns {string}
- */
-export function titleOf(text) {
+/** A title made of the first line of a text. @returns {string} */
+export function titleOf(/** @type {string} */ text) {
   const line = text.trim().split("\n")[0].replace(/\s+/g, " ");
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line || "New conversation";
 }

@@ -14,16 +14,7 @@ from oxillama import ConfigError, GenerationOptions, Grammar, GrammarError, Samp
 from oxillama.config import EngineConfig
 from oxillama.config.sampler import ORDER
 from oxillama.grammar.plain import plain_rules, rules_of
-from oxillama.sessions.plain import (
-    canonical_json,
-    engine_of,
-    options_of,
-    plain_engine,
-    plain_options,
-    plain_sampler,
-    sampler_of,
-    stage_names,
-)
+from oxillama.sessions.options import canonical_json, options_of, plain_options, stage_names
 from oxillama.structured.constraints import compiled
 
 
@@ -77,14 +68,14 @@ SAMPLERS = {
 
 def back(config: SamplerConfig) -> SamplerConfig:
     """The options, from the JSON of their plain data."""
-    stages = {name: config.order[at] for at, name in stage_names(config).items()}
-    return sampler_of(json.loads(canonical_json(plain_sampler(config))), stages)  # type: ignore[arg-type]
+    stages = {name: config.order[at] for at, name in stage_names(config.order).items()}
+    return options_of(SamplerConfig, json.loads(canonical_json(plain_options(config))), stages)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("config", SAMPLERS.values(), ids=SAMPLERS)
 def test_samplers_come_back(config: SamplerConfig) -> None:
     found = back(config)
-    assert plain_sampler(found) == plain_sampler(config)
+    assert plain_options(found) == plain_options(config)
     for field in fields(config):
         if field.name not in ("grammar", "json_schema", "structural_tag"):
             assert getattr(found, field.name) == getattr(config, field.name)
@@ -99,8 +90,8 @@ def test_equal_options_have_one_text() -> None:
         SamplerConfig(temperature=1, logit_bias={3: 1, 2: -0.5}, banned_tokens=(1,)),
         SamplerConfig(temperature=1.0, logit_bias={2: -0.5, 3: 1.0}, banned_tokens=np.array([1])),  # type: ignore[arg-type]
     ]
-    assert len({canonical_json(plain_sampler(config)) for config in same}) == 1
-    texts = {canonical_json(plain_sampler(config)) for config in SAMPLERS.values()}
+    assert len({canonical_json(plain_options(config)) for config in same}) == 1
+    texts = {canonical_json(plain_options(config)) for config in SAMPLERS.values()}
     assert len(texts) == len(SAMPLERS)
     with pytest.raises(ConfigError, match="options: expected plain data"):
         canonical_json({"x": math.nan})
@@ -110,20 +101,21 @@ def test_requests_and_engines_come_back(tmp_path: Any) -> None:
     options = GenerationOptions(
         sampler=SAMPLERS["dry"], stop="x", timeout=3, salt="é", speculate=tmp_path, max_tokens=None
     )
-    assert options_of(json.loads(canonical_json(plain_options(options)))) == GenerationOptions(
+    plain = json.loads(canonical_json(plain_options(options)))
+    assert options_of(GenerationOptions, plain) == GenerationOptions(
         sampler=SAMPLERS["dry"], stop=["x"], timeout=3.0, salt="é", speculate=str(tmp_path), max_tokens=None
     )
     config = EngineConfig(
         model_path=tmp_path, sampler=SAMPLERS["tokens"], scheduler=SchedulerConfig(max_sequences=3)
     )
-    found = engine_of(json.loads(canonical_json(plain_engine(config))))
-    assert plain_engine(found) == plain_engine(config)
+    found = options_of(EngineConfig, json.loads(canonical_json(plain_options(config))))
+    assert plain_options(found) == plain_options(config)
     assert found.scheduler == config.scheduler and found.sampler == config.sampler
 
 
 def test_stages_have_names_and_are_asked_for() -> None:
     config = SAMPLERS["stages"]
-    names = list(stage_names(config).values())
+    names = list(stage_names(config.order).values())
     here = __name__
     assert names == [
         f"{here}.halved",
@@ -133,15 +125,15 @@ def test_stages_have_names_and_are_asked_for() -> None:
         f"{here}.<lambda> 2",
     ]
     with pytest.raises(ConfigError, match=rf"stages: expected the stage {here}\.halved, which"):
-        sampler_of(plain_sampler(config))
+        options_of(SamplerConfig, plain_options(config))
     with pytest.raises(ConfigError, match=r"stages\[.*halved\]: expected a callable, got 3"):
-        sampler_of(plain_sampler(config), {f"{here}.halved": 3})  # type: ignore[dict-item]
+        options_of(SamplerConfig, plain_options(config), {f"{here}.halved": 3})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tempurature": 1.0}, "sampler: expected options of SamplerConfig, got 'tempurature'"),
+        ({"tempurature": 1.0}, "options: 'tempurature': no such field"),
         ({"temperature": "hot"}, "temperature: expected a number"),
         ({"logit_bias": {"3": 1.0}}, "logit_bias: expected pairs"),
         ({"logit_bias": [["3", 1.0]]}, "logit_bias: expected token ids"),
@@ -157,7 +149,7 @@ def test_stages_have_names_and_are_asked_for() -> None:
 )
 def test_other_data_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, GrammarError), match=message):
-        sampler_of({**plain_sampler(SamplerConfig()), **change})
+        options_of(SamplerConfig, {**plain_options(SamplerConfig()), **change})
 
 
 DFA = ["dfa", [[[97, 97, 0]]], [0]]
@@ -203,8 +195,8 @@ def test_rules_may_be_as_deep_as_a_grammar_and_no_deeper() -> None:
 def test_no_data_has_a_file_written(tmp_path: Any) -> None:
     """What is left out: a trace's path in a snapshot would be written by whoever goes on from it."""
     config = EngineConfig(trace=tmp_path / "trace.json", context_size=9)
-    assert "trace" not in plain_engine(config)
-    assert engine_of(plain_engine(config)) == EngineConfig(context_size=9)
+    assert "trace" not in plain_options(config)
+    assert options_of(EngineConfig, plain_options(config)) == EngineConfig(context_size=9)
     assert "request_id" not in plain_options(GenerationOptions(request_id="one"))
-    with pytest.raises(ConfigError, match=r"config: expected options of EngineConfig, got 'trace'"):
-        engine_of({"trace": str(tmp_path / "trace.json")})
+    with pytest.raises(ConfigError, match=r"options: 'trace': no such field"):
+        options_of(EngineConfig, {"trace": str(tmp_path / "trace.json")})
