@@ -71,9 +71,9 @@ if TYPE_CHECKING:
         SpeculativeDeltaSync,
         SpeculativeEngine,
     )
+    from oxillama.embeddings.pooling import PoolingMode, pool_hidden_states
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.batch import ScheduledBatch
-    from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
     from oxillama.engine.scheduler import Scheduler
@@ -239,7 +239,7 @@ _LATER = {
     "PagedKvCache": "oxillama.cache.kv",
     "Receipt": "oxillama.sessions.receipt",
     "Verification": "oxillama.sessions.verification",
-    "PoolingMode": "oxillama.engine.embedding",
+    "PoolingMode": "oxillama.embeddings.pooling",
     "PrefixKvCache": "oxillama.cache.prefix",
     "Quantization": "oxillama.quantize.model",
     "SampledToken": "oxillama.sampling.logprobs",
@@ -258,7 +258,7 @@ _LATER = {
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
     "pack_model": "oxillama.packing.files",
-    "pool_hidden_states": "oxillama.engine.embedding",
+    "pool_hidden_states": "oxillama.embeddings.pooling",
     "metrics_text": "oxillama.observability.metrics",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",

@@ -30,10 +30,8 @@ from oxillama.engine.loop import EngineLoop
 from oxillama.engine.protocols import Drafter
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
-from oxillama.engine.samples import seeded, share_prompt
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.shared_prompts import SharedPrompts
 from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
@@ -44,6 +42,8 @@ from oxillama.pipeline.links import LocalLink, StageLink
 from oxillama.pipeline.pool import CommandLog, spread_pool
 from oxillama.pipeline.runner import PipelinedRunner
 from oxillama.pipeline.stage import Stage
+from oxillama.samples.seeds import seeded
+from oxillama.samples.shared_prompts import SharedPrompts, share_prompt
 from oxillama.sampling.sampler import Sampler
 from oxillama.speculation.jump_forward import JumpForward, next_tokens
 from oxillama.speculation.sampling import DraftSampler
