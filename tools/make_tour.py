@@ -1,8 +1,8 @@
 """Writes `docs/tour.md`: the path of one call through the code, from a trace of that call.
 
-`python tools/make_tour.py` traces the call and writes the page; with ``--check`` it only says whether the page is
-out of date, and with ``--trace`` it prints the functions of each file as JSON. The texts of the stops, and the
-kernels, which no trace of Python shows, are in `docs/tour.toml`.
+`python tools/make_tour.py` traces the call and writes the page; with ``--check`` it only says whether the
+page is out of date, and with ``--trace`` it prints the functions that are called as JSON. The texts of the
+stops, and the kernels, which no trace of Python shows, are in `docs/tour.toml`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_FILES, MOST_LINES = 62, 4000
 
 
 class Call(NamedTuple):
-    """A function that was called: its file below `oxillama/`, its name with that of its class, and its lines."""
+    """A function that was called: its file below `oxillama/`, its name with its class, and its lines."""
 
     path: str
     name: str
@@ -79,8 +79,8 @@ class Recorder:
 def recorded() -> list[Call]:
     """Traces the call in this process: the functions of the library in the order of their first calls.
 
-    Its engine has one thread for the kernels, so that nothing is tuned, and has answered another prompt, so that
-    everything that is made at its first use is there.
+    Its engine has one thread for the kernels, so that nothing is tuned, and has answered another prompt, so
+    that everything that is made at its first use is there.
     """
     from oxillama import InferenceEngine, demo
 
@@ -94,14 +94,13 @@ def recorded() -> list[Call]:
         recorder.is_on = False
         sys.setprofile(None)
     caller = list(functions_at(recorder.caller))
-    waits = [call.name for call in caller].index(
-        "Generation.result"
-    )  # until the engine thread has done its part
+    # there the caller waits until the engine thread has done its part
+    waits = [call.name for call in caller].index("Generation.result")
     return list(dict.fromkeys([*caller[:waits], *functions_at(recorder.engine), *caller[waits:]]))
 
 
 def functions_at(places: dict[tuple[str, int], None]) -> Iterator[Call]:
-    """The function or method of the library around each place; a nested function counts as the one around it."""
+    """The function or method of the library around each place; a nested function counts as the outer one."""
     spans: dict[Path, list[Span]] = {}
     for file, line in places:
         path = Path(file)
@@ -182,17 +181,18 @@ def stops_of(calls: list[Call], source: dict[str, Any]) -> list[Stop]:
 
 def page(stops: list[Stop]) -> str:
     """The text of `docs/tour.md`."""
-    n_kernels = sum(not stop.path.endswith(".py") for stop in stops)
-    n_python = sum(stop.n_lines for stop in stops if stop.path.endswith(".py"))
-    n_lines = sum(stop.n_lines for stop in stops)
+    python = [stop for stop in stops if stop.path.endswith(".py")]
+    counts = {
+        "files": len(stops),
+        "lines": sum(stop.n_lines for stop in stops),
+        "python_files": len(python),
+        "python_lines": sum(stop.n_lines for stop in python),
+        "kernels": len(stops) - len(python),
+        "most_files": MOST_FILES,
+        "most_lines": MOST_LINES,
+    }
     parts = [
-        INTRODUCTION.format(
-            files=len(stops),
-            python=len(stops) - n_kernels,
-            kernels=n_kernels,
-            lines=n_lines,
-            python_lines=n_python,
-        ),
+        INTRODUCTION.format(**counts),
         "| stop | file | read | lines |\n|---|---|---|---|\n",
     ]
     for i, stop in enumerate(stops, 1):
@@ -204,18 +204,19 @@ def page(stops: list[Stop]) -> str:
 
 INTRODUCTION = """# The path of a token
 
-This tour follows one call, `engine.generate("Once upon a time", temperature=0)`, from the options to the text. Each stop
-is a file of `oxillama/` with the functions that the call executes, and says what happens there and why. Read those and
-skip the rest: {lines:,} lines in {files} files, comments and docstrings included. {python_lines:,} lines in {python}
-files are Python, the others are {kernels} of the kernels.
+This tour follows one call, `engine.generate("Once upon a time", temperature=0)`, from the options to the
+text. Each stop is a file of `oxillama/` with the functions that the call executes, and says what happens
+there and why. Read those and skip the rest: {lines:,} lines in {files} files, comments and docstrings
+included. {python_lines:,} lines in {python_files} files are Python, the others are {kernels} of the kernels.
 
-`python tools/make_tour.py` makes this page. It traces the call with the demo model, in the thread of the caller and in
-the engine thread. The engine has loaded the model and answered another prompt before, so what is done once is not part
-of the path. Stops and functions have the order of their first calls; the texts, the kernels, and the functions with
-which some stops begin are in `docs/tour.toml`. `tests/test_tour.py` traces the call again, and fails if the page does
-not fit, or if the path is longer than {most_lines:,} lines or {most_files} files.
+`python tools/make_tour.py` makes this page. It traces the call with the demo model, in the thread of the
+caller and in the engine thread. The engine has loaded the model and answered another prompt before, so what
+is done once is not part of the path. Stops and functions have the order of their first calls; the texts, the
+kernels, and the functions with which some stops begin are in `docs/tour.toml`. `tests/test_tour.py` traces
+the call again, and fails if the page does not fit, or if the path is longer than {most_lines:,} lines or
+{most_files} files.
 
-""".replace("{most_lines:,}", f"{MOST_LINES:,}").replace("{most_files}", str(MOST_FILES))
+"""
 
 
 def listed(names: dict[str, int]) -> str:
@@ -224,9 +225,8 @@ def listed(names: dict[str, int]) -> str:
     for name in names:
         owner, _, method = name.rpartition(".")
         classes.setdefault(owner, []).append(f"`{method}`")
-    return "; ".join(
-        f"`{owner}`: {', '.join(of)}" if owner else ", ".join(of) for owner, of in classes.items()
-    )
+    groups = [f"`{owner}`: {', '.join(of)}" if owner else ", ".join(of) for owner, of in classes.items()]
+    return "; ".join(groups)
 
 
 def rows(text: str) -> dict[str, tuple[set[str], int]]:
@@ -243,8 +243,9 @@ def rows(text: str) -> dict[str, tuple[set[str], int]]:
 
 
 def cython_spans(source: str) -> dict[str, int]:
-    """Lines of each function, structure, class, and method of a Cython file, by name: up to the next line that is
-    indented no further."""
+    """Lines of each function, structure, class, and method of a Cython file, by name.
+
+    They go up to the next line that is indented no further."""
     found, lines, owner = {}, source.splitlines(), ""
     for i, line in enumerate(lines):
         opening = re.match(r"( {0,4})(?:def|cdef|cpdef)\b[^=]*?(\w+)(?:\(|:$)", line)
@@ -264,7 +265,8 @@ def cython_spans(source: str) -> dict[str, int]:
 
 def texts() -> dict[str, Any]:
     """What is written by hand: for each file its title and text."""
-    return tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+    return found
 
 
 def main(arguments: list[str]) -> int:
