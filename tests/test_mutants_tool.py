@@ -1,6 +1,7 @@
 """The tool that puts faults in: it tells which of them tests do not notice, and when its list is stale."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -83,6 +84,37 @@ def test_tests_must_pass_without_a_fault(mutants, checkout, capsys):
     (checkout / "test_limits.py").write_text(TEST + "    assert clamp(5, 0, 3) == 4\n")
     assert run(mutants, checkout, [entry("no-high", "min(x, high)", "x")]) == 1
     assert "without a fault" in capsys.readouterr().err
+
+
+SLOW_TEST = """import pytest
+from limits import clamp
+
+@pytest.mark.slow
+def test_low():
+    assert clamp(-5, 0, 3) == 0
+"""
+
+
+def test_slow_tests_count_unless_fast(mutants, checkout, capsys):
+    """Also where the options of pyproject.toml leave them out."""
+    (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = \"-q -m 'not slow'\"\n")
+    (checkout / "test_slow.py").write_text(SLOW_TEST)
+    low = entry("no-low", "max(low, min(x, high))", "min(x, high)")
+    only_slow = entry("no-low", "max(low, ", "max(x, ").replace("test_limits.py", "test_slow.py")
+    both = low.replace('["test_limits.py"]', '["test_limits.py", "test_slow.py::test_low"]')
+    for entries, fast_code in (([only_slow], 1), ([both], 1), ([entry("no-high", "min(x, high)", "x")], 0)):
+        assert run(mutants, checkout, entries) == 0
+        assert run(mutants, checkout, entries, "--fast") == fast_code
+    capsys.readouterr()
+    assert run(mutants, checkout, [only_slow, both.replace("no-low", "both")], "--list", "--fast") == 0
+    assert capsys.readouterr().out.endswith("1 of 2 have fast tests\n  only slow: no-low\n")
+
+
+@pytest.mark.slow
+def test_most_faults_have_fast_tests(mutants, capsys):
+    assert mutants.main(["--list", "--fast"]) == 0
+    found = re.search(r"^(\d+) of (\d+) have fast tests$", capsys.readouterr().out, re.MULTILINE)
+    assert int(found[1]) >= 0.95 * int(found[2])
 
 
 def test_unknown_name(mutants, checkout, capsys):

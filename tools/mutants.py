@@ -1,6 +1,6 @@
 """Puts faults into a copy of the checkout, one at a time, and says which of them the tests do not notice.
 
-    python tools/mutants.py [--list] [--timeout SECONDS] [NAME ...]
+    python tools/mutants.py [--list] [--fast] [--timeout SECONDS] [NAME ...]
 
 A NAME is a mutant, a file of the list without ``.toml``, or a pattern (``cache-*``); none means all. The
 list is ``tools/mutants/*.toml``, whose entries are tables ``[[mutant]]``:
@@ -14,15 +14,19 @@ rebuild : true for a source of the kernels: they are compiled again, for `target
 target : "portable" if not given.
 equivalent : why no test can notice it; such a mutant is listed but not run.
 
-A fault is killed if its tests fail, crash or hang. Exits with 1 if one survives, or the list is stale: a text
-occurs not once, a fault does not compile, or the tests fail without any fault.
+A fault is killed if its tests fail, crash or hang. Its fast tests run first; if they pass, those that are marked
+as slow run too, unless ``--fast`` is given. ``--list --fast`` names the entries without a fast test. Exits with 1
+if a fault survives, or the list is stale: a text occurs not once, a fault does not compile, or the tests fail
+without any fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +46,9 @@ else:
     import tomli as tomllib  # pytest needs it, too
 
 ROOT = Path(__file__).resolve().parents[1]
+FAST, SLOW = "not slow", "slow"  # pytest's -m; the tests that are selected do not depend on pyproject.toml
+NO_TESTS = 5  # pytest's exit code where none is selected
+SLOW_TIMES = 10  # as long as fast tests may the slow ones of a mutant take
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist", "venv")
 
 
@@ -94,11 +101,12 @@ def is_named(mutant: Mutant, names: Iterable[str]) -> bool:
 
 
 class Checkout:
-    """A copy of a checkout, in which tests run."""
+    """A copy of a checkout, in which tests run; only the fast ones if `fast`."""
 
-    def __init__(self, root: Path, copy: Path, timeout: float) -> None:
+    def __init__(self, root: Path, copy: Path, timeout: float, fast: bool) -> None:
         shutil.copytree(root, copy, ignore=LEFT_OUT)
-        self.path, self.timeout = copy, timeout
+        self.path = copy
+        self.timeouts = {FAST: timeout} if fast else {FAST: timeout, SLOW: SLOW_TIMES * timeout}
 
     def run(
         self, arguments: Sequence[str], timeout: float | None = None, **variables: str
@@ -126,16 +134,21 @@ class Checkout:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, signal.SIGKILL)
 
-    def test(self, tests: Iterable[str], timeout: float | None, **variables: str) -> tuple[int, str]:
-        arguments = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-        return self.run(arguments, timeout, **variables)
+    def test(self, tests: Iterable[str], limited: bool, **variables: str) -> tuple[int, str]:
+        """Exit code and output of the first selection that fails; 0 and "" if all pass. Times count if `limited`."""
+        for marked, timeout in self.timeouts.items():
+            arguments = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", marked, *tests]
+            code, output = self.run(arguments, timeout if limited else None, **variables)
+            if code not in (0, NO_TESTS):
+                return code, output
+        return 0, ""
 
     def build(self, target: str) -> tuple[int, str]:
         return self.run(["setup.py", "-q", "build_ext", "--inplace"], OXILLAMA_TARGETS=target)
 
     def check_tests(self, mutants: Iterable[Mutant]) -> None:
         """Raises StaleList if their tests fail without any fault."""
-        code, output = self.test(sorted({test for mutant in mutants for test in mutant.tests}), None)
+        code, output = self.test(sorted({test for mutant in mutants for test in mutant.tests}), limited=False)
         if code:
             raise StaleList(f"tests: expected them to pass without a fault, got\n{output[-3000:]}")
 
@@ -161,21 +174,41 @@ class Checkout:
                 code, output = self.build(mutant.target)
                 if code:
                     raise StaleList(f"{mutant.name}: expected it to compile, got\n{output[-3000:]}")
-            return self.test(mutant.tests, self.timeout, PYTHONDONTWRITEBYTECODE="1")[0] != 0
+            return self.test(mutant.tests, limited=True, PYTHONDONTWRITEBYTECODE="1")[0] != 0
         finally:
             path.write_bytes(text)
             if not mutant.rebuild:  # what was compiled of the source counts again; kernels have to be rebuilt
                 os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def run(root: Path, mutants: Sequence[Mutant], timeout: float) -> list[str]:
+def without_fast_tests(root: Path, mutants: Sequence[Mutant]) -> list[str]:
+    """The names of those whose tests are all marked as slow. Raises StaleList if the tests are not found."""
+    files = sorted({test.partition("::")[0] for mutant in mutants for test in mutant.tests})
+    arguments = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "-m", FAST]
+    done = subprocess.run(
+        # without the options of pyproject.toml: a test a line
+        [*arguments, "-o", "addopts=", "-q", *files],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode not in (0, NO_TESTS):
+        raise StaleList(f"tests: expected them to be found, got\n{done.stdout[-3000:]}")
+    fast = [line for line in done.stdout.splitlines() if "::" in line]
+    # a test, one parametrization of a test, a class or a file: what goes on after its name is part of it
+    is_fast = functools.cache(lambda test: any(re.match(re.escape(test) + r"($|::|\[)", line) for line in fast))
+    return [mutant.name for mutant in mutants if not any(is_fast(test) for test in mutant.tests)]
+
+
+def run(root: Path, mutants: Sequence[Mutant], timeout: float, fast: bool) -> list[str]:
     """Prints what becomes of each mutant; returns the names of those that survive. Raises StaleList."""
     survivors = []
     key = lambda mutant: mutant.target if mutant.rebuild else ""  # noqa: E731
     for target, group in groupby(sorted(mutants, key=key), key=key):
         chosen = list(group)
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            checkout = Checkout(root, Path(folder, "checkout"), timeout)
+            checkout = Checkout(root, Path(folder, "checkout"), timeout, fast)
             if target:
                 checkout.keep_target(target)
             checkout.check_tests(chosen)
@@ -193,7 +226,13 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Which faults do the tests not notice?")
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, files of the list, or patterns")
     parser.add_argument("--list", action="store_true", help="check the list and print it; run nothing")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for the tests of one mutant")
+    parser.add_argument("--fast", action="store_true", help="without the tests that are marked as slow")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        help=f"seconds for the fast tests of one mutant, {SLOW_TIMES} times as many for its slow ones",
+    )
     options = parser.parse_args(arguments)
     try:
         mutants = read_list(root / "tools" / "mutants", options.names)
@@ -203,7 +242,10 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
                 note = f"equivalent: {mutant.equivalent}" if mutant.equivalent else " ".join(mutant.tests)
                 print(f"{mutant.name}  ({mutant.file})  {note}")
         chosen = [mutant for mutant in mutants if not mutant.equivalent]
-        survivors = [] if options.list else run(root, chosen, options.timeout)
+        if options.list and options.fast:
+            slow = without_fast_tests(root, chosen)
+            print(f"{len(chosen) - len(slow)} of {len(chosen)} have fast tests", *slow, sep="\n  only slow: ")
+        survivors = [] if options.list else run(root, chosen, options.timeout, options.fast)
     except StaleList as error:
         print(f"the list is stale: {error}", file=sys.stderr)
         return 1

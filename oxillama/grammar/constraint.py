@@ -23,7 +23,6 @@ MASK_BYTES = 32 << 20
 MASK_WORK = 5_000_000  # units of work of one mask or token; see ParserStates
 REQUEST_WORK = 50_000_000  # ... of one sequence, and for each token that it accepts
 TOKEN_WORK = 250_000  # ... so much more
-PREPARE_WORK = 2_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 
@@ -34,8 +33,6 @@ class Tables:
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
         self.states = ParserStates(program, HARD_BYTES, MASK_WORK)
         self.matcher = Matcher(vocabulary.trie, self.states)
-        if program.units is None:  # else most of the program is yet to come, and much of it never will
-            self.matcher.prepare(PREPARE_WORK)
         self.start = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
         self.carried = 0  # bytes that were carried in
