@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from oxillama._kernels.grammar.nodes import missing, references
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Distinct, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Distinct, Node, Repeat, Rules, Seq
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -122,7 +122,7 @@ class Constraint:
     def new_mask(self, tables: Tables, state: int) -> np.ndarray:
         """The tokens that may follow: uint32 (n_words,), shared, read-only; kept in ``tables.masks``."""
         mask = self.vocabulary.empty_mask()
-        tables.matcher.fill(state, mask)
+        tables.matcher.compute_bitmask(state, mask)
         if self._token_masks:
             for i in tables.states.token_sets(state):
                 mask |= self._token_masks[i]
@@ -133,7 +133,6 @@ class Constraint:
                 if self._may_end(tables, state, id):
                     mask[id >> 5] |= np.uint32(1 << (id & 31))
         mask.flags.writeable = False
-        mask = self.vocabulary.masks.shared(mask)
         with self._lock:
             while len(tables.masks) >= self._most_masks:
                 del tables.masks[next(iter(tables.masks))]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
 
-from oxillama.errors import ConfigError, GrammarError
 from oxillama._kernels.grammar.nodes import unproductive
+from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
@@ -99,7 +99,9 @@ class JsonSchemaCompiler:
         without = unproductive(rules.rules)
         if "root" in without:
             raise GrammarError(unmet(rules.rules["root"], rules.rules, writer.states, without))
-        return replace(rules, places={name: f"{place}: {path}" for name, path in rules.places.items()}) if place else rules
+        if not place:
+            return rules
+        return replace(rules, places={name: f"{place}: {path}" for name, path in rules.places.items()})
 
     def strings(self, schema: object, strict: bool = True) -> list[Strings]:
         """The strings among the values that meet a schema: each is in one of these sets at least.

@@ -10,8 +10,8 @@ from operator import or_
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import MAX_NODE_DEPTH
+from oxillama.errors import GrammarError
 from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Counted, Dfa, Distinct, Member, Node, Rules
 
 MOST = 2**31 - 1

@@ -34,8 +34,8 @@ class Rules:
     ----------
     root : name of the rule that matches the whole text.
     rules : every rule by its name; each `Ref` names one of them.
-    deferred : rules that are built when a text first comes to them. They match something, never the empty text,
-        hold no token terminals, and none calls itself before it has read something.
+    deferred : rules that are built when a text first comes to them. None matches the empty text, holds token
+        terminals, or calls itself before it has read something.
     places : where rules come from, by name, for messages: paths in a schema.
     """
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load, targets
+from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import GrammarError, TokenizerError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask, constraint
-from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq, Text
 from tests.support.paths import DOCS, SHARED
 from tests.tokenizer.test_tokenizer import KINDS, make

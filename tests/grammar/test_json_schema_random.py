@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
-from oxillama._kernels.grammar.nodes import unproductive
-from oxillama.grammar.rules import Ref, Rules
+from oxillama.grammar.rules import Rules
 from tests.support.schema_samples import Sampler
 
 jsonschema = pytest.importorskip("jsonschema")
