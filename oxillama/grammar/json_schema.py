@@ -96,7 +96,7 @@ class JsonSchemaCompiler:
             rules = writer.write(root)
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
-        without = unproductive(rules.rules)
+        without = unproductive(dict(rules.rules))
         if "root" in without:
             raise GrammarError(unmet(rules.rules["root"], rules.rules, writer.states, without))
         if not place:

@@ -12,7 +12,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import checked_references
 from oxillama.grammar.rules import Node, Ref, Rules
 
-MAX_STATES = 300_000
+MAX_STATES = 300_000  # of a piece
 MANY_STATES = 100_000  # of all rules, roughly: more are built at once, since they could be over the limit
 MOST_LEAVES = 128  # pieces that are kept for further grammars
 
@@ -39,7 +39,7 @@ class Pieces:
 
     def __init__(self, rules: Rules) -> None:
         refs = checked_references(rules)
-        self._rules, self._without = dict(rules.rules), unproductive(rules.rules)
+        self._rules, self._without = dict(rules.rules), unproductive(dict(rules.rules))
         if rules.root in self._without:
             raise GrammarError(f"grammar: no text matches the rule {rules.root}")
         self._called, self._sizes = find_calls(self._rules, rules.root, rules.deferred, refs)
@@ -51,7 +51,6 @@ class Pieces:
         self.places = [rules.places.get(name, "") for name in self._names]
         self.built: list[tuple[int, Program]] = []
         self._done: set[int] = set()
-        self._left = MAX_STATES
         self._lock = Lock()
         self.program = self._piece(rules.root, self if self._names else None)
         if sum(self._sizes.values()) > MANY_STATES:
@@ -76,7 +75,6 @@ class Pieces:
                     piece = self._piece(name) if references(self._rules[name]) else _leaf(self._rules[name])
                 except GrammarError as error:
                     raise GrammarError(self.located(number, str(error))) from None
-                self._left -= piece.n_states
                 self.built.append((number, piece))
                 self._done.add(number)
 
@@ -87,7 +85,7 @@ class Pieces:
 
     def _piece(self, name: str, pieces: Pieces | None = None) -> Program:
         builder = Builder(
-            self._rules, self._called, self._sizes, self._nullable, self._without, self._numbers, self._left
+            self._rules, self._called, self._sizes, self._nullable, self._without, self._numbers, MAX_STATES
         )
         return builder.build(name, pieces)
 

@@ -64,8 +64,8 @@ cdef class Builder(Characters):
     def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
                   set without not None, dict units not None, int32_t most):
         cdef int i
-        if most >= UNIT:
-            raise ValueError(f"most: expected less than 2**29 states, got {most}")
+        if not 0 < most < UNIT:
+            raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
         self.rules, self.called, self.sizes = rules, called, known_sizes
         self.nullable, self.without, self.units, self.most_states = nullable, without, units, most
         self.number_of = {}

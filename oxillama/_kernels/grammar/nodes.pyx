@@ -196,7 +196,7 @@ cdef bint matches_something(object node, object kind) except -1:
 # ---------------------------------------------------------------------- rules
 
 
-def unproductive(object rules):
+def unproductive(dict rules not None):
     """The rules that match nothing, if names without a rule match something.
 
     A rule is looked at again only when one of those that it waits for is found to match something.
@@ -217,11 +217,12 @@ def unproductive(object rules):
     return open_rules
 
 
-def nullable_rules(object rules, dict refs not None):
+def nullable_rules(dict rules not None, dict refs not None):
     """The rules that match the empty string; ``refs``: what each refers to."""
     cdef dict users = {}
     cdef set found = set()
     cdef list todo = list(rules), names
+    check_references(rules, refs)
     for name, names in refs.items():
         for used in names:
             users.setdefault(used, []).append(name)
@@ -233,7 +234,13 @@ def nullable_rules(object rules, dict refs not None):
     return found
 
 
-def find_calls(object rules, str root not None, object deferred, dict refs not None):
+cdef int check_references(dict rules, dict refs) except -1:
+    if rules.keys() != refs.keys() or not all([rules.keys() >= set(names) for names in refs.values()]):
+        raise ValueError("refs: expected what each rule refers to, which are rules")
+    return 0
+
+
+def find_calls(dict rules not None, str root not None, object deferred, dict refs not None):
     """The rules that are called, the others being copied in place of their name; and the sizes of rules.
 
     Called are the root, deferred rules, the large ones that are used more than once, and enough of the recursive
@@ -242,7 +249,11 @@ def find_calls(object rules, str root not None, object deferred, dict refs not N
     """
     cdef dict uses = dict.fromkeys(rules, 0), sizes = {}
     cdef set called, open_rules = {root}
-    cdef list names, path = [(root, iter(refs[root]))]
+    cdef list names, path
+    check_references(rules, refs)
+    if root not in rules:
+        raise ValueError(f"root: expected the name of a rule, got {root!r}")
+    path = [(root, iter(refs[root]))]
     for names in refs.values():
         for name in names:
             uses[name] += 1
