@@ -23,7 +23,6 @@ MASK_BYTES = 32 << 20
 MASK_WORK = 5_000_000  # units of work of one mask or token; see ParserStates
 REQUEST_WORK = 50_000_000  # ... of one sequence, and for each token that it accepts
 TOKEN_WORK = 250_000  # ... so much more
-PREPARE_WORK = 2_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 
@@ -34,8 +33,6 @@ class Tables:
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
         self.states = ParserStates(program, HARD_BYTES, MASK_WORK)
         self.matcher = Matcher(vocabulary.trie, self.states)
-        if program.units is None:  # else most of the program is yet to come, and much of it never will
-            self.matcher.prepare(PREPARE_WORK)
         self.start = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
         self.carried = 0  # bytes that were carried in
@@ -125,7 +122,7 @@ class Constraint:
     def new_mask(self, tables: Tables, state: int) -> np.ndarray:
         """The tokens that may follow: uint32 (n_words,), shared, read-only; kept in ``tables.masks``."""
         mask = self.vocabulary.empty_mask()
-        tables.matcher.fill(state, mask)
+        tables.matcher.compute_bitmask(state, mask)
         if self._token_masks:
             for i in tables.states.token_sets(state):
                 mask |= self._token_masks[i]
@@ -136,7 +133,6 @@ class Constraint:
                 if self._may_end(tables, state, id):
                     mask[id >> 5] |= np.uint32(1 << (id & 31))
         mask.flags.writeable = False
-        mask = self.vocabulary.masks.shared(mask)
         with self._lock:
             while len(tables.masks) >= self._most_masks:
                 del tables.masks[next(iter(tables.masks))]

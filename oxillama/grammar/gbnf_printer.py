@@ -7,7 +7,6 @@ from oxillama.grammar.codepoints import Ranges, complement, union
 from oxillama.grammar.counts import unrolled
 from oxillama.grammar.expressions import ANY
 from oxillama.grammar.gbnf import WORD
-from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -39,7 +38,7 @@ def print_gbnf(rules: Rules) -> str:
     GrammarError
         GBNF has no words for it, or would need too many rules; with the path where it comes from a schema.
     """
-    return _Printer(whole(rules)).text()
+    return _Printer(rules).text()
 
 
 class _Printer:

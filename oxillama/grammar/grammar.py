@@ -19,7 +19,6 @@ from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.plain import plain_rules
 from oxillama.grammar.program import compile_rules
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
@@ -49,7 +48,7 @@ class Grammar:
     """
 
     def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+        self.rules = rules
         self.program = compile_rules(rules)
         self._digest: bytes | None = None
         self._lock = Lock()
@@ -120,22 +119,16 @@ class Grammar:
             The schema is malformed, cannot be enforced or met, or is over a limit.
         """
         compiler = compiler or JsonSchemaCompiler()
-        rules = compiler.on_demand(schema, strict)
         try:
-            return cls(rules)
+            return cls(compiler.compile(schema, strict))
         except GrammarError as error:
-            raise compiler.explained(error, schema, strict) from None
+            reason = str(error)
+            raise GrammarError(reason if "#" in reason else f"#: {reason}") from None
 
     @classmethod
     def json(cls) -> Grammar:
         """Any JSON text (RFC 8259), blanks around it included."""
         return _json()
-
-    @property
-    def rules(self) -> Rules:
-        """All rules, written now if they have not been."""
-        self._rules = whole(self._rules)
-        return self._rules
 
     @property
     def digest(self) -> bytes:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
 
+from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.grammar.analysis import unproductive
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
-from oxillama.grammar.rules import Ref, Rules
-from oxillama.grammar.schema.certain import Certainty
+from oxillama.grammar.rules import Rules
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
 from oxillama.grammar.schema.distinct_items import array_node
 from oxillama.grammar.schema.formulas import Expander, Formula
@@ -26,8 +25,7 @@ from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
-from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
-from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema, copied, document_of
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
@@ -75,7 +73,7 @@ class JsonSchemaCompiler:
         if not isinstance(self.any_order, bool):
             raise ConfigError(f"any_order: expected True or False, got {self.any_order!r}")
 
-    def compile(self, schema: object, strict: bool = True) -> Rules:
+    def compile(self, schema: object, strict: bool = True, place: str = "") -> Rules:
         """The grammar of the JSON texts whose values meet a schema.
 
         Parameters
@@ -85,73 +83,25 @@ class JsonSchemaCompiler:
             annotation of these and of the builtin types, or a class with ``model_json_schema()`` (pydantic).
         strict : bool
             What cannot be enforced is an error; if False it is left out and listed in `unenforced`.
+        place : str
+            Where the schema stands in a larger text, for errors while a text is followed.
 
         Raises
         ------
         GrammarError
-            The schema is malformed, cannot be enforced, or is over a limit; the JSON path is named.
+            The schema is malformed, cannot be enforced or met, or is over a limit; the JSON path is named.
         """
         try:
-            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
-            return writer.write(root)
+            writer, root = self._writer(_loaded(schema), _is_type(schema), strict)
+            rules = writer.write(root)
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
-
-    def on_demand(self, schema: object, strict: bool = True, place: str = "") -> Rules:
-        """The same grammar as a part, whose rules are written when a text comes to them.
-
-        All errors of `compile` are found at once, and all that is `unenforced`. Where there is a ``mark``,
-        all rules are written at once. ``place`` says where the schema stands in a larger text, for errors
-        while a text is followed.
-        """
-        found = self._part(schema, strict, place)
-        return (
-            self.compile(schema, strict)
-            if found is None
-            else Rules("root", {"root": Ref("value")}, {"value": found})
-        )
-
-    def explained(self, error: GrammarError, schema: object, strict: bool) -> GrammarError:
-        """The error of a grammar that could not be built of a schema, with the path in the schema.
-
-        Parameters are those of `compile`, which was successful.
-        """
-        writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
-        node = writer.write_all(root)
-        without = unproductive({**writer.rules, "root": node})
-        if "root" not in without:
-            reason = str(error)
-            return GrammarError(reason if reason.startswith("#") else f"#: {reason}")
-        return GrammarError(unmet(node, writer.rules, writer.states, without))
-
-    def _part(self, schema: object, strict: bool, place: str) -> OnDemand | None:
-        if self.mark:
-            return None
-        try:
-            options, of_type = replace(self, registry=_kept(self.registry)), _is_type(schema)
-            writer, keywords, root = options._writer(_loaded(schema), of_type, strict)
-            values = keywords.references.root.value
-            self.unenforced = options.unenforced
-
-            def all_rules() -> Rules:
-                again, _, start = options._writer(values, of_type, strict)
-                rules = again.write(start)
-                if not place:
-                    return rules
-                return replace(
-                    rules, places={name: f"{place}: {path}" for name, path in rules.places.items()}
-                )
-
-            found = OnDemand(writer, Certainty(keywords), all_rules, place)
-            try:
-                found.prepare(root)
-            except GrammarError as error:
-                if str(error) != NO_VALUE:
-                    raise
-                raise self.explained(error, values, strict) from None
-            return found
-        except RecursionError:
-            raise GrammarError("#: nested too deeply") from None
+        without = unproductive(dict(rules.rules))
+        if "root" in without:
+            raise GrammarError(unmet(rules.rules["root"], rules.rules, writer.states, without))
+        if not place:
+            return rules
+        return replace(rules, places={name: f"{place}: {path}" for name, path in rules.places.items()})
 
     def strings(self, schema: object, strict: bool = True) -> list[Strings]:
         """The strings among the values that meet a schema: each is in one of these sets at least.
@@ -159,13 +109,13 @@ class JsonSchemaCompiler:
         Parameters and errors are those of `compile`.
         """
         try:
-            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
+            writer, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.strings(state_of(*map(writer.followed, ordered(root))))
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
 
-    def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, Keywords, State]:
-        """A writer for the rules of a schema, its keywords, and what their root must meet.
+    def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, State]:
+        """A writer for the rules of a schema, and what their root must meet.
 
         ``of_type``: the schema was made for a Python type.
         """
@@ -203,7 +153,7 @@ class JsonSchemaCompiler:
             array_node,
             object_node,
         )
-        return writer, keywords, state_of(of_schema(references.root, NO_SCOPE))
+        return writer, state_of(of_schema(references.root, NO_SCOPE))
 
 
 def _is_type(schema: object) -> bool:
@@ -218,18 +168,6 @@ def _loaded(schema: object) -> object:
     if isinstance(schema, (bool, Mapping)):
         return schema
     return schema_of_type(schema)
-
-
-def _kept(registry: Registry | None) -> Registry | None:
-    """The documents of a registry as they are when they are first asked for."""
-    known: dict[str, object] = {}
-
-    def document(uri: str) -> object:
-        if uri not in known:
-            known[uri] = copied(document_of(registry, uri), {})
-        return known[uri]
-
-    return None if registry is None else document
 
 
 def _parsed(text: str | bytes) -> object:

@@ -165,7 +165,7 @@ def schema_rules(schema: Any, any_order: bool, place: str) -> Rules:
         schema = dict(schema)
         options = schema.pop("x-guidance")
     compiler, strict = _compiler(options, any_order)
-    return compiler.on_demand(schema, strict, place)
+    return compiler.compile(schema, strict, place)
 
 
 def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:

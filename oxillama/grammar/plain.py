@@ -10,9 +10,8 @@ from operator import or_
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from oxillama._kernels.grammar.nodes import MAX_NODE_DEPTH
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import MAX_NODE_DEPTH
-from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Counted, Dfa, Distinct, Member, Node, Rules
 
 MOST = 2**31 - 1
@@ -27,7 +26,6 @@ def plain_rules(rules: Rules) -> dict[str, Any]:
 
     A node is a list of its kind and what it holds, in the order of its attributes.
     """
-    rules = whole(rules)
     return {"root": rules.root, "rules": [[name, _plain(node)] for name, node in rules.rules.items()]}
 
 

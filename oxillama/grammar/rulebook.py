@@ -7,8 +7,8 @@ from functools import lru_cache
 from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANYTHING, sequence
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rules import Dfa, Node, Part, Ref, Rules, Text
-from oxillama.grammar.schema.writer import renamed, shared
+from oxillama.grammar.rules import Dfa, Node, Ref, Rules, Text
+from oxillama.grammar.schema.writer import renamed
 
 
 class RuleBook:
@@ -16,7 +16,9 @@ class RuleBook:
 
     def __init__(self) -> None:
         self._rules: dict[str, Node] = {}
-        self._parts: dict[str, Part] = {}
+        self._known: dict[Node, Ref] = {}
+        self._deferred: set[str] = set()
+        self._places: dict[str, str] = {}
         self._n_names = 0
 
     def name(self, hint: str = "rule") -> Ref:
@@ -30,41 +32,24 @@ class RuleBook:
 
     def rule(self, node: Node) -> Ref:
         """What stands for a node wherever it is used: it is then written once."""
-        name = self.name()
-        self.define(name, node)
-        return name
+        if node not in self._known:
+            self._known[node] = self.name()
+            self.define(self._known[node], node)
+        return self._known[node]
 
     def include(self, rules: Rules) -> Ref:
         """What stands for the texts of another grammar."""
         self._n_names += 1
-        names = {name: f"{name}-{self._n_names}" for name in (*rules.rules, *rules.parts)}
+        names = {name: f"{name}-{self._n_names}" for name in rules.rules}
         for name, node in rules.rules.items():
             self._rules[names[name]] = renamed(node, names)
-        for name, part in rules.parts.items():
-            self._parts[names[name]] = part
+        self._deferred.update(names[name] for name in rules.deferred)
+        self._places |= {names[name]: place for name, place in rules.places.items()}
         return Ref(names[rules.root])
 
     def rules(self, root: Node, name: str = "root") -> Rules:
-        """The grammar with this root, and its name; rules with equal bodies are one."""
-        return Rules(name, shared({name: root, **self._rules}, name), self._parts)
-
-
-def whole(rules: Rules) -> Rules:
-    """The same grammar without parts: all their rules are written."""
-    if not rules.parts:
-        return rules
-    root = rules.rules[rules.root]
-    if isinstance(root, Ref) and root.name in rules.parts:
-        return rules.parts[root.name].all_rules()
-    written = dict(rules.rules)
-    places = dict(rules.places)
-    for name, part in rules.parts.items():
-        found = part.all_rules()
-        places |= {f"{name}/{below}": place for below, place in found.places.items()}
-        names = {below: f"{name}/{below}" for below in found.rules}
-        written |= {names[below]: renamed(node, names) for below, node in found.rules.items()}
-        written[name] = Ref(names[found.root])
-    return Rules(rules.root, shared(written, rules.root), places=places)
+        """The grammar with this root, and its name."""
+        return Rules(name, {name: root, **self._rules}, frozenset(self._deferred), self._places)
 
 
 @lru_cache(maxsize=256)

@@ -145,7 +145,7 @@ class _Writer:
         whitespace = "compact" if blanks == 0 else "single"
         compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order)
         path = fields.path_of("json_schema")
-        return self._book.include(within(path, lambda: compiler.on_demand(schema, place=path)))
+        return self._book.include(within(path, lambda: compiler.compile(schema, place=path)))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.trie import Trie
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.vocabulary import HIDDEN, UNUSED
@@ -42,7 +41,6 @@ class Vocabulary:
             inside[id] = 0
         self.trie = Trie(list(strings), bytes(inside))
         self.n_vocab = n
-        self.masks = MaskPool(self.n_words)
 
     @classmethod
     def from_tokenizer(cls, tokenizer: TokenizerBridge) -> Vocabulary:

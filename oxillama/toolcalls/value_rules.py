@@ -204,7 +204,7 @@ class ValueRules:
     def _schema(self, schema: Mapping[str, Any], strict: bool) -> Node:
         key = json.dumps([schema, strict], sort_keys=False)
         if key not in self._known:
-            rules = self._compiler.on_demand(schema, strict)
+            rules = self._compiler.compile(schema, strict)
             if self.grammar.quote:
                 marked = {name: self._with_marks(node) for name, node in rules.rules.items()}
                 rules = Rules(rules.root, marked)

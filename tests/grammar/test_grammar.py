@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load, targets
+from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import GrammarError, TokenizerError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask, constraint
-from oxillama.grammar.analysis import unproductive
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq, Text
 from tests.support.paths import DOCS, SHARED
 from tests.tokenizer.test_tokenizer import KINDS, make
@@ -173,7 +173,6 @@ def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytes
             state.advance(token)
         return -1
 
-    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
     needed = next(budget for budget in range(100, 100_000, 100) if first_failure(budget) < 0)
     assert first_failure(needed - 100) >= 0
     assert [first_failure(needed) for _ in range(3)] == [-1] * 3
@@ -181,7 +180,6 @@ def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytes
 
 def test_the_work_of_a_sequence_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of masks each within its budget: a new parser state after each token, so that no mask is known."""
-    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
     monkeypatch.setattr("oxillama.grammar.state.REQUEST_WORK", 3000)
     monkeypatch.setattr("oxillama.grammar.state.TOKEN_WORK", 10)
     grammar = Grammar.parse('root ::= "(" root ")" | [a-z]+')
@@ -307,7 +305,6 @@ def test_a_state_is_kept_as_plain_values() -> None:
 
 def test_tables_are_replaced_and_sequences_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint, "TABLE_BYTES", 2000)
-    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
     grammar = Grammar(Grammar.json().rules)
     text = '{"a": [1, {"b": [true, "é"]}, [[[["x"]]]]], "c": {"d": 5}}'
     plain = follow(Grammar.json(), ids(text))

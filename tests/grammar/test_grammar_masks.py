@@ -30,13 +30,11 @@ def allowed(mask: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 
 
-# As for large vocabularies: unions over entries at every node, slices for every loop, few dependents kept.
+# As for large vocabularies: slices for every set of characters, few dependents kept.
 SETTINGS = {
     "plain": {},
-    "unions": {"large": 1},
     "slices": {"sliced": 1, "min_loop": 1},
-    "both": {"large": 1, "sliced": 1, "min_loop": 1},
-    "few dependents": {"large": 1, "sliced": 1, "min_loop": 1, "max_dependents": 1},
+    "few dependents": {"sliced": 1, "min_loop": 1, "max_dependents": 1},
 }
 
 
@@ -168,16 +166,6 @@ def test_masks_of_texts_that_lead_into_a_loop(name: str, tail: Node) -> None:
         check(Rules("root", rules), rng.integers(0, 100, 6).tolist())
         check(Rules("root", {"root": word}), rng.integers(0, 100, 6).tolist())
         check(Rules("root", {"root": Seq((word, tail))} | {"text": word}), rng.integers(0, 100, 6).tolist())
-
-
-def test_equal_masks_are_one_for_all_grammars_of_a_vocabulary() -> None:
-    first, second = (
-        GrammarState(Grammar.parse(text), VOCABULARY) for text in ('root ::= "a"', 'root ::= "a" "1"')
-    )
-    assert first.mask() is second.mask()
-    first.advance(0)
-    second.advance(0)
-    assert not np.array_equal(first.mask(), second.mask())
 
 
 LETTERS = st.sampled_from("abcé日1 ")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
-from oxillama.grammar.analysis import unproductive, walk
-from oxillama.grammar.rules import Ref, Rules
+from oxillama.grammar.rules import Rules
 from tests.support.schema_samples import Sampler
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -95,37 +95,18 @@ RECURSIVE = {
 }
 
 
-def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
-    """The rules and the grammar; none where the schema cannot be enforced, no grammar if nothing matches."""
+def compiled(schema: dict[str, object]) -> tuple[Rules | None, bool]:
+    """The rules, and whether the schema can be enforced; no rules if nothing matches."""
     try:
-        rules = JsonSchemaCompiler(any_order=True).compile(schema)
-        return rules, Grammar.from_rules(rules)
-    except GrammarError as error:
-        if "no text matches" in str(error):
-            return rules, None
-        return None, None
-
-
-def on_demand(schema: dict[str, object]) -> tuple[Grammar | None, bool]:
-    """The grammar whose rules are written on demand, and whether the schema can be enforced."""
-    try:
-        return Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=True)), True
+        return JsonSchemaCompiler(any_order=True).compile(schema), True
     except GrammarError as error:
         return None, "no value meets" in str(error)
 
 
-def check_every_rule(schema: dict[str, object]) -> None:
-    """Each rule that could be asked for can be written, and has a text."""
-    part = JsonSchemaCompiler(any_order=True).on_demand(schema).parts["value"]
-    todo = [part.root]
-    for name in todo:  # grows while it is read
-        if name in part.common.rules:
-            continue
-        rules = part.rules(name)
-        assert name not in unproductive(rules.rules)
-        for rule in rules.rules.values():
-            names = {node.name for node in walk(rule) if isinstance(node, Ref)}
-            todo += sorted(names - rules.rules.keys() - set(todo))
+def check_every_rule(rules: Rules) -> None:
+    """Each deferred rule that matches something can be built alone."""
+    for name in rules.deferred - unproductive(rules.rules):
+        Grammar.from_rules(Rules(name, rules.rules))
 
 
 def plain(value: object) -> object:
@@ -184,14 +165,13 @@ def test_each_valid_value_has_an_order_that_the_schema_gives(
 def test_accepted_if_and_only_if_valid(schema: dict[str, object], values: list[object], seed: int) -> None:
     schema = {**schema, "$defs": {"r": RECURSIVE}}
     validator = jsonschema.Draft202012Validator(schema)
-    rules, grammar = compiled(schema)
-    lazy, enforced = on_demand(schema)
-    assert enforced == (rules is not None)
-    assert (lazy is None) == (grammar is None)
-    if rules is None:
+    rules, enforced = compiled(schema)
+    if not enforced:
         return
-    if lazy is not None:
-        check_every_rule(schema)
+    grammar = lazy = None
+    if rules is not None:
+        grammar, lazy = Grammar.from_rules(Rules(rules.root, rules.rules)), Grammar.from_rules(rules)
+        check_every_rule(rules)
     for value in values:
         texts = json.dumps(value), json.dumps(plain(value), ensure_ascii=False)
         accepted = [grammar is not None and grammar.matches(text) for text in texts]
@@ -202,7 +182,7 @@ def test_accepted_if_and_only_if_valid(schema: dict[str, object], values: list[o
         assert accepted[-1] == valid or ('"uniqueItems": true' in json.dumps(schema) and has_order(value)), (
             value
         )
-    if grammar is None:
+    if rules is None or grammar is None:
         return
     sampler = Sampler(rules, random.Random(seed))
     for _ in range(5):

@@ -11,7 +11,7 @@ import pytest
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
-from oxillama.grammar.schema.on_demand import OnDemand
+from oxillama.grammar.rules import Rules
 
 TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + ["é".encode(), b'": "', b'"}', b"</s>"]
 VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
@@ -32,8 +32,8 @@ TREE = {
 
 
 def built(grammar: Grammar) -> int:
-    assert grammar.program.units is not None
-    return len(grammar.program.units.built)
+    assert grammar.program.pieces is not None
+    return len(grammar.program.pieces.built)
 
 
 def test_only_what_a_text_comes_to_is_built() -> None:
@@ -109,11 +109,9 @@ SQUARE = {
         *("names", "other names", "counted", "contains", "at most", "none", "multiple", "no multiple"),
     ],
 )
-def test_what_is_certain_is_written_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
-    part = JsonSchemaCompiler().on_demand({"items": schema}).parts["value"]
-    assert isinstance(part, OnDemand)
-    assert part.local == {}
+def test_combinations_are_built_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
     grammar = Grammar.from_json_schema({"items": schema})
+    assert built(grammar) == 0
     assert grammar.matches(json.dumps([right]))
     assert not grammar.matches(json.dumps([wrong]))
 
@@ -141,9 +139,10 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_the_language_is_that_of_all_rules_at_once(value: object) -> None:
     lazy = Grammar.from_json_schema(TREE)
-    whole = Grammar.from_rules(JsonSchemaCompiler().compile(TREE))
-    assert lazy.program.units is not None
-    assert whole.program.units is None
+    rules = JsonSchemaCompiler().compile(TREE)
+    whole = Grammar.from_rules(Rules(rules.root, rules.rules))
+    assert lazy.program.pieces is not None
+    assert whole.program.pieces is None
     assert lazy.digest == whole.digest
     text = json.dumps(value, ensure_ascii=False)
     assert lazy.matches(text) == whole.matches(text)
@@ -280,7 +279,7 @@ def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None
         return
     schema = {"type": "object", "properties": {"a": value, "c": {"type": "null"}}, "required": ["c"]}
     grammar = Grammar.from_json_schema(schema)
-    assert grammar.program.units is not None
+    assert grammar.program.pieces is not None
     state = GrammarState(grammar, VOCABULARY)
     for char in '{"':
         state.advance(TEXTS.index(char.encode()))
@@ -329,7 +328,7 @@ def test_what_two_schemas_exclude_below_is_left_out(schema: dict[str, Any]) -> N
                     f"o{j}": {"properties": {f"p{j}-{i}": {} for i in range(600)}} for j in range(30)
                 }
             },
-            "#/properties/a/properties/o[0-9]+: the schema needs more than 20000 rules",
+            "#/properties/a/properties/o[0-9]+: the schema needs more than 30000 rules",
         ),
     ],
     ids=["enum", "const", "objects"],

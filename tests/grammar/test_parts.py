@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_lark, stru
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.plain import plain_rules, rules_of
-from oxillama.grammar.rulebook import RuleBook, whole
+from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Ref, Rules, Seq, Text
 from oxillama.toolcalls.formats import GRAMMARS
 from oxillama.toolcalls.message_rules import message_rules
@@ -59,6 +60,11 @@ def message() -> Rules:
     return message_rules(GRAMMARS["qwen"], tools, "required")
 
 
+def at_once(rules: Rules) -> Rules:
+    """The same rules, none of them deferred."""
+    return replace(rules, deferred=frozenset())
+
+
 GOOD: dict[str, tuple[Callable[[], Rules], list[str]]] = {
     "structural tags": (
         tagged,
@@ -80,23 +86,23 @@ GOOD: dict[str, tuple[Callable[[], Rules], list[str]]] = {
 def test_only_what_a_text_comes_to_is_built(name: str) -> None:
     make, texts = GOOD[name]
     grammar = Grammar.from_rules(make())
-    units = grammar.program.units
-    assert units is not None
-    assert units.built == []
+    pieces = grammar.program.pieces
+    assert pieces is not None
+    assert pieces.built == []
     for text in texts:
         assert grammar.matches(text), text
-    before = len(units.built)
+    before = len(pieces.built)
     assert before > 0
     assert grammar.matches(texts[0])
-    assert len(units.built) == before
+    assert len(pieces.built) == before
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_the_language_is_that_of_all_rules_at_once(name: str) -> None:
     """Mask by mask, along each text and along what may follow each of its beginnings but does not."""
     make, texts = GOOD[name]
-    lazy, full = Grammar.from_rules(make()), Grammar.from_rules(whole(make()))
-    assert full.program.units is None
+    lazy, full = Grammar.from_rules(make()), Grammar.from_rules(at_once(make()))
+    assert full.program.pieces is None
     assert lazy.digest == full.digest == Grammar.from_rules(rules_of(plain_rules(make()))).digest
     assert print_gbnf(make()) == full.to_gbnf()
     for text in texts:
@@ -116,7 +122,7 @@ def test_the_language_is_that_of_all_rules_at_once(name: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_one_wrong_character_is_refused(name: str) -> None:
     make, texts = GOOD[name]
-    grammar, full = Grammar.from_rules(make()), Grammar.from_rules(whole(make()))
+    grammar, full = Grammar.from_rules(make()), Grammar.from_rules(at_once(make()))
     for text in texts:
         for i in range(len(text)):
             broken = text[:i] + "\x7f" + text[i + 1 :]
@@ -127,8 +133,8 @@ def test_two_grammars_of_the_same_rules_are_built_apart() -> None:
     rules = tagged()
     one, other = Grammar.from_rules(rules), Grammar.from_rules(rules)
     assert one.matches('<b>{"part":"a"}</t>')
-    assert other.program.units is not None
-    assert other.program.units.built == []
+    assert other.program.pieces is not None
+    assert other.program.pieces.built == []
     for text in GOOD["structural tags"][1]:
         assert other.matches(text)
         assert one.matches(text)
@@ -146,7 +152,7 @@ def test_names_of_a_schema_are_never_those_of_the_grammar_around_it() -> None:
             rules = structural_tag_rules({"format": {"type": "sequence", "elements": [*before, one, one]}})
             text = f'{{"{word}": ' * 3 + "null" + "}" * 3
             assert Grammar.from_rules(rules).matches("x" * n + text * 2)
-            assert Grammar.from_rules(whole(rules)).matches("x" * n + text * 2)
+            assert Grammar.from_rules(at_once(rules)).matches("x" * n + text * 2)
 
 
 def test_names_of_lark_are_never_those_of_a_schema() -> None:
@@ -154,7 +160,7 @@ def test_names_of_lark_are_never_those_of_a_schema() -> None:
         'start: %json {"required": ["start_1"], "properties": {"start_1": {"type": "null"}}} start_1 | skip\n'
     )
     rules = parse_lark(text + 'start_1: "!"\nskip: "?"')
-    for grammar in (Grammar.from_rules(rules), Grammar.from_rules(whole(rules))):
+    for grammar in (Grammar.from_rules(rules), Grammar.from_rules(at_once(rules))):
         assert grammar.matches('{"start_1": null}!')
         assert grammar.matches("?")
         assert not grammar.matches('{"start_1": "!"}!')
@@ -189,7 +195,7 @@ def test_a_book_of_two_grammars_with_the_same_names() -> None:
 
 def test_a_reference_to_nothing_is_an_error() -> None:
     with pytest.raises(GrammarError, match="refers to 'b', which is not defined"):
-        Grammar.from_rules(Rules("a", {"a": Ref("b")}, lark().parts))
+        Grammar.from_rules(Rules("a", {"a": Ref("b")}))
 
 
 def test_pieces_that_refer_to_nothing_are_shared_by_grammars() -> None:
@@ -199,8 +205,8 @@ def test_pieces_that_refer_to_nothing_are_shared_by_grammars() -> None:
     assert one.matches('{"a": "a@b.org"}') and not one.matches('{"a": "a"}')
     assert other.matches('["a@b.org"]') and not other.matches('["a"]')
     pieces = [
-        {id(piece) for _, piece in grammar.program.units.built}
+        {id(piece) for _, piece in grammar.program.pieces.built}
         for grammar in (one, other)
-        if grammar.program.units
+        if grammar.program.pieces
     ]
     assert len(pieces[0] & pieces[1]) == 1

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 from oxillama._kernels.grammar.classes import Classes
 from oxillama._kernels.grammar.corrections import Corrections
-from oxillama._kernels.grammar.loops import Loops
+from oxillama._kernels.grammar.covers import Covers
 from oxillama._kernels.grammar.machines import Machine
-from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.registers import Registers
-from oxillama._kernels.grammar.walks import Walks
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
@@ -33,10 +31,18 @@ from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
-from oxillama._kernels.grammar.mask_pool import MaskPool
-from oxillama._kernels.grammar.matcher import Matcher
+from oxillama._kernels.grammar.matcher import Allowed, Matcher
 from oxillama._kernels.grammar.network import Network, Program
-from oxillama._kernels.grammar.nodes import is_nullable, missing, references, repeat_copies, size
+from oxillama._kernels.grammar.nodes import (
+    find_calls,
+    is_nullable,
+    missing,
+    nullable_rules,
+    references,
+    repeat_copies,
+    size,
+    unproductive,
+)
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
@@ -697,13 +703,20 @@ def of_builder() -> dict[str, Maker]:
     rules = {"root": Chars(((0x61, 0x7A),))}
 
     def builder(**given: Any) -> Builder:
-        return Builder(rules, {"root"}, {"root": 1}, set(), None, 99)
+        return Builder(rules, {"root"}, {"root": 1}, set(), set(), {}, 99)
 
     return {
         "Builder": lambda: Call(
-            Builder, rules=rules, called={"root"}, known_sizes={}, nullable=set(), unit=None, most=99
+            Builder,
+            rules=rules,
+            called={"root"},
+            known_sizes={},
+            nullable=set(),
+            without=set(),
+            units={},
+            most=99,
         ),
-        "Builder.build": lambda: Call(builder().build, root="root", optional="units", units=None),
+        "Builder.build": lambda: Call(builder().build, root="root", optional="pieces", pieces=None),
     }
 
 
@@ -757,6 +770,9 @@ def of_nodes() -> dict[str, Maker]:
     node = Repeat(Ref("a"), 1, 2)
     return {
         "references": lambda: Call(references, node=node),
+        "unproductive": lambda: Call(unproductive, rules={"a": node}),
+        "nullable_rules": lambda: Call(nullable_rules, rules={"a": node}, refs={"a": []}),
+        "find_calls": lambda: Call(find_calls, rules={"a": node}, root="a", deferred=(), refs={"a": []}),
         "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
         "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
         "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
@@ -805,19 +821,17 @@ def of_matcher() -> dict[str, Maker]:
         return Matcher(TRIE, states)
 
     return {
+        "Allowed": lambda: Call(Allowed),
         "Matcher": lambda: Call(Matcher, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99)),
         "Matcher.advance": lambda: Call(matcher().advance, state=1, token=2),
-        "Matcher.fill": lambda: Call(matcher().fill, "mask", state=1, mask=zeros(2, dtype=np.uint32)),
-        "Matcher.prepare": lambda: Call(matcher().prepare, sizes="work", work=1000),
+        "Matcher.compute_bitmask": lambda: Call(
+            matcher().compute_bitmask, "mask", state=1, mask=zeros(2, dtype=np.uint32)
+        ),
     }
 
 
-def of_walks() -> dict[str, Maker]:
-    return {"Walks": lambda: Call(Walks, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
-
-
-def of_loops() -> dict[str, Maker]:
-    return {"Loops": lambda: Call(Loops, states=ParserStates(PROGRAM, 1 << 20, 99))}
+def of_covers() -> dict[str, Maker]:
+    return {"Covers": lambda: Call(Covers, states=ParserStates(PROGRAM, 1 << 20, 99))}
 
 
 def of_registers() -> dict[str, Maker]:
@@ -826,23 +840,11 @@ def of_registers() -> dict[str, Maker]:
 
 def of_corrections() -> dict[str, Maker]:
     states = ParserStates(PROGRAM, 1 << 20, 99)
-    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states, loops=Loops(states))}
+    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states)}
 
 
 def of_json_values() -> dict[str, Maker]:
     return {"canonical_form": lambda: Call(json_values.canonical_form, text=b'{"a": [1.0, "\\u0061"]}')}
-
-
-def of_mask_cache() -> dict[str, Maker]:
-    states = ParserStates(PROGRAM, 1 << 20, 99)
-    return {"MaskCache": lambda: Call(MaskCache, sizes="n_words", states=states, n_words=1)}
-
-
-def of_mask_pool() -> dict[str, Maker]:
-    return {
-        "MaskPool": lambda: Call(MaskPool, sizes="n_words", n_words=2),
-        "MaskPool.shared": lambda: Call(MaskPool(2).shared, mask=zeros(2, dtype=np.uint32)),
-    }
 
 
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
@@ -853,15 +855,13 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.characters": dict,
     "grammar.closure": of_closure,
     "grammar.corrections": of_corrections,
+    "grammar.covers": of_covers,
     "grammar.dfa": of_dfa,
     "grammar.edges": dict,
     "grammar.flags": dict,
     "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
-    "grammar.loops": of_loops,
     "grammar.machines": of_machines,
-    "grammar.mask_cache": of_mask_cache,
-    "grammar.mask_pool": of_mask_pool,
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
@@ -875,7 +875,6 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.stacks": of_stacks,
     "grammar.told_apart": dict,
     "grammar.trie": of_trie,
-    "grammar.walks": of_walks,
     "machine.cpu": of_cpu,
     "machine.team": of_team,
     "packing.pack": of_pack,

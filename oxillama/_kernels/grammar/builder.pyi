@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 from oxillama._kernels.grammar.network import Program
@@ -11,7 +10,8 @@ class Builder:
         called: set[str],
         known_sizes: dict[str, int],
         nullable: set[str],
-        unit: Callable[[str], int] | None,
+        without: set[str],
+        units: dict[str, int],
         most: int,
     ) -> None: ...
-    def build(self, root: str, units: Any = None) -> Program: ...
+    def build(self, root: str, pieces: Any = None) -> Program: ...

@@ -5,6 +5,8 @@ other subnetworks, each with the state to return to. A subnetwork never matches 
 could has an epsilon edge beside it. So only a subnetwork that begins with a call of itself, directly or not, could be
 called for ever without reading anything; `Automata.without_left_recursion` rewrites those.
 
+Nothing is built of what matches nothing, so from every state a text leads to the end of its subnetwork.
+
 `x{m,n}` that would need many copies is one state with a count. An automaton of strings of bounded length carries the
 count of their characters through all its states.
 """
@@ -17,18 +19,25 @@ from oxillama._kernels.grammar.characters cimport Characters
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.edges cimport BYTES, CALLS, ENOUGH, EPSILON, KEEP, MORE, NEXT, RESET, TOKENS
 from oxillama._kernels.grammar.network cimport UNIT, Program
-from oxillama._kernels.grammar.pruning cimport pruned
+from oxillama._kernels.grammar.pruning cimport program_of
 from oxillama._kernels.grammar.registers cimport (
     ALL, AT_LEAST, BEGIN, BY_TEXT, END, END_JSON, FEWER, MARK, MARKS, SPARE, operation,
 )
 
 from oxillama.errors import GrammarError
-from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, missing, repeat_copies, size
 from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
     MAX_TOLD_APART = 1 << 22  # members that are told apart
     MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
+    NEVER = -1             # in place of a state: nothing matches
+
+
+cdef struct Mark:
+    # How much was built at some time.
+    int32_t n
+    int32_t[4] n_edges
 
 
 cdef class Builder(Characters):
@@ -40,34 +49,32 @@ cdef class Builder(Characters):
     called : names of the rules that are called, not copied in place of their name
     known_sizes : roughly how many states each rule makes, copies included
     nullable : names of the rules that match the empty text
-    unit : the number of a name that has no rule; None: there are none
+    without : names of the rules that match nothing
+    units : numbers of the rules that are other pieces, by name
     most : states it may have; GrammarError beyond
     """
 
     cdef int32_t[256] byte_label
-    cdef dict rules, sizes, number_of
-    cdef object unit
-    cdef set called, nullable
+    cdef dict rules, sizes, number_of, units
+    cdef set called, nullable, without
     cdef list bodies, token_sets
-    # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
-    cdef list gates
     cdef int depth
     cdef int32_t slack_of_registers  # of the `Distinct` under way
 
     def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
-                  object unit, int32_t most):
+                  set without not None, dict units not None, int32_t most):
         cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
         self.rules, self.called, self.sizes = rules, called, known_sizes
-        self.nullable, self.unit, self.most_states = nullable, unit, most
+        self.nullable, self.without, self.units, self.most_states = nullable, without, units, most
         self.number_of = {}
-        self.bodies, self.token_sets, self.gates = [], [], []
+        self.bodies, self.token_sets = [], []
         for i in range(256):
             self.byte_label[i] = -1
 
-    def build(self, str root not None, object units=None):
-        """The piece, as a `Program`, with the ``units`` that build what it calls by number.
+    def build(self, str root not None, object pieces=None):
+        """The piece, as a `Program`, with the ``pieces`` that build what it calls by number.
 
         GrammarError where no text matches the root, or the states are too many.
         """
@@ -76,46 +83,62 @@ cdef class Builder(Characters):
         cdef int32_t start, end
         if root not in self.rules:
             raise ValueError(f"root: expected the name of a rule, got {root!r}")
-        self.subnetwork(root)
+        self.number_of[root] = 0
+        self.bodies.append(self.rules[root])
         while len(starts) < len(self.bodies):
             start = self.new()
             end = self.node(self.bodies[len(starts)], start)
-            self.final[end] = 1
+            if end != NEVER:
+                self.final[end] = 1
+            elif not starts:
+                raise GrammarError(f"grammar: no text matches the rule {root}")
             starts.append(start)
         self.index()
         starts = [self.nonempty(start) for start in starts]
         self.index()
         self.without_left_recursion(starts)
-        found = pruned(self, starts, self.gates, root in self.nullable)
-        if found is None:
-            raise GrammarError(f"grammar: no text matches the rule {root}")
-        found.token_sets, found.accepts_empty, found.units = tuple(self.token_sets), root in self.nullable, units
+        found = program_of(self, starts)
+        found.token_sets, found.accepts_empty, found.pieces = tuple(self.token_sets), root in self.nullable, pieces
         return found
+
+    cdef Mark mark(self) noexcept:
+        cdef Mark found
+        cdef int kind
+        found.n = self.n
+        for kind in range(4):
+            found.n_edges[kind] = self.edges[kind].n
+        return found
+
+    cdef void undo(self, const Mark* mark) noexcept:
+        """Drop what was built since."""
+        cdef int kind
+        self.n = mark.n
+        for kind in range(4):
+            self.edges[kind].n = mark.n_edges[kind]
+
+    cdef bint matches_something(self, object node) except -1:
+        return missing(node, self.without) is None
 
     # ------------------------------------------------------------------ rules
 
-    cdef int32_t subnetwork(self, str name) except? -1:
-        """The number of a rule's subnetwork; of a unit, -1 less its number."""
-        cdef int32_t unit
-        if self.unit is not None and name not in self.rules:
-            unit = self.unit(name)
-            if not 0 <= unit < UNIT:
-                raise ValueError(f"unit: expected numbers from 0 to 2**29 - 1, got {unit}")
-            return -1 - unit
-        found = self.number_of.get(name)
-        if found is None:
-            found = self.number_of[name] = len(self.bodies)
-            self.bodies.append(self.rules[name])
-        return found
+    cdef int32_t subnetwork(self, object what) except? -1:
+        """The number of the subnetwork of a rule or of a node of its own; of another piece, -1 less its number."""
+        cdef object known = self.number_of.get(what)
+        if known is None and what in self.units:
+            known = -1 - <int32_t>self.units[what]
+        if known is None:
+            known = self.number_of[what] = len(self.bodies)
+            self.bodies.append(self.rules[what] if isinstance(what, str) else what)
+        return known
 
     cdef bint is_called(self, object node):
-        return node.name in self.called or node.name not in self.rules
+        return node.name in self.called
 
     # ------------------------------------------------------------------ nodes
-    # Each of these adds a way from ``start`` on and returns the state where the node has been matched.
-    # ``start`` may have other edges, and is never come back to.
+    # Each of these adds a way from ``start`` on and returns the state where the node has been matched, or `NEVER`;
+    # then what was added since is of no use. ``start`` may have other edges, and is never come back to.
 
-    cdef int32_t node(self, object node, int32_t start) except -1:
+    cdef int32_t node(self, object node, int32_t start) except -2:
         cdef int32_t end
         cdef object kind = type(node)
         self.depth += 1
@@ -123,15 +146,16 @@ cdef class Builder(Characters):
             end = self.text(node.text, start)
         elif kind is Chars:
             end = self.new()
-            self.character(node.ranges, start, end, {})
+            if not self.character(node.ranges, start, end, {}):
+                end = NEVER
         elif kind is Seq:
             end = start
             for item in node.items:
                 end = self.node(item, end)
+                if end == NEVER:
+                    break
         elif kind is Alt:
-            end = self.new()
-            for item in node.items:
-                self.add(EPSILON, self.node(item, start), 0, RESET, end)
+            end = self.alternatives(node, start)
         elif kind is Ref:
             end = self.ref(node, start)
         elif kind is Repeat:
@@ -144,7 +168,20 @@ cdef class Builder(Characters):
         self.depth -= 1
         return end
 
-    cdef int32_t text(self, str text, int32_t start) except -1:
+    cdef int32_t alternatives(self, object node, int32_t start) except -2:
+        cdef int32_t end = self.new(), last, found = NEVER
+        cdef Mark before
+        for item in node.items:
+            before = self.mark()
+            last = self.node(item, start)
+            if last == NEVER:
+                self.undo(&before)
+            else:
+                self.add(EPSILON, last, 0, RESET, end)
+                found = end
+        return found
+
+    cdef int32_t text(self, str text, int32_t start) except -2:
         cdef bytes data
         cdef const uint8_t* at
         cdef uint8_t[32] taken
@@ -154,7 +191,7 @@ cdef class Builder(Characters):
         try:
             data = text.encode()
         except UnicodeEncodeError:
-            return self.new()  # surrogates are in no text
+            return NEVER  # surrogates are in no text
         at = data
         for i in range(len(data)):
             end = self.new()
@@ -166,17 +203,19 @@ cdef class Builder(Characters):
             start = end
         return start
 
-    cdef int32_t tokens(self, object node, int32_t start) except -1:
+    cdef int32_t tokens(self, object node, int32_t start) except -2:
         cdef int32_t end = self.new()
         if not node.ids and not node.negated:
-            return end  # no token is in the set
+            return NEVER
         if node not in self.token_sets:
             self.token_sets.append(node)
         self.add(TOKENS, start, self.token_sets.index(node), RESET, end)
         return end
 
-    cdef int32_t ref(self, object node, int32_t start) except -1:
+    cdef int32_t ref(self, object node, int32_t start) except -2:
         cdef int32_t end
+        if node.name in self.without:
+            return NEVER
         if not self.is_called(node) and self.depth <= MAX_INLINE_DEPTH:
             return self.node(self.rules[node.name], start)
         end = self.new()
@@ -185,11 +224,14 @@ cdef class Builder(Characters):
             self.add(EPSILON, start, 0, RESET, end)
         return end
 
-    cdef int32_t dfa(self, Dfa node, int32_t start) except -1:
+    cdef int32_t dfa(self, Dfa node, int32_t start) except -2:
         """The automaton's states, one by one, and the states inside the characters between them."""
         cdef int32_t base = self.n, end, q, i, k, target
         cdef Arcs same = Arcs(NULL, 0, 0)
         cdef dict tails = {}
+        cdef list needs = node.to_the_end()
+        if needs[0] is None:
+            return NEVER
         for _ in range(node.n_states):
             self.new()
         end = self.new()
@@ -198,6 +240,8 @@ cdef class Builder(Characters):
             for q in range(node.n_states):
                 for i in range(node.first[q], node.first[q + 1]):
                     target = node.arcs[i].target
+                    if needs[target] is None:
+                        continue
                     for k in range(node.first[q], i):
                         if node.arcs[k].target == target:
                             break
@@ -213,10 +257,11 @@ cdef class Builder(Characters):
             free(same.items)
         return end
 
-    cdef int32_t repeat(self, object node, int32_t start) except -1:
-        cdef int32_t loop, end
+    cdef int32_t repeat(self, object node, int32_t start) except -2:
+        cdef int32_t loop, end, last
         cdef list ends = []
         cdef Py_ssize_t i, least = node.least
+        cdef Mark before
         if node.most == 0:
             return start
         copies = repeat_copies(node, size(node.item, self.called, self.sizes))
@@ -225,24 +270,34 @@ cdef class Builder(Characters):
         for i in range(copies if node.most is not None else least):
             if i >= least:
                 ends.append(start)
-            start = self.node(node.item, start)
+            before = self.mark()
+            last = self.node(node.item, start)
+            if last == NEVER:
+                self.undo(&before)
+                return start if least == 0 else NEVER
+            start = last
         if node.most is None:
+            before = self.mark()
             loop = self.after_nothing(start)
-            self.add(EPSILON, self.node(node.item, loop), 0, RESET, loop)
+            last = self.node(node.item, loop)
+            if last == NEVER:
+                self.undo(&before)
+                return start
+            self.add(EPSILON, last, 0, RESET, loop)
             return loop
         end = self.new()
         for source in (*ends, start):
             self.add(EPSILON, source, 0, RESET, end)
         return end
 
-    cdef int32_t after_nothing(self, int32_t start) except -1:
+    cdef int32_t after_nothing(self, int32_t start) except -2:
         cdef int32_t state = self.new()
         self.add(EPSILON, start, 0, RESET, state)
         return state
 
     # ------------------------------------------------------------------ counts
 
-    cdef int32_t counted(self, object node, int32_t start) except -1:
+    cdef int32_t counted(self, object node, int32_t start) except -2:
         """One state with a count; what it repeats is a character or a subnetwork of its own."""
         cdef int32_t loop = self.after_nothing(start), end = self.new()
         cdef dict tails = {}
@@ -251,17 +306,16 @@ cdef class Builder(Characters):
         self.most[loop] = -1 if node.most is None else node.most
         self.add(EPSILON, loop, 0, ENOUGH | RESET, end)
         characters, others = self.split(node.item)
+        others = [one for one in others if self.matches_something(one)]
         inside = (self.least[loop], node.most, 1, 1)
+        any_one = bool(others)
         for chars in characters:
-            self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside)
+            any_one = self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside) or any_one
         if others:
             single = others[0] if len(others) == 1 else Alt(tuple(others))
-            if isinstance(single, Ref):
-                self.add(CALLS, loop, self.subnetwork(single.name), MORE | NEXT, loop)
-            else:
-                self.bodies.append(single)
-                self.add(CALLS, loop, <int32_t>len(self.bodies) - 1, MORE | NEXT, loop)
-        return end
+            single = single.name if isinstance(single, Ref) else single
+            self.add(CALLS, loop, self.subnetwork(single), MORE | NEXT, loop)
+        return end if any_one or node.least == 0 else NEVER
 
     cdef tuple split(self, object node):
         """The alternatives of a node: single characters, and others."""
@@ -282,7 +336,7 @@ cdef class Builder(Characters):
                 others.append(node)
         return characters, others
 
-    cdef int32_t counted_dfa(self, object node, int32_t start) except -1:
+    cdef int32_t counted_dfa(self, object node, int32_t start) except -2:
         """An automaton whose states carry the count of characters, each with its own bound.
 
         A state's bound is that of the whole less the characters that it needs to an end. So no bound is passed
@@ -293,6 +347,8 @@ cdef class Builder(Characters):
         cdef int32_t end = self.new(), furthest = 1 + max([one for one in needs if one is not None], default=0)
         cdef int32_t needed, count, i
         cdef dict tails = {}, ranges
+        if needs[0] is None or (node.most is not None and needs[0] > node.most):
+            return NEVER
         for i in range(len(needs)):
             states.append(self.counting((node.least, node.most, needs[i] or 0, furthest)))
         self.add(EPSILON, start, 0, RESET, states[0])
@@ -317,47 +373,58 @@ cdef class Builder(Characters):
 
     # ------------------------------------------------------------------ members that are told apart
 
-    cdef int32_t distinct(self, object node, int32_t start) except -1:
+    cdef int32_t distinct(self, object node, int32_t start) except -2:
         """States with a register call what is told apart, and test and change the register by epsilon edges."""
         cdef int32_t most = -1 if node.most is None else node.most, bound = max(1, node.least, most), end = self.new()
         cdef int32_t at, i
+        cdef list places = self.places_with_ends(node)
+        cdef set marks = {member.mark for place in places for member in place if member.by == "mark"}
         for place in node.places:
             for member in place:
                 bound = max(bound, member.after, member.mark + 1, 0 if member.room is None else member.room)
         if bound >= MAX_TOLD_APART or not 0 <= node.marks < MAX_TOLD_APART:
             raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members apart, got {bound} "
                                f"and {node.marks} that must come")
+        if all([member.by == "mark" for place in node.places for member in place]):
+            most = len(marks) if most < 0 else min(most, len(marks))
+        if not places[0] or not marks.issuperset(range(node.marks)) or 0 <= most < node.least:
+            return NEVER
         self.slack_of_registers = node.marks << MARKS
         if any([member.by in ("text", "value") for place in node.places for member in place]):
             self.slack_of_registers |= BY_TEXT
-        begins = [self.register(bound) for _ in node.places]
-        ends = [self.register(bound) for _ in node.places]
+        begins = [self.register(bound) for _ in places]
+        ends = [self.register(bound) for _ in places]
         self.add(EPSILON, start, 0, RESET, begins[0])
-        marked = {m.mark: self.callee(m.node) for place in node.places for m in place if m.by == "mark"}
-        all_marked = all([member.by == "mark" for place in node.places for member in place])
-        if all_marked:
-            most = len(marked) if most < 0 else min(most, len(marked))
-        gates = []
-        self.gates.append((marked, node, all_marked, gates, ends))
-        for i in range(len(node.places)):
-            for member in node.places[i]:
+        for i in range(len(places)):
+            for member in places[i]:
                 at = self.tested(begins[i], AT_LEAST, member.after, bound) if member.after else begins[i]
                 if member.room is not None:
                     at = self.tested(at, SPARE, member.room, bound)
                 self.member(member, at, ends[member.to], bound, node.may_run_out)
-            at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
-            if node.separator is None:
-                self.add(EPSILON, at, 0, KEEP, begins[i])
-            else:
-                self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
+            if places[i]:
+                at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
+                if node.separator is None:
+                    self.add(EPSILON, at, 0, KEEP, begins[i])
+                else:
+                    self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
             if node.ends[i]:
-                at = self.register(bound)
-                self.add(EPSILON, ends[i], 0, KEEP, at)
-                gates.append(at)
-                at = self.tested(at, ALL, 0, bound) if node.marks else at
+                at = self.tested(ends[i], ALL, 0, bound) if node.marks else ends[i]
                 at = self.tested(at, AT_LEAST, node.least, bound) if node.least > 1 else at
                 self.add(EPSILON, at, 0, RESET, end)
         return end
+
+    cdef list places_with_ends(self, object node):
+        """The members of each place that match something and from which other members lead to an end."""
+        cdef list places = [
+            [m for m in place if self.matches_something(m.node) and (m.rest is None or self.matches_something(m.rest))]
+            for place in node.places
+        ]
+        cdef set open_places = {i for i, ends in enumerate(node.ends) if ends}
+        cdef Py_ssize_t before = -1
+        while before < len(open_places):
+            before = len(open_places)
+            open_places.update([i for i, place in enumerate(places) if any([m.to in open_places for m in place])])
+        return [[m for m in place if m.to in open_places] for place in places]
 
     cdef int member(self, object member, int32_t start, int32_t end, int32_t bound, bint may_run_out) except -1:
         """A member from ``start`` to ``end``."""
@@ -390,10 +457,4 @@ cdef class Builder(Characters):
 
     cdef int32_t callee(self, object node) except? -1:
         """The number of a subnetwork of the node's texts, none of which is empty."""
-        if isinstance(node, Ref):
-            return self.subnetwork(node.name)
-        found = self.number_of.get(node)
-        if found is None:
-            found = self.number_of[node] = len(self.bodies)
-            self.bodies.append(node)
-        return found
+        return self.subnetwork(node.name if isinstance(node, Ref) else node)

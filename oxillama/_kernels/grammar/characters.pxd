@@ -7,10 +7,10 @@ from oxillama._kernels.grammar.dfa cimport Arcs
 
 
 cdef class Characters(Automata):
-    cdef int character(
+    cdef bint character(
         self, object ranges, int32_t start, int32_t end, dict tails, int32_t asks=*, int32_t makes=*, tuple inside=*
     ) except -1
-    cdef int characters(
+    cdef bint characters(
         self, const Arcs* ranges, int32_t start, int32_t end, dict tails, int32_t asks=*, int32_t makes=*,
         tuple inside=*
     ) except -1

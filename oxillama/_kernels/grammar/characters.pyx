@@ -23,7 +23,7 @@ cdef int32_t[2] BEYOND_LAST = [0xD7FF, 0x10FFFF]
 cdef class Characters(Automata):
     """Automata that read characters."""
 
-    cdef int character(
+    cdef bint character(
         self, object ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
         tuple inside=None
     ) except -1:
@@ -32,16 +32,15 @@ cdef class Characters(Automata):
         try:
             for first, last in ranges:
                 add_arc(&arcs, first, last, 0)
-            self.characters(&arcs, start, end, tails, asks, makes, inside)
+            return self.characters(&arcs, start, end, tails, asks, makes, inside)
         finally:
             free(arcs.items)
-        return 0
 
-    cdef int characters(
+    cdef bint characters(
         self, const Arcs* ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
         tuple inside=None
     ) except -1:
-        """A character of some ranges, from ``start`` to ``end``.
+        """A character of some ranges, from ``start`` to ``end``; whether texts have any of them.
 
         ``tails`` holds the states inside of characters made so far. A character may ask something of a count and make
         something of it; states inside of it then carry the count as those of `counting` with ``inside``.
@@ -59,7 +58,7 @@ cdef class Characters(Automata):
         if any_ascii:
             self.add(BYTES, start, self.label(taken), asks | makes, end)
         if ranges.n == 0 or ranges.items[ranges.n - 1].last < 0x80:
-            return 0
+            return any_ascii
         try:
             for i in range(ranges.n):
                 for k in range(2):  # around the surrogates
@@ -79,9 +78,9 @@ cdef class Characters(Automata):
                                   inside, beyond)
             for number, target in beyond:
                 self.add(BYTES, start, number, asks | (RESET if inside is None else KEEP), target)
+            return any_ascii or high.n > 0
         finally:
             free(high.items)
-        return 0
 
     cdef int branches(self, const Arcs* ranges, int32_t first, int32_t last, int32_t left, int32_t lead,
                       int32_t end, dict tails, int32_t makes, tuple inside, list found) except -1:

@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.parser_states cimport ParserStates
 from oxillama._kernels.grammar.trie cimport Trie
 
@@ -10,7 +9,6 @@ from oxillama._kernels.grammar.trie cimport Trie
 cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
-    cdef Loops loops
     # (nodes): 1: a value may begin, or a bracket close, within a token at or below it; 2: one may begin at its end
     cdef const uint8_t* leads
     cdef int32_t* path       # (depths): parser states along the way
@@ -21,7 +19,6 @@ cdef class Corrections:
     cdef bytes find_leads(self)
     cdef list fresh_nodes(self, int32_t abstract)
     cdef tuple fresh_of(self, int32_t q, int32_t n)
-    cdef int leave_loop(self, Loop* loop, list begun, list ended) except -1
     cdef int walk_fresh(
         self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
     ) except -1

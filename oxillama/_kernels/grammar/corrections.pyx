@@ -10,14 +10,12 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
 from oxillama._kernels.grammar.item_sets cimport Item
-from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.slices cimport Slice, slice_of
 from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
 from oxillama._kernels.grammar.told_apart cimport open_in
-from oxillama._kernels.grammar.trie cimport Nodes, Trie, entry_of
+from oxillama._kernels.grammar.trie cimport Nodes, Trie
 
 cdef enum:  # what the bytes of a token so far say
     NOTHING = 0
@@ -32,8 +30,8 @@ cdef bytes LITERALS = b"true\0false\0null\0"
 cdef class Corrections:
     """Corrects masks over a trie, for parser states of one table."""
 
-    def __cinit__(self, Trie trie not None, ParserStates states not None, Loops loops not None):
-        self.trie, self.states, self.loops = trie, states, loops
+    def __cinit__(self, Trie trie not None, ParserStates states not None):
+        self.trie, self.states = trie, states
         self.fresh, self.fresh_items = {}, {}
         self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
         if not self.path:
@@ -127,36 +125,15 @@ cdef class Corrections:
         cdef Nodes* nodes = &self.trie.nodes
         cdef Item item = Item(q, n, OPEN)
         cdef tuple found = self.fresh_items.get((q, n))
-        cdef int32_t state, i = 0
-        cdef Loop* loop
+        cdef int32_t state
         cdef list begun = [], ended = []
         if found is not None:
             return found
         state = self.states.intern(&self.states.states, &item, 1, 0)
-        loop = self.loops.of(state)
-        if loop.found and loop.same and not self.states.states.flags[loop.to] & (DEPENDENT | FRESH):
-            self.leave_loop(loop, begun, ended)
-            while i < nodes.n:
-                if not loop.start[entry_of(nodes.at[i].byte)]:
-                    self.walk_fresh(state, i, nodes.at[i].skip, 0, begun, ended)
-                i = nodes.at[i].skip
-        else:
-            self.walk_fresh(state, 0, <int32_t>nodes.n, 0, begun, ended)
+        self.walk_fresh(state, 0, <int32_t>nodes.n, 0, begun, ended)
         self.states.charge(200 + 40 * (len(begun) + len(ended)))
         self.fresh_items[q, n] = begun, ended
         return begun, ended
-
-    cdef int leave_loop(self, Loop* loop, list begun, list ended) except -1:
-        """As `walk_fresh`, for tokens that begin with a loop: nothing begins or ends before they leave it."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef Slice part = slice_of(self.trie, -1, loop.start, loop.loop)
-        cdef int byte
-        cdef int32_t node
-        for byte in range(256):
-            if part.leaves[byte] and stepped(self.states, loop.to, byte) != DEAD:
-                for node in part.leading_places(self.trie, byte, self.leads):
-                    self.walk_fresh(loop.to, node, nodes.at[node].skip, nodes.at[node].depth - 1, begun, ended)
-        return 0
 
     cdef int walk_fresh(
         self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended

@@ -33,4 +33,3 @@ cdef struct List:
 cdef int add_edge(List* edges, Edge edge) except -1
 cdef void free_edges(List* edges) noexcept
 cdef int sort_edges(List* edges, int32_t n) except -1
-cdef int copy_sorted(const List* edges, List* out, int32_t n, bint by_callee) except -1

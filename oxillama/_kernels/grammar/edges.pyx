@@ -47,20 +47,3 @@ cdef int sort_edges(List* edges, int32_t n) except -1:
     free(edges.items)
     edges.items, edges.room = sorted_items, edges.n
     return 0
-
-
-cdef int copy_sorted(const List* edges, List* out, int32_t n, bint by_callee) except -1:
-    """The edges sorted by their targets; or the calls of subnetworks of this piece, sorted by these."""
-    cdef int32_t i, key
-    out.items = <Edge*>malloc(sizeof(Edge) * (edges.n + 1))
-    if not out.items:
-        raise MemoryError()
-    for i in range(edges.n):
-        key = edges.items[i].what if by_callee else edges.items[i].target
-        if key >= 0:
-            out.items[out.n] = Edge(key, i, 0, 0)
-            out.n += 1
-    sort_edges(out, n)
-    for i in range(out.n):
-        out.items[i] = edges.items[out.items[i].what]
-    return 0

@@ -3,15 +3,16 @@ import numpy as np
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 
+class Allowed:
+    def __init__(self) -> None: ...
+
 class Matcher:
     trie: Trie
     states: ParserStates
     n_shared: int
-    large: int
     sliced: int
     min_loop: int
     max_dependents: int
     def __init__(self, trie: Trie, states: ParserStates) -> None: ...
     def advance(self, state: int, token: int) -> int: ...
-    def prepare(self, work: int) -> None: ...
-    def fill(self, state: int, mask: np.ndarray) -> None: ...
+    def compute_bitmask(self, state: int, mask: np.ndarray) -> None: ...

@@ -1,34 +1,28 @@
 """Which tokens a grammar allows, as bitmasks.
 
-The mask of a parser state is the union of the masks of its items (RTN state, count, stack). An item's tokens
-are found in two parts. Its context-independent tokens do not depend on the stack: a walk over the trie with
-an open stack finds them once for each RTN state. The same walk finds the context-dependent places
-(*dependents*): trie nodes at which the item's subnetwork has ended inside a token, so that the stack decides
-over the rest. Both are kept in a `MaskCache`; the few dependents are then followed with the real stack.
-
-Three things keep the walks short. Where many trie nodes lie below one, the walk stops and takes the union of
-the items' cached masks there. Where an item reads characters of one class in a loop, a slice (slices.pyx) holds
-nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which
-stands for all such counts (ABOVE, BELOW).
+The mask of a parser state is the union of the masks of its items (RTN state, count, stack). A walk over the trie with an
+open stack finds the tokens of an item that do not depend on its stack, once for each RTN state and count, and the places
+inside tokens at which its subnetwork has ended (*dependents*). The rests of those tokens make a small trie, which is
+walked with the real stack. Where a set of characters covers a parser state (covers.pyx), a slice of the vocabulary holds
+nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which stands for
+all such counts (ABOVE, BELOW).
 """
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport checked
 from oxillama._kernels.grammar.corrections cimport Corrections
+from oxillama._kernels.grammar.covers cimport Cover, Covers
 from oxillama._kernels.grammar.item_sets cimport Item
-from oxillama._kernels.grammar.loops cimport Loop
-from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, begin, clear
+from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.slices cimport Slice, Tail
-from oxillama._kernels.grammar.stacks cimport ABOVE, ABSTRACT, DEPENDENT, OPEN, REGISTERED
+from oxillama._kernels.grammar.slices cimport Slice, slice_of, valid_of
+from oxillama._kernels.grammar.stacks cimport ABOVE, DEPENDENT, OPEN, REGISTERED
 from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport UPTO, Node, Nodes, Trie
-from oxillama._kernels.grammar.walks cimport MAX_LEVEL, PARTS, Walks
+from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, key_of, nodes_build, nodes_free
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -36,53 +30,139 @@ from oxillama.errors import GrammarError
 cnp.import_array()
 
 cdef enum:
-    MANY = 64               # dependents, or trie nodes below one: with more, the result is cached
-    OF_ENTRY = -(1 << 30)   # cache key in place of an RTN state: this less the entry whose dependents were followed
+    MAX_LIST = 1024         # tokens kept as a list and not as a mask
     WORDS_OF_WORK = 64      # words of a mask that count as one unit of work
 
 
-cdef struct Run:
-    # The lengths that a run of a counted class may have; the item (q, n, p); the parser state after a return to
-    # its stack, -1 until that is known; whether all counts are exact.
-    int32_t least, most, q, n, p, state
-    bint exact
-    uint8_t byte        # a character of the class
+cdef struct Dependent:
+    # A node at which the subnetwork has ended, so that the rest of a token depends on the stack.
+    Nodes* nodes
+    int32_t node
 
 
-cdef class Matcher(Walks):
+cdef class Allowed:
+    """Tokens that can follow: those of a slice, and others as a list or a mask; and the dependents of a walk.
+
+    ``overflow``: more dependents than are kept, so that this is incomplete.
+    """
+
+    cdef Slice slice
+    cdef uint32_t* bits
+    cdef int32_t* tokens
+    cdef Dependent* dependents
+    cdef Nodes rests        # of the tokens with dependents
+    cdef int32_t n_tokens, room, n_dependents, dependents_room, n_words
+    cdef bint owns_bits, overflow
+
+    def __dealloc__(self):
+        if self.owns_bits:
+            free(self.bits)
+        free(self.tokens)
+        free(self.dependents)
+        nodes_free(&self.rests)
+
+    cdef inline int put(self, int32_t token) except -1:
+        if self.bits == NULL and self.n_tokens == self.room:
+            self.make_room()
+        if self.bits:
+            self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+        else:
+            self.tokens[self.n_tokens] = token
+            self.n_tokens += 1
+        return 0
+
+    cdef int make_room(self) except -1:
+        """Room for a longer list; a mask in its place if it is too long."""
+        cdef int32_t i
+        if self.room < MAX_LIST:
+            self.room = max(16, 2 * self.room)
+            self.tokens = <int32_t*>grown(self.tokens, 4 * <Py_ssize_t>self.room)
+            return 0
+        self.bits = <uint32_t*>calloc(self.n_words, 4)
+        if not self.bits:
+            raise MemoryError()
+        self.owns_bits = True
+        for i in range(self.n_tokens):
+            self.put(self.tokens[i])
+        self.n_tokens = 0
+        return 0
+
+    cdef int put_mask(self, const uint32_t* bits) noexcept:
+        cdef int32_t i
+        for i in range(self.n_words):
+            self.bits[i] |= bits[i]
+        return 0
+
+    cdef int put_all(self, Allowed other) except -1:
+        """Add the tokens of others to a mask."""
+        cdef int32_t i
+        if other.slice is not None:
+            self.put_mask(other.slice.bits)
+        if other.bits:
+            self.put_mask(other.bits)
+        for i in range(other.n_tokens):
+            self.put(other.tokens[i])
+        return 0
+
+    cdef int add_dependent(self, Nodes* nodes, int32_t node, int32_t most) except -1:
+        """Keep a place at which the open stack was reached, if tokens go on from there."""
+        if nodes.at[node].skip == node + 1:
+            return 0
+        if self.n_dependents >= most:
+            self.overflow = True
+            return 0
+        if self.n_dependents == self.dependents_room:
+            self.dependents_room = max(16, 2 * self.dependents_room)
+            self.dependents = <Dependent*>grown(self.dependents, self.dependents_room * sizeof(Dependent))
+        self.dependents[self.n_dependents] = Dependent(nodes, node)
+        self.n_dependents += 1
+        return 0
+
+    cdef Py_ssize_t n_bytes(self) noexcept:
+        return 200 + 4 * (self.room + self.n_words * self.owns_bits) + 16 * self.rests.n
+
+
+cdef class Matcher:
     """The tokens of a vocabulary that can follow in each parser state.
 
     Attributes
     ----------
-    large : trie nodes below one at which a walk takes the union over items
-    sliced : trie nodes below one for which slices are made
-    min_loop : characters of a loop that is worth a slice
-    max_dependents : dependents of a cache entry; an item with more is walked with its real stack each time
+    sliced : trie nodes of a vocabulary for which slices are made
+    min_loop : ASCII characters of a set that is worth a slice
+    max_dependents : that are kept of an item; one with more is walked with its real stack each time
     n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
+    cdef public int32_t sliced, max_dependents
+    cdef readonly Trie trie
+    cdef readonly ParserStates states
+    cdef readonly Py_ssize_t n_shared
+    cdef Covers covers
     cdef Corrections corrections
-    cdef uint32_t* scratch   # (words)
-    cdef uint8_t* text       # (depths): the bytes along a walk after a run
+    cdef dict known          # what is allowed by RTN state and count
+    cdef dict slices         # by their characters
+    cdef int32_t* path       # (depths): parser states along the way of a walk
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
-        self.corrections = Corrections(trie, states, self.loops)
-        self.scratch = <uint32_t*>malloc(4 * trie.n_words)
-        self.text = <uint8_t*>malloc(trie.max_depth + 1)
-        if not (self.scratch and self.text):
+        self.trie, self.states = trie, states
+        self.covers, self.corrections = Covers(states), Corrections(trie, states)
+        self.known, self.slices = {}, {}
+        self.sliced = self.max_dependents = 4096
+        valid_of(trie)  # now, so that no mask takes its time
+        self.path = <int32_t*>malloc(4 * <Py_ssize_t>(trie.max_depth + 1))
+        if not self.path:
             raise MemoryError()
 
     def __dealloc__(self):
-        free(self.scratch)
-        free(self.text)
+        free(self.path)
 
     @property
     def min_loop(self):
-        return self.loops.min_loop
+        return self.covers.min_loop
 
     @min_loop.setter
     def min_loop(self, int32_t n):
-        self.loops.min_loop = n
+        self.covers.min_loop = n
 
     # ------------------------------------------------------------------ for Python
 
@@ -102,7 +182,7 @@ cdef class Matcher(Walks):
             except (NotBuilt, GrammarError) as error:
                 self.states.mend(error, state)
 
-    def fill(self, int32_t state, cnp.ndarray mask):
+    def compute_bitmask(self, int32_t state, cnp.ndarray mask):
         """Set the bits of all tokens of the trie that can follow.
 
         Parameters
@@ -110,339 +190,201 @@ cdef class Matcher(Walks):
         state : a parser state
         mask : uint32 (words,); bit t % 32 of word t / 32 is token t. Other bits are left alone.
         """
-        cdef Found out
-        begin(&out)
+        cdef Allowed out = self.empty()
         self.states.checked_state(state)
-        out.tokens.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
+        out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
         self.states.allow(self.states.budget)
         while True:
             try:
                 if self.states.states.flags[state] & REGISTERED:
-                    self.fill_registered(state, &out)
+                    self.add_registered(state, out)
                 else:
-                    self.visit(state, -1, 0, &out)
+                    self.add_items(state, out)
                 break
             except (NotBuilt, GrammarError) as error:
                 self.states.mend(error, state)
 
-    cdef int fill_registered(self, int32_t state, Found* out) except -1:
-        """As `fill`, where members of an open container are told apart."""
-        cdef int32_t i, abstract = abstracted(self.states, state)
-        cdef Found found
-        begin(&found)
-        found.tokens.bits = <uint32_t*>calloc(self.trie.n_words, 4)
-        if not found.tokens.bits:
+    cdef Allowed empty(self):
+        cdef Allowed found = Allowed.__new__(Allowed)
+        found.n_words = self.trie.n_words
+        return found
+
+    cdef int add_registered(self, int32_t state, Allowed out) except -1:
+        """As `add_items`, where members of an open container are told apart."""
+        cdef int32_t abstract = abstracted(self.states, state)
+        cdef Allowed found = self.empty()
+        found.bits = <uint32_t*>calloc(self.trie.n_words, 4)
+        if not found.bits:
             raise MemoryError()
-        try:
-            self.visit(abstract, -1, 0, &found)
-            self.corrections.correct(state, abstract, found.tokens.bits)
-            for i in range(self.trie.n_words):
-                out.tokens.bits[i] |= found.tokens.bits[i]
-        finally:
-            clear(&found)
-        return 0
+        found.owns_bits = True
+        self.add_items(abstract, found)
+        self.corrections.correct(state, abstract, found.bits)
+        return out.put_mask(found.bits)
 
-    def prepare(self, Py_ssize_t work):
-        """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
-        cdef ParserStates c = self.states
-        cdef int32_t q, e, width
-        widths = [int.from_bytes(bits).bit_count() for bits in c.network.label_numbers]  # in the order of numbers
-        found = []
-        for q in range(c.n_states):
-            width = 0
-            for e in range(c.byte_first[q], c.byte_first[q + 1]):
-                width += widths[c.byte_edges[3 * e]]
-            if width:
-                found.append((-width, q))
-        c.allow(work)
-        try:
-            for _width, q in sorted(found):
-                self.cached(q, ABOVE if c.most[q] else 0, -1, 0)
-        except GrammarError:  # all the work is done; what is missing is found when a mask needs it
-            pass
+    # ------------------------------------------------------------------ items
 
-    # ------------------------------------------------------------------ unions
-
-    cdef int visit(self, int32_t state, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that can follow, item by item."""
-        cdef int32_t i, end = self.states.states.first[state + 1]
+    cdef int add_items(self, int32_t state, Allowed out) except -1:
+        """Add the tokens that can follow a parser state to a mask, item by item."""
+        cdef int32_t i
         cdef Item item
-        for i in range(self.states.states.first[state], end):
+        for i in range(self.states.states.first[state], self.states.states.first[state + 1]):
             item = self.states.states.items[i]
-            self.visit_item(item.q, item.n, item.p, node, level, out)
-            if out.overflow:
-                break
+            item.n = self.states.abstract_count(item.q, item.n, self.trie.max_depth)
+            self.add_item(item, out)
         return 0
 
-    cdef int visit_item(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
-        cdef int32_t i, state, index
-        cdef const uint8_t* loop
-        n = self.states.abstract_count(q, n, self.trie.max_depth)
-        if n < ABOVE and self.states.most[q]:
-            return self.visit_counter(q, n, p, node, level, out)
+    cdef int add_item(self, Item item, Allowed out) except -1:
+        cdef Allowed found
         self.states.spend(1 + self.trie.n_words // WORDS_OF_WORK)
-        index = self.cached(q, n, node, level)
-        if self.cache.entries[index].overflow:
-            return self.visit_plainly(q, n, p, node, level, out)
-        self.cache.put_entry(&out.tokens, index)
-        if self.cache.entries[index].n_dependents == 0:
+        if item.n < ABOVE and self.states.most[item.q] and not self.states.is_register(item.q):
+            return self.add_counting(item, out)
+        found = self.allowed(item.q, item.n)
+        if found.overflow:
+            return self.add(self.state_of(item), out)
+        out.put_all(found)
+        if found.rests.n:
+            self.walk(self.states.popped(item.p), &found.rests, 0, <int32_t>found.rests.n, out)
+        return 0
+
+    cdef int32_t state_of(self, Item item) except -1:
+        return self.states.intern(&self.states.states, &item, 1, 0)
+
+    cdef Allowed allowed(self, int32_t q, int32_t n):
+        """What is allowed in an RTN state and a count, whatever the stack is."""
+        cdef object key = <long long>q << 32 | n
+        cdef Allowed found = self.known.get(key)
+        if found is None:
+            found = self.empty()
+            self.add(self.state_of(Item(q, n, OPEN)), found)
+            if not found.overflow:
+                self.find_rests(found)
+            self.states.charge(found.n_bytes())
+            self.known[key] = found
+        return found
+
+    cdef int find_rests(self, Allowed found) except -1:
+        """Make a trie of the rests of the tokens with dependents."""
+        cdef int32_t i, k, n = 0, token, begin
+        cdef Dependent one
+        cdef Key* keys
+        if found.n_dependents == 0:
             return 0
-        state = self.states.popped(p)
-        for i in range(self.cache.entries[index].n_dependents):
-            loop = self.cache.entries[index].dependents[i].loop
-            if loop and self.loops.goes_on(state, loop):
-                return self.visit_plainly(q, n, p, node, level, out)
-        if self.cache.entries[index].n_dependents > MANY:
-            return self.take_cached(index, state, level, out)
-        return self.follow_all(index, state, level, out)
-
-    cdef int follow_all(self, int32_t index, int32_t state, int level, Found* out) except -1:
-        """Follow the dependents of a cache entry with the parser state after the subnetwork's end."""
-        cdef Dependent dependent
-        cdef int32_t i, count = self.cache.entries[index].n_dependents
-        self.states.spend(count)
-        for i in range(count):
-            dependent = self.cache.entries[index].dependents[i]
-            if dependent.part < 0:
-                self.follow(state, dependent.node, level, out)
-            else:
-                if self.states.states.flags[state] & DEPENDENT:
-                    self.add_dependent(dependent, out)
-                self.follow_part(state, dependent, level, out)
-            if out.overflow:
-                break
-        return 0
-
-    cdef int take_cached(self, int32_t index, int32_t state, int level, Found* out) except -1:
-        """As `follow_all`, keeping what is found: many places share the parser state."""
-        cdef int32_t i, kept = self.cache.find(OF_ENTRY - index, 0, state)
-        cdef Found found
-        if kept < 0:
-            begin(&found)
-            try:
-                self.follow_all(index, state, level, &found)
-                kept = self.cache.keep(OF_ENTRY - index, 0, state, &found)
-            except BaseException:
-                clear(&found)
-                raise
-        if self.cache.entries[kept].overflow:
-            return self.follow_all(index, state, level, out)
-        self.cache.put_entry(&out.tokens, kept)
-        for i in range(self.cache.entries[kept].n_dependents):
-            self.add_dependent(self.cache.entries[kept].dependents[i], out)
-        return 0
-
-    cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
-        """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
-        cdef Node at
-        cdef int32_t i = 0, index
-        cdef Found found
-        if not dependent.loop:
-            at = dependent.nodes.at[dependent.node]
-            i = dependent.node + 1
-            if at.skip - i <= MANY:
-                return self.walk(state, dependent.nodes, i, at.skip, at.depth, level, out, dependent.part)
-        index = self.cache.find(-1 - dependent.part, i, state)
-        if index < 0:
-            begin(&found)
-            try:
-                self.walk_part(state, dependent, level, &found)
-                index = self.cache.keep(-1 - dependent.part, i, state, &found)
-            except BaseException:
-                clear(&found)
-                raise
-        if self.cache.entries[index].overflow:
-            return self.walk_part(state, dependent, level, out)
-        self.cache.put_entry(&out.tokens, index)
-        for i in range(self.cache.entries[index].n_dependents):
-            self.add_dependent(self.cache.entries[index].dependents[i], out)
-        return 0
-
-    cdef int walk_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
-        """As `follow_part`, without a cache."""
-        cdef Nodes* nodes = dependent.nodes
-        cdef int32_t node = dependent.node
-        if dependent.loop:
-            return self.walk_tails(state, dependent.part // PARTS, level, out)
-        return self.walk(state, nodes, node + 1, nodes.at[node].skip, nodes.at[node].depth, level, out, dependent.part)
-
-    # ------------------------------------------------------------------ the cache
-
-    cdef int32_t cached(self, int32_t q, int32_t n, int32_t node, int level) except -1:
-        """The cache entry of an RTN state and a count below a node (-1: the root)."""
-        cdef int32_t state, known = self.cache.find(q, n, node)
-        cdef Found out
-        cdef Item item = Item(q, n, OPEN)
-        if known >= 0:
-            return known
-        state = self.states.intern(&self.states.states, &item, 1, 0)
-        begin(&out)
+        for i in range(found.n_dependents):
+            one = found.dependents[i]
+            n += one.nodes.token_first[one.nodes.at[one.node].skip] - one.nodes.token_first[one.node + 1]
+        self.states.spend(n)
+        keys = <Key*>grown(NULL, sizeof(Key) * (<Py_ssize_t>n + 1))
+        n = 0
+        for i in range(found.n_dependents):
+            one = found.dependents[i]
+            for k in range(one.nodes.token_first[one.node + 1], one.nodes.token_first[one.nodes.at[one.node].skip]):
+                token = one.nodes.order[k]
+                begin = self.trie.first[token] + one.nodes.at[one.node].depth
+                keys[n] = key_of(self.trie.data + begin, self.trie.first[token + 1] - begin, token)
+                n += 1
         try:
-            self.below(state, node, level, &out)
-            return self.cache.keep(q, n, node, &out)
-        except BaseException:
-            clear(&out)
-            raise
+            nodes_build(&found.rests, keys, n)
+        finally:
+            free(keys)
+        free(found.dependents)
+        found.dependents, found.n_dependents, found.dependents_room = NULL, 0, 0
+        return 0
 
-    cdef int visit_plainly(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
-        """Add an item's tokens below a node by a walk with its real stack."""
-        cdef Item item = Item(q, n, p)
-        return self.below(self.states.intern(&self.states.states, &item, 1, 0), node, level, out)
-
-    cdef int below(self, int32_t state, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that can follow a parser state, with a slice if there is one for it."""
-        cdef int32_t number
-        cdef const uint8_t* chars = NULL
-        cdef bint ends
-        cdef Loop* loop
-        if self.n_below(node) > self.sliced:
-            loop = self.loops.of(state)
-            if loop.cover:
-                chars = loop.cover
-                number = self.slice(node, chars, chars)
-                self.cache.put_slice(&out.tokens, number, NULL, 0)
-                self.walk_whole(state, number, loop.leaves, level, out)
-            elif loop.found:
-                ends = self.states.states.flags[loop.to] & DEPENDENT
-                if loop.inside and not loop.same and not ends:
-                    chars = loop.loop
-                    self.enter(state, loop, self.slice(node, chars, chars), node, level, out)
-                else:
-                    chars = loop.start
-                    number = self.slice(node, chars, loop.loop)
-                    if ends:
-                        self.add_dependent(Dependent(NULL, 0, PARTS * number, loop.loop), out)
-                    self.cache.put_slice(&out.tokens, number, NULL, 0)
-                    self.walk_tails(loop.to, number, level, out)
-        return self.beside(state, chars, node, level, out)
-
-    # ------------------------------------------------------------------ counts near a bound
-
-    cdef int visit_counter(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
+    cdef int add_counting(self, Item item, Allowed out) except -1:
         """Add the tokens of an item whose count a token may bring to a bound.
 
-        If what is counted is a class that a slice stands for, and what comes after the count begins with none of
-        it, then a token is a run of the class and a rest that no longer depends on the count: only the
-        length of the run does.
+        If what is counted is a set of characters that leads back to the item, and nothing else takes them, then of the
+        tokens of these characters just those can follow that are short enough.
         """
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n
-        cdef int32_t least = max(0, self.states.least[q] - n)
-        cdef Item item = Item(q, ABOVE, OPEN)
-        cdef Run run
-        cdef Loop* loop
-        if end - node <= self.sliced or self.trie.max_depth > 254:
-            return self.visit_plainly(q, n, p, node, level, out)
-        loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
-        if not (loop.found and loop.same and self.loops.ends_run(loop, &item)):
-            return self.visit_plainly(q, n, p, node, level, out)
-        run = Run(least, 0, q, n, p, -1, False, 0)
-        while not loop.loop[run.byte]:
-            run.byte += 1
-        if self.states.states.flags[loop.to] & DEPENDENT:
-            run.state = self.states.popped(p)
-            if self.loops.goes_on(run.state, loop.loop) or self.states.states.flags[run.state] & DEPENDENT:
-                return self.visit_plainly(q, n, p, node, level, out)
-        run.most = self.trie.max_depth  # no token has more characters
-        if self.states.most[q] > 0:
-            run.most = min(run.most, self.states.most[q] - n)
-        if run.most > 0:
-            self.runs(loop, &run, node, level, out)
-        if loop.covers or out.overflow:
-            return 0
-        item = Item(q, n, p)
-        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop.start, node, level, out)
+        cdef int32_t state = self.state_of(item), most = 255, i
+        cdef Cover* cover
+        cdef Item counted = Item(item.q, ABOVE, OPEN), other
+        if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are not known
+            cover = self.covers.of(self.state_of(counted))
+            if cover.chars and cover.loop != DEAD:
+                for i in range(self.states.states.first[cover.loop], self.states.states.first[cover.loop + 1]):
+                    other = self.states.states.items[i]
+                    if (other.q != counted.q or other.n != counted.n or other.p != counted.p) and self.covers.goes_on(
+                        self.state_of(other), cover.chars
+                    ):
+                        break
+                else:
+                    if self.states.most[item.q] > 0:
+                        most = min(most, self.states.most[item.q] - item.n)
+                    return self.add_covered(state, cover[0], most, out)
+        if self.states.most[item.q] > 0:  # no set of characters goes on beyond the bound
+            return self.add_beside(state, NULL, out)
+        return self.add(state, out)
 
-    cdef int runs(self, Loop* loop, Run* run, int32_t node, int level, Found* out) except -1:
-        """Add the tokens that begin with a run of a counted class."""
-        cdef Slice part = <Slice>self.cache.slices[self.slice(node, loop.start, loop.loop)]
-        cdef const uint32_t* bits
-        if run.most <= UPTO:
-            bits = part.of_length(self.trie, run.most)
-        else:
-            bits = self.scratch
-            memcpy(self.scratch, part.bits, 4 * self.trie.n_words)
-            part.drop_longer(self.trie, run.most, self.scratch)
-        self.cache.put_mask(&out.tokens, bits)
-        self.walk_runs(loop.to, part, run, level, out)
-        if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
-            run.exact = True
-            self.walk_runs(run.state, part, run, level, out)
-        return 0
+    # ------------------------------------------------------------------ walks
 
-    cdef int walk_runs(self, int32_t state, Slice part, Run* run, int level, Found* out) except -1:
-        """As `walk_tails`, for the tokens whose run has the right length."""
-        cdef Tail* tail
+    cdef int add(self, int32_t state, Allowed out) except -1:
+        """Add the tokens that can follow a parser state by walks, with a slice if there is one for it."""
+        cdef Cover* cover
+        if self.trie.nodes.n > self.sliced:
+            cover = self.covers.of(state)
+            if cover.chars:
+                return self.add_covered(state, cover[0], -1, out)
+        return self.add_beside(state, NULL, out)
+
+    cdef int add_covered(self, int32_t state, Cover cover, int32_t most, Allowed out) except -1:
+        """Add the tokens of a cover, of at most ``most`` characters unless that is -1, and all others by walks."""
+        cdef Slice part = self.slice(cover.chars)
+        cdef Nodes* nodes
         cdef int byte
+        if most >= 0:
+            out.put_mask(part.of_length(self.trie, most))
+        elif out.bits:
+            out.put_mask(part.bits)
+        else:
+            out.slice = part
         for byte in range(256):
-            if part.leaves[byte] and stepped(self.states, state, byte) != DEAD:
-                tail = part.tail(self.trie, byte)
-                self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
+            if cover.leaves[byte] and part.leaves[byte] and not out.overflow:
+                nodes = part.leaving_with(self.trie, byte)
+                self.walk(state, nodes, 0, <int32_t>nodes.n, out)
+        return self.add_beside(state, cover.chars, out)
+
+    cdef Slice slice(self, const uint8_t* chars):
+        cdef object key = chars[:SET]
+        cdef Slice found = self.slices.get(key)
+        if found is None:
+            found = self.slices[key] = slice_of(self.trie, chars)
+            self.states.spend(self.trie.nodes.n)  # other grammars may have made the slice, the work counts all the same
+            self.states.charge(found.n_bytes)
+            self.n_shared += found.n_bytes
+        return found
+
+    cdef int add_beside(self, int32_t state, const uint8_t* chars, Allowed out) except -1:
+        """Add the tokens that do not begin with one of these characters; all if there are none."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t k, i
+        for k in range(self.trie.n_roots):
+            i = self.trie.roots[k]
+            if not (chars and chars[entry_of(self.trie.root_bytes[k])]) and not out.overflow:
+                if stepped(self.states, state, self.trie.root_bytes[k]) != DEAD:
+                    self.walk(state, nodes, i, nodes.at[i].skip, out)
         return 0
 
-    cdef int walk_after_run(
-        self, int32_t state, Tail* tail, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out
-    ) except -1:
-        """As `walk`, over rests, for the tokens whose run has the right length."""
+    cdef int walk(self, int32_t state, Nodes* nodes, int32_t i, int32_t end, Allowed out) except -1:
+        """Add the tokens of the nodes i ... end - 1 that can follow a parser state."""
         cdef ParserStates states = self.states
-        cdef Nodes* nodes = &tail.rests
-        cdef int32_t* path
+        cdef int32_t* path = self.path
         cdef int32_t to, d, k
-        cdef Run returned
-        if level > MAX_LEVEL:
-            raise GrammarError("grammar: expected at most 48 rules ended inside each other by one token, got more")
-        path = self.paths + <Py_ssize_t>self.path_length * level
-        path[depth] = state
-        while i < end and not out.overflow:
-            states.spend(1)
+        cdef Py_ssize_t visits = 0
+        path[0] = state
+        while i < end:
+            visits += 1
             d = nodes.at[i].depth
-            self.text[d - 1] = nodes.at[i].byte
             to = stepped(states, path[d - 1], nodes.at[i].byte)
             if to == DEAD:
                 i = nodes.at[i].skip
                 continue
             path[d] = to
-            if not run.exact and states.states.flags[to] & ABSTRACT:  # the counted state may come again
-                self.walk_exactly(tail, i, run, level + 1, out)
-                i = nodes.at[i].skip
-                continue
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                if run.least <= tail.chars[k] <= run.most:
-                    self.cache.put(&out.tokens, nodes.order[k])
-            if states.states.flags[to] & DEPENDENT and nodes.at[i].skip > i + 1:
-                if run.exact:
-                    out.overflow = True  # a dependent would have to name its runs
-                    return 0
-                if run.state < 0:
-                    run.state = states.popped(run.p)
-                if states.states.flags[run.state] & DEPENDENT:
-                    out.overflow = True
-                    return 0
-                returned = run[0]
-                returned.exact = True
-                self.walk_after_run(run.state, tail, i + 1, nodes.at[i].skip, d, &returned, level + 1, out)
+                out.put(nodes.order[k])
+            if states.states.flags[to] & DEPENDENT:
+                out.add_dependent(nodes, i, self.max_dependents)
+                if out.overflow:
+                    break
             i += 1
-        return 0
-
-    cdef int walk_exactly(self, Tail* tail, int32_t node, Run* run, int level, Found* out) except -1:
-        """Add the tokens at and below a node of the rests, for each length of run with its own count."""
-        cdef Nodes* nodes = &tail.rests
-        cdef int32_t k, depth = nodes.at[node].depth, after, state, longest = 0
-        cdef Run one = run[0]
-        cdef Item item = Item(run.q, run.n, run.p)
-        for k in range(nodes.token_first[node], nodes.token_first[nodes.at[node].skip]):
-            longest = max(longest, tail.chars[k])
-        state = self.states.intern(&self.states.states, &item, 1, 0)
-        one.exact = True
-        for k in range(1, min(longest, run.most) + 1):
-            state = stepped(self.states, state, run.byte)
-            if state == DEAD or out.overflow:
-                break
-            after = self.states.run(state, self.text, depth - 1)
-            if after != DEAD:
-                one.least = one.most = k
-                self.walk_after_run(after, tail, node, node + 1, depth - 1, &one, level, out)
-                after = stepped(self.states, after, nodes.at[node].byte)
-                if after != DEAD:
-                    self.walk_after_run(after, tail, node + 1, nodes.at[node].skip, depth, &one, level, out)
-        return 0
+        return states.spend(visits)

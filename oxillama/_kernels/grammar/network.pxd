@@ -16,7 +16,8 @@ cdef struct Edges:
 
 
 cdef class Program:
-    cdef int32_t n_states, states_room
+    cdef readonly int32_t n_states
+    cdef int32_t states_room
     cdef int32_t* flags
     cdef int32_t* least
     cdef int32_t* most
@@ -25,7 +26,7 @@ cdef class Program:
     cdef bytes label_bits     # of all labels, one after another
     cdef readonly tuple token_sets
     cdef readonly bint accepts_empty
-    cdef readonly object units
+    cdef readonly object pieces
 
     cdef Edges* edges_of(self, int kind) noexcept
     cdef int make_room(self, int32_t n, const int32_t* n_edges) except -1

@@ -23,7 +23,7 @@ cdef class Program:
     ----------
     token_sets : token terminals, by their numbers.
     accepts_empty : whether the empty text matches.
-    units : builds the subnetworks that are called by number; None where there are none, and for a piece of a program.
+    pieces : builds the subnetworks that are called by number; None where there are none, and for a piece of a program.
     """
 
     def __cinit__(self):
@@ -72,7 +72,7 @@ cdef class Network(Program):
 
     Parameters
     ----------
-    program : Program; it is copied, and so are its units.
+    program : Program; it is copied, and so are its other pieces.
     """
 
     def __cinit__(self, Program program not None):
@@ -91,7 +91,7 @@ cdef class Network(Program):
 
     cdef int catch_up(self) except -1:
         """Append the pieces that were built since; 1 if there were any."""
-        cdef list built = self.program.units.built
+        cdef list built = self.program.pieces.built
         cdef int found = 0
         while self.n_pieces < len(built):
             unit, piece = built[self.n_pieces]
@@ -107,9 +107,6 @@ cdef class Network(Program):
         cdef const Edges* edges
         cdef int32_t base = self.n_states, n, i, k, number
         cdef int32_t[4] n_edges
-        if isinstance(piece, int):  # the unit is another one by a second name
-            self.name_unit(unit, self.unit_start[<int32_t>piece])
-            return 0
         if type(piece) is not Program or (<Program>piece).n_states == 0:
             raise TypeError(f"program: expected what a Builder made, got {type(piece)}")
         of = <Program>piece

@@ -12,10 +12,16 @@ cdef enum:
     MAX_DEPTH = 4_000   # of nodes inside each other
 
 INLINE_SIZE = INLINE
+MAX_NODE_DEPTH = 200
 
 
 def references(object node):
-    """The names that a node refers to, each as often as it does."""
+    """The names that a node refers to, each as often as it does.
+
+    Raises
+    ------
+    ValueError : more than `MAX_NODE_DEPTH` nodes are inside each other, or bounds of a repetition are none.
+    """
     cdef list found = []
     add_references(node, found, 0)
     return found
@@ -23,14 +29,16 @@ def references(object node):
 
 cdef int add_references(object node, list found, int depth) except -1:
     cdef object kind = type(node)
-    if depth > MAX_DEPTH:
-        raise RecursionError()
+    if depth >= MAX_NODE_DEPTH:
+        raise ValueError(f"expected at most {MAX_NODE_DEPTH} nodes inside each other")
     if kind is Ref:
         found.append(node.name)
     elif kind is Seq or kind is Alt:
         for item in node.items:
             add_references(item, found, depth + 1)
     elif kind is Repeat:
+        if not 0 <= node.least <= (node.least if node.most is None else node.most):
+            raise ValueError(f"repeats from {node.least} to {node.most} times")
         add_references(node.item, found, depth + 1)
     elif kind is Distinct:
         for item in parts_of(node):
@@ -183,3 +191,85 @@ cdef bint matches_something(object node, object kind) except -1:
         needed = node.dfa.to_the_end(node.whole)[0]
         return needed is not None and (node.most is None or needed <= node.most)
     return (<Dfa>node).holds_text()
+
+
+# ---------------------------------------------------------------------- rules
+
+
+def unproductive(dict rules not None):
+    """The rules that match nothing, if names without a rule match something.
+
+    A rule is looked at again only when one of those that it waits for is found to match something.
+    """
+    cdef set open_rules = set(rules)
+    cdef dict waiting = {}
+    cdef list todo = list(rules), found
+    while todo:
+        name = todo.pop()
+        if name in open_rules:
+            found = missing_of(rules[name], open_rules, 0)
+            if found is None:
+                open_rules.discard(name)
+                todo += waiting.pop(name, ())
+            else:
+                for other in found:
+                    waiting.setdefault(other, set()).add(name)
+    return open_rules
+
+
+def nullable_rules(dict rules not None, dict refs not None):
+    """The rules that match the empty string; ``refs``: what each refers to."""
+    cdef dict users = {}
+    cdef set found = set()
+    cdef list todo = list(rules), names
+    check_references(rules, refs)
+    for name, names in refs.items():
+        for used in names:
+            users.setdefault(used, []).append(name)
+    while todo:
+        name = todo.pop()
+        if name not in found and nullable(rules[name], found, 0):
+            found.add(name)
+            todo += users.get(name, ())
+    return found
+
+
+cdef int check_references(dict rules, dict refs) except -1:
+    if rules.keys() != refs.keys() or not all([rules.keys() >= set(names) for names in refs.values()]):
+        raise ValueError("refs: expected what each rule refers to, which are rules")
+    return 0
+
+
+def find_calls(dict rules not None, str root not None, object deferred, dict refs not None):
+    """The rules that are called, the others being copied in place of their name; and the sizes of rules.
+
+    Called are the root, deferred rules, the large ones that are used more than once, and enough of the recursive
+    ones to cut every cycle: a search from the root, depth first, finds those on the way to themselves. A size is
+    roughly how many states the rule makes, copies included.
+    """
+    cdef dict uses = dict.fromkeys(rules, 0), sizes = {}
+    cdef set called, open_rules = {root}
+    cdef list names, path
+    check_references(rules, refs)
+    if root not in rules:
+        raise ValueError(f"root: expected the name of a rule, got {root!r}")
+    path = [(root, iter(refs[root]))]
+    for names in refs.values():
+        for name in names:
+            uses[name] += 1
+    called = {root, *deferred}
+    while path:
+        name, rest = path[len(path) - 1]
+        below = next(rest, None)
+        if below is None:
+            path.pop()
+            open_rules.discard(name)
+            sizes[name] = size_of(rules[name], called, sizes, 0)
+            if uses[name] > 1 and sizes[name] > INLINE:
+                called.add(name)
+        elif below in open_rules:
+            called.add(below)
+        elif below not in sizes:
+            open_rules.add(below)
+            path.append((below, iter(refs[below])))
+    return called, sizes

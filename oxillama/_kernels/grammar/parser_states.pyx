@@ -34,26 +34,16 @@ cdef class ParserStates(Closure):
         Stacks.allow(self, work)
 
     cdef int mend(self, object error, int32_t state) except -1:
-        """Have the unit built that an operation came to, which begins anew; other errors get their place.
-
-        What the unit calls before it reads anything is built with it, for the operation would come to that next.
-        """
-        cdef int32_t unit = self.missing
-        try:
-            while isinstance(error, NotBuilt):
-                self.program.units.build(self.missing)
+        """Have the piece built that an operation came to, which begins anew; other errors get their place."""
+        if isinstance(error, NotBuilt):
+            self.program.pieces.build(self.missing)  # whose errors have theirs
+            try:
                 self.catch_up()
-                try:
-                    self.begin()
-                    self.add(self.network.unit_start[unit], 0, OPEN)
-                    self.close()
-                    self.allow(self.allowed)
-                    return 0
-                except NotBuilt as next_one:
-                    error = next_one
-            raise error
-        except GrammarError as found:
-            raise self.located(found, state) from None
+                self.allow(self.allowed)
+                return 0
+            except GrammarError as found:
+                error = found
+        raise self.located(error, state) from None
 
     # ------------------------------------------------------------------ for Python
 
@@ -174,24 +164,25 @@ cdef class ParserStates(Closure):
         self.checked_state(state)
         if not isinstance(error, GrammarError):
             raise TypeError(f"error: expected a GrammarError, got {type(error)}")
-        if self.program.units is None:
+        if self.program.pieces is None:
             return error
         for i in range(self.states.first[state], self.states.first[state + 1]):
             self.count_unit(self.states.items[i], found)
         for i in range(self.n_made):
             self.count_unit(self.made[i], found)
         unit = max(found, key=found.get)
-        return error if unit < 0 else GrammarError(self.program.units.located(unit, str(error)))
+        return error if unit < 0 else GrammarError(self.program.pieces.located(unit, str(error)))
 
     cdef int count_unit(self, Item item, dict found) except -1:
-        """Count the unit of an item, -1 outside of all; in place of a rule that many have, the one it returns to."""
-        cdef int32_t unit = self.network.unit_of(item.q), n_common = self.program.units.n_common
-        while 0 <= unit < n_common and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
+        """Count the unit of an item, -1 outside of all; in place of one without a place, the one it returns to."""
+        cdef list places = self.program.pieces.places
+        cdef int32_t unit = self.network.unit_of(item.q)
+        while unit >= 0 and not places[unit] and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
             item = self.stacks.items[self.stacks.first[item.p]]
             unit = self.network.unit_of(item.q)
             if unit < 0:
-                return 0  # a part's rule that ends with a common one is not returned to
-        if unit < 0 or unit >= n_common:
+                return 0  # a rule that ends with one that many have is not returned to
+        if unit < 0 or places[unit]:
             found[unit] = found.get(unit, 0) + 1
         return 0
 

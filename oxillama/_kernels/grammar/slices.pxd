@@ -2,44 +2,60 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from oxillama._kernels.grammar.trie cimport SET, UPTO, Key, Nodes, Trie
+from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of
 
-
-cdef struct Tail:
-    # What follows a loop and begins with one byte; each part is made when it is asked for.
-    Nodes rests         # each once
-    uint8_t* chars      # (tokens of rests): characters before it, at most 255
-    Nodes whole         # the same tokens with the loops before them
-    bint has_rests, has_whole
+cdef enum:  # where the scan of a text of characters stands; numbers up to 3 are bytes that a character still needs
+    BASE = 0
+    AFTER_E0 = 5
+    AFTER_ED = 6
+    AFTER_F0 = 7
+    AFTER_F4 = 8
+    LEAVES = 9
+    DIES = 10
 
 
 cdef class Slice:
-    cdef uint32_t* bits      # the tokens that are all loop
-    cdef uint32_t* upto[UPTO + 1]
-    cdef Tail* tails[256]
-    cdef dict leading        # by byte: the places at or below which something leads, see `corrections.pyx`
-    cdef uint8_t start[SET]  # characters that it begins with
-    cdef uint8_t loop[SET]   # ... and goes on with
-    cdef uint8_t leaves[256]  # whether tokens may leave the loop with a byte
+    cdef uint32_t* bits        # the tokens of its characters, the last of which may be incomplete
+    cdef uint32_t* upto[256]   # those of at most so many characters
+    cdef Nodes* leaving[256]   # the tokens that leave the set with a byte, as a trie
+    cdef uint8_t chars[SET]
+    cdef uint8_t leaves[256]   # whether tokens may leave the set with a byte
     cdef int n_words
-    cdef int32_t node, depth  # that the slice is below
-    cdef int32_t above       # characters up to that node
-    cdef Py_ssize_t n_nodes  # that were looked at to make it
     cdef readonly Py_ssize_t n_bytes
 
-    cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
-    cdef int take(self, Trie trie) except -1
+    cdef int build(self, Trie trie, const uint8_t* chars) except -1
     cdef void leave_out(self, Trie trie) noexcept
-    cdef int32_t places(self, Trie trie, int byte, int32_t* found, uint8_t* chars) noexcept
-    cdef list leading_places(self, Trie trie, int byte, const uint8_t* leads)
-    cdef int32_t loop_before(self, Trie trie, int32_t place) noexcept
-    cdef Tail* own_tail(self, int byte) except NULL
-    cdef Tail* tail(self, Trie trie, int byte) except NULL
-    cdef Nodes* whole(self, Trie trie, int byte) except NULL
-    cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL
+    cdef bint is_left(self, Trie trie, int32_t place) noexcept
+    cdef Nodes* leaving_with(self, Trie trie, int byte) except NULL
     cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL
-    cdef int drop_longer(self, Trie trie, int32_t most, uint32_t* bits) noexcept
 
 
-cdef Slice slice_of(Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop)
+cdef Slice slice_of(Trie trie, const uint8_t* chars)
 cdef Slice valid_of(Trie trie)
+
+
+cdef inline int following(int at, uint8_t byte, const uint8_t* chars) noexcept nogil:
+    """Where the scan of a text of these characters stands after a byte."""
+    if at == BASE:
+        if not chars[entry_of(byte)]:
+            return LEAVES
+        if byte < 0x80:
+            return BASE
+        if byte < 0xC2 or byte > 0xF4:
+            return DIES
+        if byte < 0xE0:
+            return 1
+        if byte < 0xF0:
+            return AFTER_E0 if byte == 0xE0 else AFTER_ED if byte == 0xED else 2
+        return AFTER_F0 if byte == 0xF0 else AFTER_F4 if byte == 0xF4 else 3
+    if byte < 0x80 or byte > 0xBF:
+        return DIES
+    if at <= 3:
+        return at - 1
+    if at == AFTER_E0:
+        return 1 if byte >= 0xA0 else DIES
+    if at == AFTER_ED:
+        return 1 if byte < 0xA0 else DIES
+    if at == AFTER_F0:
+        return 2 if byte >= 0x90 else DIES
+    return 2 if byte < 0x90 else DIES

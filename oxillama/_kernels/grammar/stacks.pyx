@@ -83,7 +83,7 @@ cdef class Stacks:
 
     cdef int catch_up(self) except -1:
         """Read the pieces that were built since, for other parser states too."""
-        if self.program.units is not None and self.network.catch_up():
+        if self.program.pieces is not None and self.network.catch_up():
             self.read_network()
         return 0
 

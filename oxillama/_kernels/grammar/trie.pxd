@@ -2,10 +2,6 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-cdef enum:
-    UPTO = 24  # a slice keeps masks of tokens of up to so many characters
-    WIDE = 256  # nodes below one whose kids are kept
-
 cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
     BEYOND_ASCII = 128  # all others, but perhaps those of the next entry
     OF_E2 = 129         # those whose first byte is E2, two of which end lines (U+2028, U+2029); only with all others
@@ -33,19 +29,10 @@ cdef struct Nodes:
     int32_t* order
 
 
-cdef struct Kids:
-    # The nodes one byte below a node, and these bytes.
-    int32_t n
-    const int32_t* nodes
-    const uint8_t* bytes
-    int32_t[256] own_nodes  # of a node for which they are not kept
-    uint8_t[256] own_bytes
-
-
 cdef struct Key:
     uint64_t head     # the first eight bytes
     const uint8_t* text
-    int32_t length, token, chars
+    int32_t length, token
 
 
 cdef class Trie:
@@ -55,28 +42,23 @@ cdef class Trie:
     cdef const uint8_t* data
     cdef int32_t* first      # (n_vocab + 1): where each token's bytes begin in data
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
-    cdef uint8_t* chars      # (n_vocab): bytes that begin a character, at most 255
-    cdef int32_t* long_tokens  # those of more than UPTO characters
-    cdef int32_t n_long
+    cdef int32_t* by_length  # (n_vocab): tokens by their characters, those of n from length_first[n] on
+    cdef int32_t length_first[257]  # more than 255 count as 255
     cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
     cdef int32_t byte_first[257]
-    cdef int32_t* wide       # nodes with more than WIDE below them, in order; the first one, -1, is the root
-    cdef int32_t* kid_first  # (wide + 1): where the nodes one byte below each begin
-    cdef int32_t* kid_nodes
-    cdef uint8_t* kid_bytes
-    cdef int32_t n_wide
+    cdef int32_t[256] roots       # the nodes of first bytes
+    cdef uint8_t[256] root_bytes
+    cdef int32_t n_roots
     cdef object joined
     cdef dict slices         # those of `slices.pyx`
     cdef object valid        # ... the one of all tokens of characters, the last of which may be incomplete
     cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
 
-    cdef int note_characters(self) except -1
+    cdef int sort_by_length(self) except -1
     cdef int sort_by_byte(self) except -1
-    cdef int find_wide(self) except -1
     cdef Py_ssize_t slice_bytes(self) except -1
-    cdef void kids_of(self, int32_t node, Kids* kids) noexcept
 
 
-cdef Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil
+cdef Key key_of(const uint8_t* text, int32_t length, int32_t token) noexcept nogil
 cdef void nodes_free(Nodes* nodes) noexcept
 cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1

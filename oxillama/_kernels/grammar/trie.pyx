@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memcpy
 
 from oxillama._kernels.grammar.memory cimport grown
 
+
 cdef class Trie:
     """Built once from the strings of the tokens; read-only, so threads may share it.
 
@@ -28,6 +29,7 @@ cdef class Trie:
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
         cdef Key* keys
+        cdef int32_t node = 0
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
         if n == 0 or n >= 1 << 30 or len(joined) >= 1 << 31:
@@ -50,45 +52,47 @@ cdef class Trie:
                 if self.inside[i]:
                     if self.first[i + 1] - self.first[i] > 0xFFFF:
                         raise ValueError(f"strings: expected tokens of up to 65535 bytes, got {len(<bytes>texts[i])}")
-                    keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i, 0)
+                    keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i)
                     self.max_depth = max(self.max_depth, keys[k].length)
                     k += 1
             self.n_tokens = k
             nodes_build(&self.nodes, keys, k)
         finally:
             free(keys)
-        self.note_characters()
+        self.sort_by_length()
         self.sort_by_byte()
-        self.find_wide()
+        while node < self.nodes.n:
+            self.roots[self.n_roots], self.root_bytes[self.n_roots] = node, self.nodes.at[node].byte
+            self.n_roots += 1
+            node = self.nodes.at[node].skip
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
         free(self.first)
         free(self.inside)
-        free(self.chars)
-        free(self.long_tokens)
+        free(self.by_length)
         free(self.with_byte)
-        free(self.wide)
-        free(self.kid_first)
-        free(self.kid_nodes)
-        free(self.kid_bytes)
 
-    cdef int note_characters(self) except -1:
-        """Count the characters of all tokens."""
+    cdef int sort_by_length(self) except -1:
+        """Sort the tokens by their numbers of characters."""
         cdef int32_t token, i, n
-        self.chars = <uint8_t*>malloc(self.n_vocab)
-        self.long_tokens = <int32_t*>malloc(4 * self.n_vocab)
-        if not (self.chars and self.long_tokens):
-            raise MemoryError()
+        cdef uint8_t* length = <uint8_t*>grown(NULL, self.n_vocab)
+        self.by_length = <int32_t*>grown(NULL, 4 * <Py_ssize_t>self.n_vocab)
         for token in range(self.n_vocab):
             n = 0
             for i in range(self.first[token], self.first[token + 1]):
                 n += self.data[i] & 0xC0 != 0x80
-            self.chars[token] = <uint8_t>min(n, 255)
-            if n > UPTO:
-                self.long_tokens[self.n_long] = token
-                self.n_long += 1
-        self.long_tokens = <int32_t*>grown(self.long_tokens, 4 * (<Py_ssize_t>self.n_long + 1))
+            length[token] = <uint8_t>min(n, 255)
+            self.length_first[length[token] + 1] += 1
+        for i in range(256):
+            self.length_first[i + 1] += self.length_first[i]
+        for token in range(self.n_vocab):
+            self.by_length[self.length_first[length[token]]] = token
+            self.length_first[length[token]] += 1
+        for i in range(256, 0, -1):
+            self.length_first[i] = self.length_first[i - 1]
+        self.length_first[0] = 0
+        free(length)
         return 0
 
     cdef int sort_by_byte(self) except -1:
@@ -110,44 +114,6 @@ cdef class Trie:
         self.byte_first[0] = 0
         return 0
 
-    cdef int find_wide(self) except -1:
-        """Keep the kids of the root and of nodes with many below them: kids of theirs are far apart in memory."""
-        cdef int32_t i, n = 0
-        cdef Kids kids
-        for i in range(-1, <int32_t>self.nodes.n):
-            if i < 0 or self.nodes.at[i].skip - i > WIDE:
-                self.kids_of(i, &kids)
-                self.wide = <int32_t*>grown(self.wide, 4 * (<Py_ssize_t>self.n_wide + 1))
-                self.kid_first = <int32_t*>grown(self.kid_first, 4 * (<Py_ssize_t>self.n_wide + 2))
-                self.kid_nodes = <int32_t*>grown(self.kid_nodes, 4 * (<Py_ssize_t>n + 256))
-                self.kid_bytes = <uint8_t*>grown(self.kid_bytes, n + 256)
-                memcpy(self.kid_nodes + n, kids.nodes, 4 * kids.n)
-                memcpy(self.kid_bytes + n, kids.bytes, kids.n)
-                self.wide[self.n_wide], self.kid_first[self.n_wide] = i, n
-                n += kids.n
-                self.kid_first[self.n_wide + 1] = n
-                self.n_wide += 1
-        return 0
-
-    cdef void kids_of(self, int32_t node, Kids* kids) noexcept:
-        cdef int32_t low = 0, high = self.n_wide, middle, i = node + 1
-        cdef int32_t end = self.nodes.at[node].skip if node >= 0 else <int32_t>self.nodes.n
-        while low < high:
-            middle = (low + high) >> 1
-            if self.wide[middle] < node:
-                low = middle + 1
-            else:
-                high = middle
-        if low < self.n_wide and self.wide[low] == node:
-            kids.n = self.kid_first[low + 1] - self.kid_first[low]
-            kids.nodes, kids.bytes = self.kid_nodes + self.kid_first[low], self.kid_bytes + self.kid_first[low]
-            return
-        kids.n, kids.nodes, kids.bytes = 0, kids.own_nodes, kids.own_bytes
-        while i < end:
-            kids.own_nodes[kids.n], kids.own_bytes[kids.n] = i, self.nodes.at[i].byte
-            kids.n += 1
-            i = self.nodes.at[i].skip
-
     @property
     def n_nodes(self):
         """Number of nodes; the root, the empty string, is none."""
@@ -156,7 +122,7 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        own = len(self.joined) + 6 * self.n_vocab + 4 * (self.n_tokens + self.n_long) + 16 * self.nodes.n
+        own = len(self.joined) + 9 * self.n_vocab + 4 * self.n_tokens + 16 * self.nodes.n
         return own + self.slice_bytes() + (self.valid.n_bytes if self.valid is not None else 0)
 
     cdef Py_ssize_t slice_bytes(self) except -1:
@@ -175,13 +141,13 @@ cdef class Trie:
 
 # --------------------------------------------------------------------------- building
 
-cdef Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil:
+cdef Key key_of(const uint8_t* text, int32_t length, int32_t token) noexcept nogil:
     cdef Key made
     cdef int32_t i
     made.head = 0
     for i in range(8):
         made.head = made.head << 8 | (text[i] if i < length else 0)
-    made.text, made.length, made.token, made.chars = text, length, token, chars
+    made.text, made.length, made.token = text, length, token
     return made
 
 

@@ -121,6 +121,10 @@ class Expander:
 
     def asked(self, state: State) -> Sequence[str]:
         """The types of values that a state has to be asked about; it has none of the others."""
+        if len(state) == 1:
+            (alone,) = state
+            if alone.positive and isinstance(alone.what, Schema):
+                return self.kinds(alone.what)
         found: set[str] = set()
         for condition in state:
             found.update(self.kinds(condition.what) if isinstance(condition.what, Schema) else TOP)

@@ -64,7 +64,7 @@ class Layout:
     def string(self, text: str) -> Node:
         """The texts of one string."""
         if not self.mark:
-            return quoted(literal(text))
+            return _quoted_literal(text)
         return Alt(()) if self.mark in text else Text(self.mark + text + self.mark)
 
     def name(self, text: str) -> Node:
@@ -144,6 +144,11 @@ def literal(text: str) -> Node:
     if plain or not items:
         items.append(Text(plain))
     return items[0] if len(items) == 1 else Seq(tuple(items))
+
+
+@lru_cache(maxsize=1024)
+def _quoted_literal(text: str) -> Node:
+    return quoted(literal(text))
 
 
 def quoted(node: Node) -> Node:

@@ -52,19 +52,10 @@ class Others(NamedTuple):
 
 
 def object_node(box: Objects, writer: Writer) -> Node:
-    """The JSON texts of the objects of a box."""
-    found = [text.node() for text in object_texts(box, writer)]
+    """The JSON texts of the objects of a box: boxes that cover it, one after another."""
+    known = _with_few_names(box, writer) if tells_apart(box) else box
+    found = [ObjectText(case, writer).node() for case in _cases(known, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
-
-
-def object_texts(box: Objects, writer: Writer) -> list[ObjectText]:
-    """What writes the objects of a box: boxes that cover it, one after another. They are found once."""
-
-    def make() -> tuple[Objects, list[ObjectText]]:
-        known = _with_few_names(box, writer) if tells_apart(box) else box
-        return box, [ObjectText(case, writer) for case in _cases(known, writer)]
-
-    return writer.once(("object", id(box)), make)[1]
 
 
 def tells_apart(box: Objects) -> bool:
@@ -193,16 +184,14 @@ class ObjectText:
     def member(self, known: Known) -> Node:
         """A property, as a rule: it may be written in several places."""
 
-        def make() -> Node:
-            item = Seq((self.layout.name(known.name), self.layout.colon, self.value(known.state)))
-            return self.writer.rule(item, f"{self.writer.path}/{known.name}-")
-
         key = known.name, known.state
-        if not self.is_once:
-            return self.writer.once(key, make)
-        if key not in self.own:
-            self.own[key] = make()
-        return self.own[key]
+        made = self.own if self.is_once else self.writer.members
+        if key not in made:
+            made[key] = self.writer.rule(self.item(known), f"{self.writer.path}/{known.name}-")
+        return made[key]
+
+    def item(self, known: Known) -> Node:
+        return Seq((self.layout.name(known.name), self.layout.colon, self.value(known.state)))
 
     def other_members(self, must: tuple[Rule, ...]) -> Others | None:
         """The properties of other names that are of all kinds of ``must``; None where there can be none."""
@@ -300,17 +289,18 @@ class ObjectText:
         comma, pad, other = self.layout.comma, self.layout.pad, self.free()
         loop = Repeat(Seq((comma, other)), 0, None) if other else EMPTY
         n_starts = next((i for i, m in enumerate(self.known) if m.required), len(self.known))
+        items = [self.member(m) if i <= n_starts else self.item(m) for i, m in enumerate(self.known)]
         parts: list[Node] = [loop] if other else []  # from the end
         tails: dict[int, Node] = {len(self.known): loop}
         for i in range(len(self.known) - 1, -1, -1):
             member = self.known[i]
-            item: Node = Seq((comma, self.member(member)))
+            item: Node = Seq((comma, items[i]))
             parts += [item if member.required else Repeat(item, 0, 1), loop]
             if i <= n_starts + 1:  # used here and in the next one
                 tail: Node = Seq(tuple(reversed(parts)))
                 tails[i] = self.writer.rule(tail, f"{self.writer.path}-rest") if n_starts else tail
                 parts = [tails[i]] if n_starts else parts
-        starts = [(self.member(member), tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
+        starts = [(item, tails[i + 1]) for i, item in enumerate(items[: n_starts + 1])]
         starts += [(other, tails[0])] if other else []
         return Alt(tuple([Seq((pad, first, rest, pad)) for first, rest in starts]))
 

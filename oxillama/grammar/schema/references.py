@@ -31,12 +31,9 @@ from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
-LARGE_DOCUMENT = 10_000  # subschemas; what is larger could meet a limit when its rules are built
-LARGE_VALUES = 20_000  # characters in `enum` and `const`
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 IDENTIFIERS = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", RECURSIVE})
 BELOW = ONE | LIST | NAMED
-VALUES = frozenset({"enum", "const"})
 ATOMS = frozenset({str, int, float, bool, Decimal, type(None)})
 
 
@@ -98,12 +95,7 @@ class References:
         self.constants = Resource("oxillama:constants")
         self.resolved: dict[tuple[int, str], Schema] = {}
         self.n_schemas = 0
-        self.n_characters = 0
         self.root = self.load("", root, self.default)
-
-    def is_large(self) -> bool:
-        """Whether what one schema says may be too much for a grammar."""
-        return self.n_schemas > LARGE_DOCUMENT or self.n_characters > LARGE_VALUES
 
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""
@@ -139,8 +131,6 @@ class References:
             self.resources.setdefault(resource.uri, resource)
         if is_named:
             self.take_anchors(made, names)
-        if not VALUES.isdisjoint(names):
-            self.n_characters += sum(_characters(names[word]) for word in VALUES & names.keys())
         if not BELOW.isdisjoint(names):
             for keys, at, below in _subschemas(names, path):
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
@@ -314,17 +304,6 @@ def _subschemas(value: Mapping[str, object], path: str) -> Iterator[tuple[tuple[
             for name, one in below.items():
                 if keyword != "dependencies" or isinstance(one, (bool, dict)):
                     yield (keyword, name), f"{path}/{keyword}/{_escaped(str(name))}", one
-
-
-def _characters(value: object) -> int:
-    """Roughly how long a value is when it is written."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list):
-        return sum(map(_characters, value))
-    if isinstance(value, dict):
-        return sum(_characters(name) + _characters(one) for name, one in value.items())
-    return 8
 
 
 def _escaped(key: str) -> str:

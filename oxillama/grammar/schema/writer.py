@@ -1,7 +1,7 @@
 """States to rules: every state that values must meet becomes one rule, shared wherever it is needed.
 
 Rules are written from a queue, not by recursion, so a schema may refer to itself and nest as deep as it is
-read. In the end rules with equal bodies become one.
+read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import walk
-from oxillama.grammar.rules import Alt, Common, Distinct, Member, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -26,7 +25,7 @@ from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
 from oxillama.grammar.schema.strings import Strings
 
-MAX_RULES = 20_000
+MAX_RULES = 30_000
 T = TypeVar("T")
 VALUE, STRING, NUMBER = "json", "json-string", "json-number"
 
@@ -75,36 +74,24 @@ class Writer:
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
         self.places: dict[str, str] = {}  # the paths that rules were named after
+        self.members: dict[tuple[str, State], Node] = {}  # the rules of properties
         self.made: dict[Hashable, Any] = {}
 
     def write(self, root: State) -> Rules:
-        """The rules of the values that meet ``root``."""
-        self.write_all(root)
-        return Rules("root", shared(self.rules), places=self.places)
-
-    def write_all(self, root: State) -> Node:
-        """Write the rules of the values that meet ``root``, and of all below them; returns its node."""
-        node = self.rules["root"] = self.node(root)
+        """The rules of the values that meet ``root``; those of states are deferred."""
+        self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
-            self.write_one(self.names[state])
-        if ANYTHING in self.queue or VALUE in self.rules:
-            self.rules |= self.any_value()
-        return node
-
-    def write_one(self, name: str) -> None:
-        """Write the rule of a state by its name."""
-        state = self.states[name]
-        self.rules[name] = self.at(state, self.body)
-
-    def at(self, state: State, make: Callable[[State], T]) -> T:
-        """What is made of a state; errors name the path of its schema."""
-        self.path, self.state = path_of(state), state
-        try:
-            return make(state)
-        except GrammarError as error:
-            raise GrammarError(located(state, self.path, str(error))) from None
-        except RecursionError:
-            raise GrammarError(located(state, self.path, "nested too deeply")) from None
+            self.path, self.state = path_of(state), state
+            try:
+                self.rules[self.names[state]] = self.body(state)
+            except GrammarError as error:
+                raise GrammarError(located(state, self.path, str(error))) from None
+            except RecursionError:
+                raise GrammarError(located(state, self.path, "nested too deeply")) from None
+        if VALUE in self.rules:
+            self.rules |= any_value(self.layout)
+        deferred = self.rules.keys() & {*self.states, *any_value(self.layout)}
+        return Rules("root", self.rules, frozenset(deferred), self.places)
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
@@ -173,7 +160,7 @@ class Writer:
                     found.append(self.object_node(box, self))
                 else:
                     found.append(self.scalar(box))
-        return found[0] if len(found) == 1 else Alt(tuple(dict.fromkeys(found)))
+        return found[0] if len(found) == 1 else Alt(tuple(found))
 
     def scalar(self, box: Numbers | Strings | Constants) -> Node:
         try:
@@ -190,12 +177,8 @@ class Writer:
         if kind in ("array", "object"):
             self.node(ANYTHING)
         name = f"json-{kind}"
-        self.rules.setdefault(name, _any_of_kind(kind, self.layout))
+        self.rules[name] = any_value(self.layout)[name]
         return Ref(name)
-
-    def any_value(self) -> dict[str, Node]:
-        """The rules of every JSON value."""
-        return dict(any_value(self.layout).rules)
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
@@ -203,11 +186,11 @@ class Writer:
 
 
 @lru_cache(maxsize=8)
-def any_value(layout: Layout) -> Common:
+def any_value(layout: Layout) -> dict[str, Node]:
     """The rules of every JSON value."""
     kinds = ("string", "number", "array", "object")
     value = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
-    return Common({VALUE: value, **{f"json-{kind}": _any_of_kind(kind, layout) for kind in kinds}})
+    return {VALUE: value, **{f"json-{kind}": _any_of_kind(kind, layout) for kind in kinds}}
 
 
 def _any_of_kind(kind: str, layout: Layout) -> Node:
@@ -224,33 +207,6 @@ def path_of(state: State) -> str:
         if isinstance(condition.what, Schema):
             return condition.what.path
     return "#"
-
-
-def shared(rules: dict[str, Node], root: str = "root") -> dict[str, Node]:
-    """The same rules, those with equal bodies as one; the root keeps its name."""
-    users: dict[str, set[str]] = {}
-    for name, body in rules.items():
-        for node in walk(body):
-            if isinstance(node, Ref):
-                users.setdefault(node.name, set()).add(name)
-    first: dict[Node, str] = {}
-    same: dict[str, str] = {}
-    changed = list(rules)
-    while changed:
-        found: dict[str, str] = {}
-        for name in changed:
-            kept = first.setdefault(rules[name], name)
-            kept = same.get(kept, kept)
-            if kept != name and name != root:
-                found[name] = kept
-        same = {name: found.get(kept, kept) for name, kept in same.items()} | found
-        touched = {user for name in found for user in users.get(name, ())}
-        changed = [name for name in rules if name in touched and name not in same]
-        for user in changed:
-            rules[user] = renamed(rules[user], same)
-        for name, kept in found.items():
-            users.setdefault(kept, set()).update(users.get(name, ()))
-    return {name: body for name, body in rules.items() if name not in same}
 
 
 def renamed(node: Node, names: dict[str, str]) -> Node:

@@ -1,0 +1,140 @@
+"""Sets of characters of which any text can follow a parser state.
+
+Where there is such a set, a slice of the vocabulary (slices.pyx) stands for nearly all tokens: inside of a JSON string,
+of an unknown name, of free text.
+"""
+
+from libc.stdint cimport int32_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
+from oxillama._kernels.grammar.rows cimport DEAD
+from oxillama._kernels.grammar.slices cimport BASE, LEAVES, following
+from oxillama._kernels.grammar.stacks cimport DEPENDENT, TAPED
+from oxillama._kernels.grammar.trie cimport BEYOND_ASCII, OF_E2, SET, entry_of
+
+cdef enum:
+    COVER_WORK = 50000   # units of work to find one out
+    MOST_PAIRS = 4096    # of a parser state and a place in a character that texts may lead through
+
+
+cdef class Covers:
+    """The covers of parser states, each found once.
+
+    Attributes
+    ----------
+    min_loop : ASCII characters of a set that is worth a slice
+    """
+
+    def __cinit__(self, ParserStates states not None):
+        self.states = states
+        self.min_loop = 16
+        self.sets = {}
+
+    def __dealloc__(self):
+        free(self.covers)
+
+    cdef Cover* of(self, int32_t state) except NULL:
+        cdef int32_t room
+        cdef Cover found
+        if state >= self.room:
+            room = max(256, 2 * state)
+            self.states.charge((room - self.room) * <Py_ssize_t>sizeof(Cover))
+            self.covers = <Cover*>grown(self.covers, room * sizeof(Cover))
+            memset(self.covers + self.room, 0, (room - self.room) * sizeof(Cover))
+            self.room = room
+        if not self.covers[state].known:
+            memset(&found, 0, sizeof(Cover))
+            self.find(state, &found)
+            found.known = True
+            self.covers[state] = found
+        return &self.covers[state]
+
+    cdef int find(self, int32_t state, Cover* cover) except -1:
+        """Find a set: the characters that leave about as much choice as there is."""
+        cdef uint8_t[SET] chars
+        cdef uint8_t[256] leaves
+        cdef int32_t byte, to, last = DEAD, n = 0, least = self.n_alive(state), beyond
+        cdef bint good = False
+        cdef Py_ssize_t left = self.states.left - COVER_WORK
+        if least < self.min_loop or self.states.states.flags[state] & TAPED:
+            return 0
+        least = (least + 1) // 2
+        for byte in range(128):  # not the quotation mark and what else has little to follow it
+            to = stepped(self.states, state, byte)
+            if to != last:
+                last = to
+                good = to != DEAD and not self.states.states.flags[to] & DEPENDENT and self.n_alive(to) >= least
+            chars[byte] = good
+            n += good
+        if n < self.min_loop:
+            return 0
+        for beyond in range(2, -1, -1):
+            chars[BEYOND_ASCII], chars[OF_E2] = beyond > 0, beyond > 1
+            memset(leaves, 0, 256)
+            if self.takes_all(state, chars, leaves, left, &cover.loop):
+                cover.chars, cover.leaves = self.kept(chars, SET), self.kept(leaves, 256)
+                break
+            if self.states.left < left:
+                break
+        return 0
+
+    cdef const uint8_t* kept(self, const uint8_t* chars, Py_ssize_t n) except NULL:
+        """A set that lives as long as this object."""
+        cdef bytes found = self.sets.setdefault(chars[:n], chars[:n])
+        return found
+
+    cdef bint takes_all(
+        self, int32_t state, const uint8_t* chars, uint8_t* leaves, Py_ssize_t left, int32_t* loop
+    ) except -1:
+        """Whether any text of these characters can follow; notes which other bytes can follow such texts.
+
+        False as well where no more than ``left`` units of work are left.
+        """
+        cdef list todo = [<long long>state << 4 | BASE]
+        cdef set seen = set()
+        cdef int32_t byte, to, at, after, last, last_after
+        cdef long long pair
+        loop[0] = -1
+        while todo:
+            pair = todo.pop()
+            state, at, last, last_after = <int32_t>(pair >> 4), <int32_t>(pair & 15), DEAD, -1
+            self.states.spend(4)
+            if self.states.left < left or len(seen) > MOST_PAIRS:
+                return False
+            for byte in range(256):
+                after = following(at, <uint8_t>byte, chars)
+                if after >= LEAVES:
+                    if after == LEAVES and not leaves[byte]:
+                        leaves[byte] = stepped(self.states, state, byte) != DEAD
+                    continue
+                to = stepped(self.states, state, byte)
+                if to == last and after == last_after:
+                    continue
+                if to == DEAD or self.states.states.flags[to] & DEPENDENT:
+                    return False
+                last, last_after = to, after
+                if after == BASE:
+                    loop[0] = to if loop[0] in (-1, to) else DEAD
+                pair = <long long>to << 4 | after
+                if pair not in seen:
+                    seen.add(pair)
+                    todo.append(pair)
+        return True
+
+    cdef int32_t n_alive(self, int32_t state) except -1:
+        """How many ASCII characters can follow."""
+        cdef int32_t byte, n = 0
+        for byte in range(128):
+            n += stepped(self.states, state, byte) != DEAD
+        return n
+
+    cdef bint goes_on(self, int32_t state, const uint8_t* chars) except -1:
+        """Whether any of some characters can follow."""
+        cdef int32_t byte
+        for byte in range(0xF5):
+            if chars[entry_of(byte)] and stepped(self.states, state, byte) != DEAD:
+                return True
+        return False
