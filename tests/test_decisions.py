@@ -92,6 +92,8 @@ QUERIES = {
     "first mask latency": 50,
     "parser table compression": 51,
     "JSON schema property order": 52,
+    "engine core": 54,
+    "features behind protocols": 54,
 }
 """Query: the number of the note that must come first."""
 
