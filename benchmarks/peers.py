@@ -146,6 +146,7 @@ class OxiLlama(Runner):
     _config: Any = None
     _make: Any = None
     _engine: Any = None
+    _session: Any = None
 
     def version(self) -> str:
         import oxillama
@@ -170,16 +171,18 @@ class OxiLlama(Runner):
         )
 
     def _clear(self) -> None:
-        self._engine.reset()
+        if self._session is not None:
+            self._session.close()
+        self._session = self._engine.session()
 
     def _forward(self, tokens: Sequence[int]) -> Logits:
-        return self._engine.prefill(tokens)  # type: ignore[no-any-return]
+        return self._session.prefill(tokens)  # type: ignore[no-any-return]
 
     def _forward_one(self, token: int) -> Logits:
-        return self._engine.forward_one(token)  # type: ignore[no-any-return]
+        return self._session.forward(token)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        self._engine = None
+        self._engine = self._session = None
 
 
 class OxiLlamaPacked(OxiLlama):
@@ -335,9 +338,9 @@ class OxiLlamaPy(Runner):
 
     def _text(self, n: int) -> str:
         """A text of ``n`` tokens, of 2 if ``n`` is 1."""
-        begins = len(self._engine.tokenizer.encode(self.word)) - 1
+        begins = len(self._engine.tokenize(self.word)) - 1
         text = self.word * max(1, n - begins)
-        found = len(self._engine.tokenizer.encode(text))
+        found = len(self._engine.tokenize(text))
         if found != max(n, 1 + begins):
             raise PromptError(
                 f"{self.model}: oxillama-py has no text of {n} tokens, {self.word!r} gives {found}"

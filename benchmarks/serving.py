@@ -164,7 +164,7 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
     found = []
     for n in args.sequences:
         inside, runner = [0.0], engine.model.runner
-        real = runner.run
+        real = runner.complete
 
         def timed(*given: Any, real: Any = real, inside: list[float] = inside) -> Any:
             begun = time.perf_counter()
@@ -173,11 +173,11 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
             finally:
                 inside[0] += time.perf_counter() - begun
 
-        runner.run = timed
+        runner.complete = timed
         begun = time.perf_counter()
         generate(engine, prompts_of(n, engine.model.spec.n_vocab), args.new)
         total = time.perf_counter() - begun
-        runner.run = real
+        runner.complete = real
         found.append([str(n), f"{1 - inside[0] / total:.2%}"])
     return found
 

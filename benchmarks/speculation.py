@@ -227,7 +227,7 @@ class Bench:
         return [done.tokens for done in decoded(self.engine, prompts, self.args.new, "off")[1]]
 
     def _oracle(self, name: str, rate: float, texts: list[tuple[list[int], list[int]]], most: int) -> Oracle:
-        oracle = self.engine.model.drafters.loaded[name] = Oracle(name, rate, most)
+        oracle = self.engine.model.feature("drafters").loaded[name] = Oracle(name, rate, most)
         oracle.texts = texts
         return oracle
 
@@ -252,12 +252,12 @@ class Bench:
 @contextmanager
 def fixed_lengths(engine: InferenceEngine, k: int) -> Iterator[None]:
     """A context in which the engine drafts as much as it may; for ``k`` 0 as much as it chooses."""
-    loop, chosen = engine.model.loop, engine.model.loop.speculator
-    loop.speculator = FixedLengths() if k else chosen
+    loop, chosen = engine.model.loop, engine.model.loop.drafter
+    loop.drafter = FixedLengths() if k else chosen
     try:
         yield
     finally:
-        loop.speculator = chosen
+        loop.drafter = chosen
 
 
 def became(stats: Sequence[SpeculationStats]) -> str:

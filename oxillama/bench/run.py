@@ -80,28 +80,29 @@ def bench_model(
     for name, count in counts.items():
         checks.integer(name, count, 1)
     checks.integer("warmup", warmup, 0)
-    from oxillama import EngineConfig
-    from oxillama.compat.engine import InferenceEngine
+    from oxillama import EngineConfig, InferenceEngine
 
     threads = config.get("num_threads")
     config["num_threads"] = threads = available_cpus() if threads is None else threads
     config.setdefault("context_size", prompt_tokens + new_tokens)
     start = time.perf_counter()
     engine = InferenceEngine(EngineConfig(model_path=os.fspath(path), **config))
-    n_vocab = len(engine.prefill([1]))
+    with engine.session() as session:
+        n_vocab = len(session.prefill([1]))
     load_seconds = time.perf_counter() - start
 
     prompt, new = fixed_tokens(prompt_tokens, n_vocab), fixed_tokens(new_tokens, n_vocab)
     prefill, decode = [], []
     for done in range(1, warmup + rounds + 1):
-        engine.reset()
-        start = time.perf_counter()
-        engine.prefill(prompt)
-        middle = time.perf_counter()
-        for token in new:
-            engine.forward_one(token)
+        with engine.session() as session:
+            start = time.perf_counter()
+            session.prefill(prompt)
+            middle = time.perf_counter()
+            for token in new:
+                session.forward(token)
+            end = time.perf_counter()
         prefill.append(prompt_tokens / (middle - start))
-        decode.append(new_tokens / (time.perf_counter() - middle))
+        decode.append(new_tokens / (end - middle))
         if progress is not None:
             progress(done, warmup + rounds)
     return ModelSpeed(

@@ -267,14 +267,22 @@ def fake_api(calls: list[Any], n_vocab: int = 50) -> dict[str, Any]:
         def __init__(self, config: SimpleNamespace) -> None:
             calls.append(("open", config.num_threads, config.context_size))
 
-        def reset(self) -> None:
-            calls.append("reset")
+        def session(self) -> Session:
+            calls.append("session")
+            return Session()
+
+    class Session(nullcontext[Any]):
+        def __enter__(self) -> Session:
+            return self
+
+        def close(self) -> None:
+            pass
 
         def prefill(self, tokens: Sequence[int]) -> peers.Logits:
             calls.append(list(tokens))
             return np.zeros(n_vocab, np.float32)
 
-        def forward_one(self, token: int) -> peers.Logits:
+        def forward(self, token: int) -> peers.Logits:
             calls.append(token)
             return np.zeros(n_vocab, np.float32)
 
@@ -292,11 +300,11 @@ def test_both_ways_of_measuring_this_library_give_it_the_same_work(
     engine.load()
     engine.prefill(prompt)
     engine.decode(2)
-    assert calls == [("open", 2, 6), "reset", [1], "reset", prompt, *fixed_tokens(2, 50)]
+    assert calls == [("open", 2, 6), "session", [1], "session", prompt, *fixed_tokens(2, 50)]
 
     calls.clear()
     speed = bench_model(model, prompt_tokens=4, new_tokens=2, num_threads=2, rounds=2, warmup=1)
-    assert calls == [("open", 2, 6), [1]] + ["reset", prompt, *fixed_tokens(2, 50)] * 3
+    assert calls == [("open", 2, 6), "session", [1]] + ["session", prompt, *fixed_tokens(2, 50)] * 3
     assert (speed.model, speed.num_threads, speed.prefill.n, speed.decode.n) == (model.name, 2, 2, 2)
 
 
