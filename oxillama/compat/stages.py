@@ -29,7 +29,7 @@ BREAKERS = SamplerConfig().dry_sequence_breakers
 POSITION_FACTOR = 0xD1342543DE82EF95  # odd, so that positions have different seeds
 
 
-class KernelStage:
+class _KernelStage:
     """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass."""
 
     tokenizer: TokenizerBridge | None = None
@@ -83,7 +83,7 @@ class KernelStage:
 
 
 @dataclass(frozen=True)
-class DryStage(KernelStage):
+class DryStage(_KernelStage):
     """Penalizes tokens that extend a repetition: the options ``dry_*`` of `SamplerConfig`.
 
     Attributes
@@ -104,7 +104,7 @@ class DryStage(KernelStage):
     tokenizer: TokenizerBridge | None = None
 
     def options(self) -> dict[str, Any]:
-        """As `KernelStage.options`."""
+        """As the base class."""
         return {
             "dry_multiplier": self.multiplier,
             "dry_base": self.base,
@@ -115,7 +115,7 @@ class DryStage(KernelStage):
 
 
 @dataclass(frozen=True)
-class XtcStage(KernelStage):
+class XtcStage(_KernelStage):
     """Drops the likeliest tokens by chance: ``xtc_probability`` and ``xtc_threshold`` of `SamplerConfig`.
 
     A stage has no access to the random numbers of a sampler. The chance is a function of ``seed`` and the
@@ -136,7 +136,7 @@ class XtcStage(KernelStage):
     seed: int = 0
 
     def options(self) -> dict[str, Any]:
-        """As `KernelStage.options`."""
+        """As the base class."""
         integer("seed", self.seed, 0, MAX_SEED)
         return {"xtc_probability": self.probability, "xtc_threshold": self.threshold}
 
@@ -146,7 +146,7 @@ class XtcStage(KernelStage):
 
 
 @dataclass(frozen=True)
-class TypicalPStage(KernelStage):
+class TypicalPStage(_KernelStage):
     """Keeps the fewest tokens of the most typical surprise that sum to more than ``p``: ``typical_p``.
 
     Raises
@@ -157,12 +157,12 @@ class TypicalPStage(KernelStage):
     p: float
 
     def options(self) -> dict[str, Any]:
-        """As `KernelStage.options`."""
+        """As the base class."""
         return {"typical_p": self.p}
 
 
 @dataclass(frozen=True)
-class TopAStage(KernelStage):
+class TopAStage(_KernelStage):
     """Keeps tokens with at least ``a`` times the square of the highest probability: ``top_a``.
 
     Raises
@@ -173,12 +173,12 @@ class TopAStage(KernelStage):
     a: float
 
     def options(self) -> dict[str, Any]:
-        """As `KernelStage.options`."""
+        """As the base class."""
         return {"top_a": self.a}
 
 
 @dataclass(frozen=True)
-class EtaStage(KernelStage):
+class EtaStage(_KernelStage):
     """Keeps tokens of p >= min(eta, sqrt(eta) e^-entropy): ``eta_cutoff``.
 
     Raises
@@ -189,7 +189,7 @@ class EtaStage(KernelStage):
     eta: float
 
     def options(self) -> dict[str, Any]:
-        """As `KernelStage.options`."""
+        """As the base class."""
         return {"eta_cutoff": self.eta}
 
 
