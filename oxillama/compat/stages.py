@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,19 +32,16 @@ class _KernelStage:
     """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass."""
 
     tokenizer: TokenizerBridge | None = None
+    _chain: SamplerChain
 
     def options(self) -> dict[str, Any]:
         """The fields of `SamplerConfig` that switch the stage on."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
-        assert self._chain is not None  # raises ConfigError
-
-    @cached_property
-    def _chain(self) -> SamplerChain:
         options = self.options()
-        name = STAGE_OF[next(iter(options))]
-        return SamplerChain.from_config(SamplerConfig(order=(name,), **options), tokenizer=self.tokenizer)
+        config = SamplerConfig(order=(STAGE_OF[next(iter(options))],), **options)
+        object.__setattr__(self, "_chain", SamplerChain.from_config(config, tokenizer=self.tokenizer))
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray, /) -> np.ndarray:
         """float32 (n,): the logits after the stage, -inf for dropped candidates.
