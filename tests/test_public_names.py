@@ -60,6 +60,8 @@ def test_the_import_is_light() -> None:
 
 
 def test_modules_of_facts_need_no_import_of_their_own() -> None:
-    code = "import oxillama; print(oxillama.errors.ConfigError.__name__, oxillama.config.EngineConfig.__name__)"
+    code = (
+        "import oxillama; print(oxillama.errors.ConfigError.__name__, oxillama.config.EngineConfig.__name__)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["ConfigError", "EngineConfig"]

@@ -16,6 +16,7 @@ from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import LoraStack
 from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.cache.prefix import PinnedPrefix
+from oxillama.compat.adapters import apply_lora, apply_lora_stack
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters
 from oxillama.embeddings.pooling import PoolingMode
@@ -200,8 +201,7 @@ class InferenceEngine(ours.InferenceEngine):
 
     def push_lora(self, lora: LoadedLora | str | os.PathLike[str], scale: float = 1.0) -> None:
         """``adapters.stack.push``, of an adapter or its path; checked against the model first."""
-        ((loaded, checked),) = self.adapters.loaded([(lora, scale)])
-        self.adapters.stack.push(loaded, checked)
+        apply_lora(self, lora, scale)
 
     def pop_lora(self) -> LoadedLora | None:
         """``adapters.stack.pop()``."""
@@ -215,9 +215,8 @@ class InferenceEngine(ours.InferenceEngine):
     unapply_all_loras = clear_loras
 
     def apply_lora_stack(self, stack: LoraStack) -> None:
-        """`push_lora` of each adapter of a stack."""
-        for lora, scale in checks.instance("stack", stack, LoraStack):
-            self.push_lora(lora, scale)
+        """`oxillama.compat.adapters.apply_lora_stack` of this engine."""
+        apply_lora_stack(self, stack)
 
     # --- tokens -------------------------------------------------------------------------------------
 

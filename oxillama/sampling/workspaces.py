@@ -43,9 +43,13 @@ F32 = np.dtype(np.float32)
 
 
 def is_row(logits: Any) -> bool:
-    """Whether something is C-contiguous float32 (vocab,) already."""
+    """Whether something is C-contiguous float32 (vocab,) already, and not empty."""
     return (
-        type(logits) is np.ndarray and logits.dtype is F32 and logits.ndim == 1 and logits.flags.c_contiguous
+        type(logits) is np.ndarray
+        and logits.dtype is F32
+        and logits.ndim == 1
+        and logits.size > 0
+        and logits.flags.c_contiguous
     )
 
 

@@ -1,0 +1,228 @@
+"""Stages as objects, for `SamplerConfig.order`: the kernels of the built-in stages, with their numbers.
+
+A stage in ``order`` takes the place of the built-in stage, whose option then stays at its default:
+``SamplerConfig(order=("top_k", TypicalPStage(0.5), "temperature"), top_p=1.0, min_p=0.0)``.
+
+The probabilities are those of the built-in stage. So are the tokens of a seed where at most 1024 candidates
+come to the stage. Of more candidates, built-in cuts leave theirs in another order, in which the same random
+number stands for another token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from oxillama.config import SamplerConfig
+from oxillama.config.checks import FLOAT_MAX, MAX_SEED, integer
+from oxillama.config.sampler import STAGE_OF
+from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.random import MASK, Xorshift64
+from oxillama.sampling.workspaces import GOOD, error_of, workspaces
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+BREAKERS = SamplerConfig().dry_sequence_breakers
+POSITION_FACTOR = 0xD1342543DE82EF95  # odd, so that positions have different seeds
+
+
+class _KernelStage:
+    """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass."""
+
+    tokenizer: TokenizerBridge | None = None
+    _chain: SamplerChain
+
+    def options(self) -> dict[str, Any]:
+        """The fields of `SamplerConfig` that switch the stage on."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        options = self.options()
+        config = SamplerConfig(order=(STAGE_OF[next(iter(options))],), **options)
+        object.__setattr__(self, "_chain", SamplerChain.from_config(config, tokenizer=self.tokenizer))
+
+    def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray, /) -> np.ndarray:
+        """float32 (n,): the logits after the stage, -inf for dropped candidates.
+
+        Parameters
+        ----------
+        ids : int32 (n,), the candidates' tokens.
+        logits : float32 (n,).
+        history : int32 (tokens,), prompt included.
+
+        Raises
+        ------
+        SamplingError : a logit is NaN or +inf, every logit is -inf, or a token of the history is negative.
+        """
+        size = 1 + int(max(ids.max(initial=0), history.max(initial=0)))
+        (workspace,) = workspaces(self._chain.kernels, size)
+        status = workspace.replace(ids, logits)
+        if status == GOOD:
+            status = workspace.apply(self._chain.program, history, None, self.chance(len(history)), 0.0)
+        if status != GOOD:
+            raise error_of(status, size)
+        changed = np.full(size, -np.inf, np.float32)
+        left, values = workspace.candidates()
+        changed[left] = values
+        found: np.ndarray = changed[ids]
+        return found
+
+    def chance(self, position: int) -> float:
+        """A number in [0, 1) for a stage that depends on one; ``position`` is the length of the history."""
+        return 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        return type(self), tuple(values)
+
+
+@dataclass(frozen=True)
+class DryStage(_KernelStage):
+    """Penalizes tokens that extend a repetition: the options ``dry_*`` of `SamplerConfig`.
+
+    Attributes
+    ----------
+    multiplier, base, allowed_length, range, sequence_breakers : ``dry_multiplier`` and so on.
+    tokenizer : of the model, for breakers that are texts; None if all are tuples of token ids.
+
+    Raises
+    ------
+    ConfigError : a value is outside its range, or a breaker is a text and there is no tokenizer.
+    """
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    range: int = -1
+    sequence_breakers: tuple[str | tuple[int, ...], ...] = BREAKERS
+    tokenizer: TokenizerBridge | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As the base class."""
+        return {
+            "dry_multiplier": self.multiplier,
+            "dry_base": self.base,
+            "dry_allowed_length": self.allowed_length,
+            "dry_range": self.range,
+            "dry_sequence_breakers": self.sequence_breakers,
+        }
+
+
+@dataclass(frozen=True)
+class XtcStage(_KernelStage):
+    """Drops the likeliest tokens by chance: ``xtc_probability`` and ``xtc_threshold`` of `SamplerConfig`.
+
+    A stage has no access to the random numbers of a sampler. The chance is a function of ``seed`` and the
+    position alone, so texts can be repeated, rewound and forked.
+
+    Attributes
+    ----------
+    probability, threshold : ``xtc_probability`` and ``xtc_threshold``.
+    seed : of the stage's random numbers, 0 to 2**64 - 1.
+
+    Raises
+    ------
+    ConfigError : a value is outside its range.
+    """
+
+    probability: float
+    threshold: float = 0.1
+    seed: int = 0
+
+    def options(self) -> dict[str, Any]:
+        """As the base class."""
+        integer("seed", self.seed, 0, MAX_SEED)
+        return {"xtc_probability": self.probability, "xtc_threshold": self.threshold}
+
+    def chance(self, position: int) -> float:
+        """The number in [0, 1) at a position; below ``probability`` the stage drops tokens."""
+        return Xorshift64((self.seed + position * POSITION_FACTOR) & MASK).uniform()
+
+
+@dataclass(frozen=True)
+class TypicalPStage(_KernelStage):
+    """Keeps the fewest tokens of the most typical surprise that sum to more than ``p``: ``typical_p``.
+
+    Raises
+    ------
+    ConfigError : ``p`` is not above 0 and at most 1.
+    """
+
+    p: float
+
+    def options(self) -> dict[str, Any]:
+        """As the base class."""
+        return {"typical_p": self.p}
+
+
+@dataclass(frozen=True)
+class TopAStage(_KernelStage):
+    """Keeps tokens with at least ``a`` times the square of the highest probability: ``top_a``.
+
+    Raises
+    ------
+    ConfigError : ``a`` is not in 0 to 1.
+    """
+
+    a: float
+
+    def options(self) -> dict[str, Any]:
+        """As the base class."""
+        return {"top_a": self.a}
+
+
+@dataclass(frozen=True)
+class EtaStage(_KernelStage):
+    """Keeps tokens of p >= min(eta, sqrt(eta) e^-entropy): ``eta_cutoff``.
+
+    Raises
+    ------
+    ConfigError : ``eta`` is not in 0 to 1, without 1.
+    """
+
+    eta: float
+
+    def options(self) -> dict[str, Any]:
+        """As the base class."""
+        return {"eta_cutoff": self.eta}
+
+
+class LogitBias:
+    """Adds a bias to the logits of some tokens: ``logit_bias`` of `SamplerConfig`.
+
+    ``logit_bias`` comes before the allowed tokens and the grammar, this stage at its place in ``order``.
+    Tokens that are no candidates are ignored.
+
+    Parameters
+    ----------
+    biases : by token id, what is added to its logit; -inf bans it.
+
+    Raises
+    ------
+    ConfigError : a key is not a token id, or a bias is neither finite nor -inf.
+    """
+
+    def __init__(self, biases: Mapping[int, float]) -> None:
+        self.biases = dict(SamplerConfig(logit_bias=biases).logit_bias)
+        self._ids = np.array(sorted(self.biases), np.int32)
+        self._values = np.array([self.biases[int(token)] for token in self._ids], np.float32)
+
+    def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray, /) -> np.ndarray:
+        """float32 (n,): the logits, float32 (n,), of the candidates, int32 (n,), with their biases."""
+        changed = np.array(logits, np.float32)
+        if len(self._ids):
+            places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+            found = self._ids[places] == ids
+            with np.errstate(over="ignore"):
+                changed[found] = np.minimum(changed[found] + self._values[places[found]], FLOAT_MAX)
+        return changed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogitBias) and self.biases == other.biases
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"LogitBias({self.biases})"

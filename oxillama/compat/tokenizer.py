@@ -1,0 +1,10 @@
+"""What a tokenizer is asked for."""
+
+from __future__ import annotations
+
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+
+def vocab_bytes_cached(tokenizer: TokenizerBridge) -> list[bytes]:
+    """The bytes of every token by id, computed once for each tokenizer; treat the list as read-only."""
+    return tokenizer.vocab_bytes()
