@@ -65,6 +65,9 @@ class StampedInbox:
     def get_nowait(self) -> Any:
         return self._taken(*self._queue.get_nowait())
 
+    def empty(self) -> bool:
+        return self._queue.empty()
+
     def qsize(self) -> int:
         return self._queue.qsize()
 
