@@ -33,9 +33,9 @@ _NAMES = {
         "MAX_DECODE_WAIT_MS PREFILL_CHUNK EngineConfig GenerationOptions OffloadPolicy SamplerConfig "
         "SchedulerConfig"
     ),
+    "oxillama.embeddings.pooling": "PoolingMode pool_hidden_states",
     "oxillama.engine.async_engine": "AsyncEngine",
     "oxillama.engine.batch": "ScheduledBatch",
-    "oxillama.embeddings.pooling": "PoolingMode pool_hidden_states",
     "oxillama.engine.engine": "InferenceEngine",
     "oxillama.engine.generation": "Completion Generation Timings Usage",
     "oxillama.engine.scheduler": "Scheduler",

@@ -26,10 +26,10 @@ from oxillama.config import GenerationOptions as GenerationOptions
 from oxillama.config import OffloadPolicy as OffloadPolicy
 from oxillama.config import SamplerConfig as SamplerConfig
 from oxillama.config import SchedulerConfig as SchedulerConfig
-from oxillama.engine.async_engine import AsyncEngine as AsyncEngine
-from oxillama.engine.batch import ScheduledBatch as ScheduledBatch
 from oxillama.embeddings.pooling import PoolingMode as PoolingMode
 from oxillama.embeddings.pooling import pool_hidden_states as pool_hidden_states
+from oxillama.engine.async_engine import AsyncEngine as AsyncEngine
+from oxillama.engine.batch import ScheduledBatch as ScheduledBatch
 from oxillama.engine.engine import InferenceEngine as InferenceEngine
 from oxillama.engine.generation import Completion as Completion
 from oxillama.engine.generation import Generation as Generation
