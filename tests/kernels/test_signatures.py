@@ -20,6 +20,7 @@ from tests.support.kernels import PRESENT
 
 KERNELS = Path(_kernels.__file__).parent
 INNER = {
+    "Allowed",
     "Slice",
     "Configurations.checked",
     "Product",

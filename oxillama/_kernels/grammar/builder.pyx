@@ -125,6 +125,8 @@ cdef class Builder(Characters):
         """The number of the subnetwork of a rule or of a node of its own; of another piece, -1 less its number."""
         cdef object known = self.number_of.get(what)
         if known is None and what in self.units:
+            if not 0 <= self.units[what] < UNIT:
+                raise ValueError(f"unit: expected numbers from 0 to 2**29 - 1, got {self.units[what]}")
             known = -1 - <int32_t>self.units[what]
         if known is None:
             known = self.number_of[what] = len(self.bodies)

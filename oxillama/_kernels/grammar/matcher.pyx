@@ -1,11 +1,11 @@
 """Which tokens a grammar allows, as bitmasks.
 
-The mask of a parser state is the union of the masks of its items (RTN state, count, stack). A walk over the trie with an
-open stack finds the tokens of an item that do not depend on its stack, once for each RTN state and count, and the places
-inside tokens at which its subnetwork has ended (*dependents*). The rests of those tokens make a small trie, which is
-walked with the real stack. Where a set of characters covers a parser state (covers.pyx), a slice of the vocabulary holds
-nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which stands for
-all such counts (ABOVE, BELOW).
+The mask of a parser state is the union of the masks of its items (RTN state, count, stack). A walk over the trie with
+an open stack finds the tokens of an item that do not depend on its stack, once for each RTN state and count, and the
+places inside tokens at which its subnetwork has ended (*dependents*). The rests of those tokens make a small trie,
+which is walked with the real stack. Where a set of characters covers a parser state (covers.pyx), a slice of the
+vocabulary holds nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count,
+which stands for all such counts (ABOVE, BELOW).
 """
 
 cimport numpy as cnp

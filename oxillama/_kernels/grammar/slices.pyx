@@ -1,7 +1,7 @@
 """Slices of a vocabulary: the tokens of some characters, and those that leave them.
 
 A slice serves parser states that any text of some characters can follow (covers.pyx): nearly all tokens are only that,
-and are known beforehand. Those that begin so and leave the set make small tries, one for each byte that they leave with.
+and are known in advance. Those that begin so and leave the set make small tries, one for each byte they leave with.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
