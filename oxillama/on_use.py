@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +18,8 @@ def resolve(path: str) -> Any:
 def on_use(path: str) -> Callable[..., Any]:
     """Calls what is at ``path``, as `resolve` takes it; the module is imported with the first call."""
 
-    def call(*arguments: Any, **options: Any) -> Any:
-        return resolve(path)(*arguments, **options)
+    return partial(_call, path)
 
-    return call
+
+def _call(path: str, *arguments: Any, **options: Any) -> Any:
+    return resolve(path)(*arguments, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from oxillama.models.layers.layer import FEED_FORWARDS, MIXERS
 from oxillama.models.layers.recurrent import RecurrentBlock
 from oxillama.models.preflight import preflight
 from oxillama.models.registry import FAMILIES, register
+from oxillama.on_use import resolve
 from tests.support import zoo
 from tests.support.architectures import ARCHITECTURES
 from tests.support.kernels import PRESENT, same_bits
@@ -153,7 +155,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Model:
         only=(Only("embedding_scale", (1.0, 2.0)),),
         ignores=("attn_output.bias", "nextn.*"),
     )
-    monkeypatch.setitem(FAMILIES, "strict", facts)
+    monkeypatch.setitem(FAMILIES.known, "strict", facts)
     monkeypatch.setitem(ARCHITECTURES, "strict", ARCHITECTURES["llama"])
     return Model("strict", keys={"logit_scale": ("f32", 2.0)})
 
@@ -212,7 +214,10 @@ def test_an_architecture_is_registered_once() -> None:
 def test_the_words_of_a_family_are_those_of_the_code() -> None:
     assert set(get_args(Mixer)) == set(MIXERS)
     assert set(get_args(FeedForwardKind)) == set(FEED_FORWARDS)
-    classes = {name: kind for name, kind in MIXERS.items() if isinstance(kind, type)}
+    found = {
+        name: resolve(*maker.args) if isinstance(maker, partial) else maker for name, maker in MIXERS.items()
+    }
+    classes = {name: kind for name, kind in found.items() if isinstance(kind, type)}
     assert {name for name, kind in classes.items() if issubclass(kind, RecurrentBlock)} == set(
         get_args(RecurrentMixer)
     )

@@ -23,9 +23,10 @@ class Machine:
         """Threads that so many layers used."""
         used = []
         for _ in range(layers):
-            with self.tuner.layer(rows) as n_threads:
-                used.append(n_threads)
-                self.now += self.seconds(n_threads)
+            n_threads = self.tuner.begin(rows)
+            used.append(n_threads)
+            self.now += self.seconds(n_threads)
+            self.tuner.end()
         return used
 
 
@@ -115,19 +116,17 @@ def test_many_rows_are_not_compared_with_few() -> None:
     assert machine.run(TRIAL, rows=8) == [2] * TRIAL
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", [2, 3, 5])
 def test_never_more_than_asked_for(most: int) -> None:
     used = Machine(most, lambda n: 1.0).run(10 * SOONEST)
     assert min(used) >= 1
     assert max(used) == most
-    if most == 1:
-        assert set(used) == {1}
 
 
 def test_a_layer_that_fails_is_not_timed() -> None:
     machine = Machine(2, quiet)
-    with pytest.raises(KeyError), machine.tuner.layer(1):
-        raise KeyError
+    machine.tuner.begin(1)
+    machine.now += 1e6  # and no end
     assert machine.run(3) == [2, 2, 2]
 
 
