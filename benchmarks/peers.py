@@ -335,9 +335,9 @@ class OxiLlamaPy(Runner):
 
     def _text(self, n: int) -> str:
         """A text of ``n`` tokens, of 2 if ``n`` is 1."""
-        begins = len(self._engine.tokenize(self.word)) - 1
+        begins = len(self._engine.tokenizer.encode(self.word)) - 1
         text = self.word * max(1, n - begins)
-        found = len(self._engine.tokenize(text))
+        found = len(self._engine.tokenizer.encode(text))
         if found != max(n, 1 + begins):
             raise PromptError(
                 f"{self.model}: oxillama-py has no text of {n} tokens, {self.word!r} gives {found}"

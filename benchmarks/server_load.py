@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from oxillama import InferenceEngine, SchedulerConfig, demo
+from oxillama import SchedulerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.server import ServerConfig
 
 WORDS = ["the", "toad", "a boat", "Mia", "said", "and then", "she", "saw", "who lived", "by", "old", "fox"]

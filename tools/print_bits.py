@@ -18,8 +18,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama._kernels import best
+from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import KV_TYPES
 from tests.support.kernels import NAMES, apply, linear, matrix
 from tests.support.tiny_models import Running

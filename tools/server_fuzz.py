@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from tests.support.server_bodies import PATHS, SEEDS, Application, bodies, fault
 from tests.support.tiny_file import write_tiny_model
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama.config import GenerationOptions
-from oxillama.engine.embedding import Embedding
-from oxillama.engine.embedding import embeddings as start_embeddings
+from oxillama.embeddings.pooling import Embedding
+from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.server.errors import ApiError, invalid

@@ -18,8 +18,8 @@ from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
 from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters
+from oxillama.embeddings.pooling import PoolingMode
 from oxillama.engine import engine as ours
-from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.engine import Callback
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.prompts import Prompt

@@ -12,9 +12,12 @@ from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, INT_MAX
 from oxillama.config.option import AnyPath, Options, declared, option
-from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
+from oxillama.on_use import on_use
+
+constraint_of = on_use("oxillama.config.response_format:constraint_of")
+same_constraint = on_use("oxillama.config.response_format:same_constraint")
 
 WINDOW = 16
 """Pieces of text that a stream may run ahead of its reader."""
@@ -186,7 +189,7 @@ def _constraint(wanted: Any, sampler: SamplerConfig, sampling: Mapping[str, Any]
 
     Raises ConfigError for another form, and for another constraint beside it.
     """
-    asked = constraint_of(wanted)
+    asked: dict[str, Any] = constraint_of(wanted)
     for name in CONSTRAINTS if asked else ():
         known = sampling.get(name, getattr(sampler, name))
         if known is not None and not same_constraint(known, asked.get(name)):

@@ -19,11 +19,11 @@ import numpy as np
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.config.adapters import Adapters
+from oxillama.engine import features
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.prompts import Prompt
-from oxillama.engine.samples import best_samples, numbers_of_samples
 from oxillama.errors import EngineClosed
 from oxillama.locks import NotCopied
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
-    from oxillama.engine.embedding import PoolingMode
+    from oxillama.embeddings.pooling import PoolingMode
     from oxillama.sessions.adapters import Loras
     from oxillama.sessions.options import Stages
     from oxillama.sessions.receipt import Receipt
@@ -119,7 +119,7 @@ class AsyncEngine(NotCopied):
         **fields: Unpack[GenerationFields],
     ) -> list[Completion]:
         """``n`` whole texts, as `InferenceEngine.generate_n`; cancelling the task cancels all of them."""
-        n, most = numbers_of_samples(n, best_of)
+        n, most = features.load("numbers of samples")(n, best_of)
         if best_of is not None:
             fields["logprobs"] = True
         samples = self._open()._stream_n(prompt, options, fields, most, whole=True)
@@ -131,7 +131,7 @@ class AsyncEngine(NotCopied):
             for sample in samples:
                 sample.cancel()
             raise
-        return found if best_of is None else best_samples(found, n)
+        return found if best_of is None else features.load("best samples")(found, n)
 
     async def chat(
         self,
@@ -252,19 +252,19 @@ class AsyncEngine(NotCopied):
         adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
-        from oxillama.engine.embedding import embeddings  # on use
-
         model = self._open().model
-        handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize, adapters)]
+        handles = [
+            self._running(handle)
+            for handle in features.load("embeddings")(model, texts, pooling, normalize, adapters)
+        ]
         vectors = [await handle for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
 
     async def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
         """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
-        from oxillama.engine.embedding import rankings
-
         handles = [
-            self._running(handle) for handle in rankings(self._open().model, query, documents, adapters)
+            self._running(handle)
+            for handle in features.load("rerank")(self._open().model, query, documents, adapters)
         ]
         return np.array([(await handle)[0] for handle in handles], np.float32)
 

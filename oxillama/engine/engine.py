@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oxillama.adapters.registry import Adapters
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
-    from oxillama.engine.embedding import PoolingMode
+    from oxillama.embeddings.pooling import PoolingMode
     from oxillama.observability.metrics import EngineMetrics
     from oxillama.sessions.adapters import Loras
     from oxillama.sessions.options import Stages
@@ -359,14 +359,13 @@ class InferenceEngine(NotCopied):
         n: int,
         whole: bool = False,
     ) -> list[Generation]:
-        from oxillama.engine.samples import seeded, share_prompt  # on use
-
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
         tokens = model.prompt_tokens(prompt, free=1)
-        requests = [self._request(tokens, each, whole) for each in seeded(checked, n, self.config.seed)]
-        share_prompt(requests)
+        requests = features.load("samples")(
+            model, checked, n, lambda options: self._request(tokens, options, whole)
+        )
         return self._submit(requests)
 
     def generate_n(
@@ -392,9 +391,7 @@ class InferenceEngine(NotCopied):
 
         Other errors are those of `stream`. A text that a timeout has cut has the finish reason "timeout".
         """
-        from oxillama.engine.samples import best_samples, numbers_of_samples
-
-        n, most = numbers_of_samples(n, best_of)
+        n, most = features.load("numbers of samples")(n, best_of)
         if best_of is not None:
             fields["logprobs"] = True
         generations = self._stream_n(prompt, options, fields, most, whole=True)
@@ -403,7 +400,7 @@ class InferenceEngine(NotCopied):
         except BaseException:
             cancel_all(generations)
             raise
-        return found if best_of is None else best_samples(found, n)
+        return found if best_of is None else features.load("best samples")(found, n)
 
     # --- conversations ------------------------------------------------------------------------------
 
@@ -526,18 +523,16 @@ class InferenceEngine(NotCopied):
         adapters: AdapterOption = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, bit for bit as `embed` gives it."""
-        from oxillama.engine.embedding import embeddings
-
-        handles = embeddings(self.model, texts, pooling, normalize, adapters)
+        handles = features.load("embeddings")(self.model, texts, pooling, normalize, adapters)
         vectors = [handle.result() for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, self.model.spec.n_embd), np.float32)
 
     def hidden_states(self, text: Prompt, *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
-        from oxillama.engine.embedding import Embedding
-
         model, tokens = self.model, self.model.prompt_tokens(text)
-        return Embedding(model, tokens, np.asarray, model.adaptation(adapters, tokens)).result()
+        new = features.load("hidden states")
+        states: np.ndarray = new(model, tokens, np.asarray, model.adaptation(adapters, tokens)).result()
+        return states
 
     def rerank(self, query: str, documents: Iterable[str], *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (documents,): how well each document answers the query, by the score of the first label.
@@ -547,9 +542,7 @@ class InferenceEngine(NotCopied):
         ConfigError : the model is no reranker: the file has no classification head.
         PromptError : query and document do not fit the context together.
         """
-        from oxillama.engine.embedding import rankings
-
-        handles = rankings(self.model, query, documents, adapters)
+        handles = features.load("rerank")(self.model, query, documents, adapters)
         return np.array([handle.result()[0] for handle in handles], np.float32)
 
     # --- other rooms --------------------------------------------------------------------------------

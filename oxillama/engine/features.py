@@ -44,11 +44,18 @@ FEATURES = {
     "drafters": Feature(("speculate",), "oxillama.speculation.loading:Drafters.of"),
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
+    "shared prompts": Feature(("n",), "oxillama.samples.shared_prompts:install"),
     # of a request
     "speculation": Feature(("speculate",), "oxillama.speculation.attaching:attach"),
     "jump-forward": Feature(("jump_forward",), "oxillama.speculation.jump_forward:attach"),
     "receipts": Feature(("receipt",), "oxillama.sessions.recorder:attach"),
     # of calls
+    "samples": Feature(("n",), "oxillama.samples.seeds:sample_requests"),
+    "numbers of samples": Feature(("best_of",), "oxillama.samples.seeds:numbers_of_samples"),
+    "best samples": Feature(("best_of",), "oxillama.samples.seeds:best_samples"),
+    "embeddings": Feature(("embed",), "oxillama.embeddings.pooling:embeddings"),
+    "hidden states": Feature(("hidden_states",), "oxillama.embeddings.pooling:Embedding"),
+    "rerank": Feature(("rerank",), "oxillama.embeddings.pooling:rankings"),
     "session": Feature(("session",), "oxillama.sessions.session:Session"),
     "snapshot": Feature(("snapshot",), "oxillama.sessions.capture:snapshot_of_request"),
     "restore": Feature(("restore",), "oxillama.sessions.restore:restore"),

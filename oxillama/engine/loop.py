@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.engine.batch import Sampled, ScheduledBatch
-from oxillama.engine.observers import Observers
-from oxillama.engine.protocols import Drafter, Observer
+from oxillama.engine.protocols import Drafter, Observer, Observers
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import InFlight, Runner
 from oxillama.engine.scheduler import Scheduler

@@ -10,6 +10,8 @@ come next, `WeightStore` brings the packed matrices of linear layers into memory
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import Any, NamedTuple, Protocol
 
@@ -17,14 +19,18 @@ from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook
 from oxillama.engine.sequence import Sequence
+from oxillama.faults import note
 from oxillama.sampling.protocols import TokenConstraint
 from oxillama.weights.panels import PanelStore as WeightStore
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "Drafter",
     "HiddenHook",
     "Holder",
     "Observer",
+    "Observers",
     "OutputParser",
     "PrefixStore",
     "TokenConstraint",
@@ -176,3 +182,30 @@ class Observer:
 
     def close(self) -> None:
         """The engine was closed, and its thread has ended. Called from any thread, perhaps more than once."""
+
+
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+
+
+class Observers:
+    """Calls the methods of some observers. What one of them raises is logged.
+
+    Attributes
+    ----------
+    hearers : by event, those whose method is not `Observer`'s own.
+    """
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        every = tuple(observers)
+        self.hearers = {
+            event: [o for o in every if getattr(type(o), event) is not getattr(Observer, event)]
+            for event in EVENTS
+        }
+
+    def notify(self, event: str, *facts: object) -> None:
+        """Calls every observer's method for an event."""
+        for observer in self.hearers[event]:
+            try:
+                getattr(observer, event)(*facts)
+            except Exception:
+                note(log, logging.ERROR, "an observer failed", exc_info=True)

@@ -20,7 +20,7 @@ from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
 from oxillama.engine.batch import ScheduledBatch
-from oxillama.engine.prefixes import CachedPrefixes, SharedPrompts
+from oxillama.engine.prefixes import CachedPrefixes
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence
@@ -62,7 +62,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.pool = pool
-        self.prefixes: PrefixStore = SharedPrompts(CachedPrefixes(prefix))
+        self.prefixes: PrefixStore = CachedPrefixes(prefix)
         self.chunk = chunk
         self.clock = clock
         self.waiting: list[Request] = []
@@ -301,7 +301,7 @@ class Scheduler:
                 if self.running:
                     return False
                 self.prefixes.reclaim()
-                # without sharing, it needs no second page for the copy of a shared one
+                # alone, it needs no second page for the copy of another's
                 if self.pool.can_allocate(sequence.shortage(sequence.pending)):
                     break
                 self._fail(request)

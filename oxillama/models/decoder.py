@@ -91,8 +91,9 @@ class Decoder:
         name = spec.family.output_norm if spec.is_last else ""
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights) if spec.is_last else None
-        self.classifier = load_classifier(spec, weights) if spec.is_last else None
-        self.projection = load_projection(spec, weights) if spec.is_last else None
+        family, is_last = spec.family, spec.is_last
+        self.classifier = load_classifier(spec, weights) if is_last and family.classifier else None
+        self.projection = load_projection(spec, weights) if is_last and family.projections else None
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def tables(self) -> list[Embedding]:

@@ -129,7 +129,7 @@ class StagedEngine(InferenceEngine):
     Raises
     ------
     ConfigError : an option is outside its range, cannot be honoured in a pipeline (``prefix_cache_dir``,
-        ``trace``, adapters), or there are too few layers.
+        adapters), or there are too few layers.
     StageFailed : a stage cannot be started.
     LoadError : a stage has another file.
     """

@@ -89,17 +89,20 @@ class Chat:
             fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
             fixed["parallel_tool_calls"] = self.parallel_tool_calls
         options = options_of(rest, engine, known, {"max_tokens": None}, request_id=request_id, **fixed)
-        # a text that a grammar rules from its first token has no reasoning, even if the prompt opens one
-        is_ruled = options.sampler is not None and options.sampler.constraint not in (None, "structural_tag")
         prompt, options = chat_prompt(
             engine.tokenizer,
             self.messages,
             options,
             self.variables,
             answer=self.answer,
-            parse=bool(self.tools) or not (self.keeps_reasoning or is_ruled),
+            parse=bool(self.tools) or not (self.keeps_reasoning or rules_text(options)),
         )
         return checked_prompt(engine, prompt, name=self.name), options
+
+
+def rules_text(options: GenerationOptions) -> bool:
+    """Whether a grammar rules the text from its first token: no reasoning, even if the prompt opens it."""
+    return options.sampler is not None and options.sampler.constraint not in (None, "structural_tag")
 
 
 def chat_of(body: TemplateBody, **more: Any) -> Chat:

@@ -242,20 +242,6 @@ def made_of(name: str, value: Any) -> dict[str, Any]:
     return {field: CONVERTED[field](name, value) if field in CONVERTED else value}
 
 
-def rules_text(rest: Mapping[str, Any]) -> bool:
-    """Whether the fields of a body have a grammar rule the text from its first token."""
-    return any(
-        field in RULES
-        for name, value in rest.items()
-        if value is not None
-        for field in (SEVERAL[name](name, value) if name in SEVERAL else (OPTIONS.get(name),))
-    )
-
-
-RULES = frozenset(CONSTRAINTS) - {"structural_tag"}
-"""Constraints that leave no room for reasoning."""
-
-
 def conflict(name: str, other: str) -> ApiError:
     """The error for a field that cannot be honoured together with another one."""
     return ApiError(400, f"{name}: cannot be combined with {other}", param=name, code="invalid_value")

@@ -9,7 +9,7 @@ from oxillama.config import GenerationOptions
 from oxillama.config.adapters import Adapters
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
-from oxillama.engine.samples import seeded
+from oxillama.samples.seeds import seeded
 from oxillama.sampling.logprobs import TokenLogprobs, token_logprobs
 from oxillama.server.errors import ClientGone
 from oxillama.sessions.session import Session

@@ -7,10 +7,12 @@ import re
 from collections.abc import Collection
 
 from oxillama.errors import TokenizerError
+from oxillama.on_use import on_use
 from oxillama.tokenizer.segmenters.base import SPACE
 from oxillama.tokenizer.segmenters.byte_pair import CHAR_TO_BYTE
-from oxillama.tokenizer.segmenters.longest_match import unescape_rwkv
 from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
+
+unescape_rwkv = on_use("oxillama.tokenizer.segmenters.longest_match:unescape_rwkv")
 
 
 class StreamDecoder:
@@ -66,7 +68,8 @@ def piece_bytes(vocab: Vocab, id: int) -> bytes:
     """The bytes that token `id` stands for."""
     kind, text = vocab.types[id], vocab.tokens[id]
     if vocab.kind == "rwkv":
-        return unescape_rwkv(text)
+        plain: bytes = unescape_rwkv(text)
+        return plain
     if kind & SPECIAL:
         return text.encode("utf-8", "surrogateescape")
     if kind & BYTE:

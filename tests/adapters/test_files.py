@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, LoadedLora, demo
+from oxillama import LoadedLora, demo
 from oxillama.adapters.bind import bind
+from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import LoadError, ModelFileError
 from tests.models.test_decoder import divergence
 from tests.support import gguf_writer

@@ -51,7 +51,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "detokenizing": (StreamDecoder, "push"),
     "end of a text": (StreamDecoder, "flush"),
     "stop strings": (StopStrings, "push"),
-    "tuning": (ThreadTuner, "layer"),
+    "tuning": (ThreadTuner, "begin"),
     "time of a layer": (SizeTuner, "took"),
     "measuring": (Scheduler, "observe"),
     "metrics": (EngineMetrics, "stepped"),
@@ -200,10 +200,11 @@ def test_samplers_of_a_batch_that_fails_are_as_before(monkeypatch: pytest.Monkey
         return None
 
     def samplers() -> list[Any]:
-        configs = [SamplerConfig(seed=1, order=(*SamplerConfig().order, stage)), SamplerConfig(seed=2)]
+        configs = [SamplerConfig(seed=1, order=(*SamplerConfig().order, stage))]
+        configs += [SamplerConfig(seed=2), SamplerConfig(seed=3)]
         return [PublicSampler(config) for config in configs]
 
-    logits = np.random.default_rng(0).normal(size=(2, 50)).astype(np.float32)
+    logits = np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
     plain, failed = samplers(), samplers()
 
     def fails(work: Any) -> Any:
@@ -212,9 +213,9 @@ def test_samplers_of_a_batch_that_fails_are_as_before(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(batch_module, "in_openmp_thread", fails)
         with suppress(MemoryError):
-            sample_batch(failed, logits, [[], []])
+            sample_batch(failed, logits, [[], [], []])
     assert [s.state() for s in failed] == [s.state() for s in plain]
-    assert sample_batch(failed, logits, [[], []]) == sample_batch(plain, logits, [[], []])
+    assert sample_batch(failed, logits, [[], [], []]) == sample_batch(plain, logits, [[], [], []])
 
 
 class FailsOnce:

@@ -1,4 +1,4 @@
-"""The core knows features through protocols and one table: what it imports, and what it does without a room."""
+"""The core knows features through protocols and one table: its imports, and what it does without a room."""
 
 from __future__ import annotations
 

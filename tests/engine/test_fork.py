@@ -13,14 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama import (
-    EngineClosed,
-    InferenceEngine,
-    SamplerConfig,
-    demo,
-    flash_attention_forward,
-    quantize_model,
-)
+from oxillama import EngineClosed, SamplerConfig, demo, flash_attention_forward, quantize_model
+from oxillama.compat.engine import InferenceEngine
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
@@ -98,7 +92,7 @@ def test_a_child_of_a_busy_parent() -> None:
         assert child(generate) == generate()
     reader.join(60)
     assert found == [expected]
-    ENGINE[0].check_integrity()
+    ENGINE[0].model.check_integrity()
 
 
 def test_a_running_request_stays_with_the_parent() -> None:
@@ -117,7 +111,7 @@ def test_a_running_request_stays_with_the_parent() -> None:
     assert os.read(read, 10) == b"refused"
     os.wait()
     assert len(stream.result().tokens) > 20
-    ENGINE[0].check_integrity()
+    ENGINE[0].model.check_integrity()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="fork is not safe with the system's libraries there")

@@ -208,7 +208,7 @@ def test_an_end_that_was_not_delivered_is_found(
 ) -> None:
     from oxillama.engine.request import TextRequest
 
-    real = TextRequest.put
+    real = TextRequest.emit
 
     def put(self: TextRequest, event: Any) -> None:
         if not isinstance(event, Piece):
@@ -217,7 +217,7 @@ def test_an_end_that_was_not_delivered_is_found(
 
     expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=5)
     with monkeypatch.context() as patch:
-        patch.setattr(TextRequest, "put", put)
+        patch.setattr(TextRequest, "emit", put)
         assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=5) == expected
         with pytest.raises(OxiLlamaError):
             engine.generate(PROMPT, max_tokens=5, regex="Z", banned_tokens=tuple(range(1000)))

@@ -158,7 +158,7 @@ def test_an_idle_engine_gives_memory_back(path: Path, monkeypatch: pytest.Monkey
         expected = engine.generate("once", max_tokens=4, temperature=0)
     left = [1 << 40]
     probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, left[0])])
-    monkeypatch.setattr("oxillama.engine.building.MemoryPressureProbe", lambda: probe)
+    monkeypatch.setattr("oxillama.offload.store.MemoryPressureProbe", lambda: probe)
     with InferenceEngine.from_gguf(path, offload_budget=total) as engine:
         pager = engine.layer_pager()
         assert pager is not None

@@ -295,7 +295,7 @@ def test_tokens_as_text_and_bytes(engine: InferenceEngine) -> None:
 
 def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
     fresh = InferenceEngine.from_gguf(demo.STORY)
-    n = len(fresh.tokenize(PROMPTS[0]))
+    n = len(fresh.tokenizer.encode(PROMPTS[0]))
     for _ in range(2):
         fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
     stream = fresh.stream(PROMPTS[1], sampler=GREEDY, max_tokens=10, window=1)
@@ -337,7 +337,7 @@ def test_metrics_as_prometheus_text() -> None:
     assert found["oxillama:num_requests_running", (model,)] == 0
     assert found["oxillama:time_to_first_token_seconds_count", (model,)] == 1
     assert found["oxillama:time_to_first_token_seconds_bucket", (("le", "+Inf"), model)] == 1
-    assert found["oxillama:prompt_tokens_total", (model,)] == len(fresh.tokenize(PROMPTS[0]))
+    assert found["oxillama:prompt_tokens_total", (model,)] == len(fresh.tokenizer.encode(PROMPTS[0]))
 
 
 def test_without_the_package_the_prometheus_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine.embedding import PoolingMode, pool_hidden_states
+from oxillama.embeddings.pooling import PoolingMode, pool_hidden_states
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES
 from tests.models.test_decoder import divergence

@@ -12,8 +12,7 @@ import pytest
 from oxillama import ConfigError, SamplerConfig, demo, metrics_text
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.batch import Sampled, ScheduledBatch, StepTimes
-from oxillama.engine.observers import Observers
-from oxillama.engine.protocols import Observer
+from oxillama.engine.protocols import Observer, Observers
 from oxillama.engine.request import Request
 from oxillama.observability.exposition import TABLE
 from oxillama.observability.metrics import EngineMetrics

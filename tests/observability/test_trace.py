@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from oxillama import AsyncSpecConfig, ConfigError, InferenceEngine, SamplerConfig, SpeculativeDecoder, demo
+from oxillama import AsyncSpecConfig, ConfigError, SamplerConfig, SpeculativeDecoder, demo
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
@@ -158,7 +159,8 @@ def test_the_file_is_whole_however_the_process_ends(stop: str, path: Path) -> No
         pytest.skip("there is no such signal here")
     program = f"""
 import os, signal
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.observability import trace
 trace.FLUSH_SECONDS = 0.0
 engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, trace={str(path)!r})

@@ -12,7 +12,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 from pydantic import BaseModel
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model

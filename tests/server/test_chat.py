@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.server.openai.chat import delta_of, whole_message
 from oxillama.toolcalls import (
     ArgumentsPart,

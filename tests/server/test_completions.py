@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, SamplerConfig, SchedulerConfig, demo, token_logprobs
+from oxillama import SamplerConfig, SchedulerConfig, demo, token_logprobs
+from oxillama.compat.engine import InferenceEngine
 from oxillama.server import scoring
 from oxillama.server.options import HARMLESS, OPTIONS
 from tests.support.server import Client, serving
@@ -61,7 +62,7 @@ def test_sixteen_tokens_unless_the_body_says(client: Client) -> None:
 
 
 def test_prompts_of_every_form(client: Client, alone: InferenceEngine) -> None:
-    tokens = alone.tokenize(PROMPT)
+    tokens = alone.tokenizer.encode(PROMPT)
     texts = [PROMPT, "The old toad"]
     ask: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
     expected = [alone.generate(text, **ask) for text in texts]
@@ -70,7 +71,7 @@ def test_prompts_of_every_form(client: Client, alone: InferenceEngine) -> None:
         (tokens, expected[:1]),
         ([PROMPT], expected[:1]),
         (texts, expected),
-        ([tokens, alone.tokenize(texts[1])], expected),
+        ([tokens, alone.tokenizer.encode(texts[1])], expected),
     ):
         choices = client.ask(PATH, {"prompt": prompt, **ask}).json["choices"]
         assert [choice["text"] for choice in choices] == wanted
@@ -85,7 +86,7 @@ def test_several_samples(client: Client, alone: InferenceEngine) -> None:
     answer = client.ask(PATH, body).json
     expected = [s.text for p in prompts for s in alone.generate_n(p, n=3, seed=7, max_tokens=8)]
     assert [choice["text"] for choice in answer["choices"]] == expected
-    assert answer["usage"]["prompt_tokens"] == sum(len(alone.tokenize(p)) for p in prompts)
+    assert answer["usage"]["prompt_tokens"] == sum(len(alone.tokenizer.encode(p)) for p in prompts)
     best = client.ask(PATH, {**body, "best_of": 5, "n": 2}).json["choices"]
     chosen = [s.text for p in prompts for s in alone.generate_n(p, n=2, best_of=5, seed=7, max_tokens=8)]
     assert [choice["text"] for choice in best] == chosen
@@ -171,7 +172,7 @@ def test_a_receipt_verifies(client: Client, alone: InferenceEngine) -> None:
 def test_the_prompts_own_logprobs(
     client: Client, alone: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = alone.tokenize("Mia and the little fox went to the sea.")
+    tokens = alone.tokenizer.encode("Mia and the little fox went to the sea.")
     rows = alone.logits(tokens)
     expected = [token_logprobs(row, token, 2) for row, token in zip(rows, tokens[1:])]
     body = {"prompt": tokens, "echo": True, "logprobs": 2, "max_tokens": 1, "temperature": 0}
@@ -193,7 +194,7 @@ def test_the_prompts_own_logprobs(
 
 
 def test_what_evaluations_send(client: Client, alone: InferenceEngine) -> None:
-    prompts = [alone.tokenize(text) for text in ("The fox ran", "The fox slept far")]
+    prompts = [alone.tokenizer.encode(text) for text in ("The fox ran", "The fox slept far")]
     body = {"prompt": prompts, "echo": True, "max_tokens": 1, "logprobs": 1, "temperature": 0, "seed": 1234}
     for prompt, choice in zip(prompts, client.ask(PATH, body).json["choices"], strict=True):
         known = choice["logprobs"]

@@ -36,7 +36,10 @@ def test_the_text_and_what_belongs_to_it(client: Client, alone: InferenceEngine)
         found = client.ask(path, body).json
         assert (found["content"], found["tokens"]) == (done.text, done.tokens)
         assert (found["stop"], found["stop_type"], found["truncated"]) == (True, "limit", False)
-        assert (found["tokens_predicted"], found["tokens_evaluated"]) == (12, len(alone.tokenize(PROMPT)))
+        assert (found["tokens_predicted"], found["tokens_evaluated"]) == (
+            12,
+            len(alone.tokenizer.encode(PROMPT)),
+        )
         assert found["prompt"] == "<|bos|>" + PROMPT
         settings = found["generation_settings"]
         assert (settings["seed"], settings["repeat_penalty"], settings["n_predict"]) == (4, 1.1, 12)

@@ -313,7 +313,7 @@ def test_vectors(client: Client, alone: InferenceEngine) -> None:
     found = ask_plain(client, "/api/embed", {"model": "tiny", "input": texts, "truncate": True})
     expected = alone.embed_batch(texts, normalize=True)
     assert np.array_equal(np.array(found["embeddings"], np.float32), expected)
-    assert found["prompt_eval_count"] == sum(len(alone.tokenize(text)) for text in texts)
+    assert found["prompt_eval_count"] == sum(len(alone.tokenizer.encode(text)) for text in texts)
     assert found["total_duration"] >= found["load_duration"] >= 0
     (short,) = ask_plain(client, "/api/embed", {"input": "hello", "dimensions": 8})["embeddings"]
     assert len(short) == 8 and abs(float(np.linalg.norm(short)) - 1) < 1e-6

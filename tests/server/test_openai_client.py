@@ -13,7 +13,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model

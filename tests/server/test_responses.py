@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama.compat.engine import InferenceEngine
 from oxillama.server.errors import ApiError
 from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions
 from oxillama.server.responses.store import ResponseStore

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, demo
+from oxillama import ConfigError, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
 from oxillama.server.models import Hosted

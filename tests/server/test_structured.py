@@ -11,8 +11,9 @@ import pytest
 
 from oxillama import EngineConfig, InferenceEngine, demo
 from oxillama.errors import ConfigError
+from oxillama.server.chats import rules_text
 from oxillama.server.errors import ApiError
-from oxillama.server.options import options_of, rules_text
+from oxillama.server.options import options_of
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML
 from tests.support.tool_models import tool_model
@@ -54,16 +55,17 @@ NAMES: list[tuple[dict[str, Any], str, Any]] = [
 
 @pytest.mark.parametrize(("body", "field", "value"), NAMES)
 def test_names(engine: InferenceEngine, body: dict[str, Any], field: str, value: Any) -> None:
-    sampler = options_of(body, engine).sampler
+    options = options_of(body, engine)
+    sampler = options.sampler
     assert sampler is not None and sampler.constraint == field
     assert getattr(sampler, field) == value
-    assert rules_text(body) == (field != "structural_tag")
+    assert rules_text(options) == (field != "structural_tag")
 
 
 @pytest.mark.parametrize("body", [{"response_format": {"type": "text"}}, {"guided_json_object": False}, {}])
 def test_names_that_ask_for_nothing(engine: InferenceEngine, body: dict[str, Any]) -> None:
-    sampler = options_of(body, engine).sampler
-    assert sampler is not None and sampler.constraint is None and not rules_text(body)
+    options = options_of(body, engine)
+    assert options.sampler is not None and options.sampler.constraint is None and not rules_text(options)
 
 
 @pytest.mark.parametrize(

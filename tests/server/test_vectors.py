@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine, demo
-from tests.engine.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
+from tests.embeddings.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
 from tests.support.server import Client, serving
 
 PATH = "/v1/embeddings"

@@ -15,13 +15,13 @@ from oxillama import (
     ConfigError,
     EngineClosed,
     GenerationCancelled,
-    InferenceEngine,
     PromptError,
     SamplerConfig,
     SpecStats,
     SpeculativeDecoder,
     demo,
 )
+from oxillama.compat.engine import InferenceEngine
 from oxillama.speculation import run_ahead
 from tests.speculation.test_speculation import OPTIONS
 from tests.support.random_use import new_engine

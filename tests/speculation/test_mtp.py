@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, SamplerConfig
+from oxillama import SamplerConfig
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.building import cache_pool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence

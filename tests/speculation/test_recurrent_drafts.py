@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, KvCacheFullError, SamplerConfig
+from oxillama import KvCacheFullError, SamplerConfig
 from oxillama.cache.recurrent import RecurrentCache
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.models.layers.recurrent import RecurrentBlock

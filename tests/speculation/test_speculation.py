@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, ModelFileError, SamplerConfig, demo
+from oxillama import ConfigError, ModelFileError, SamplerConfig, demo
+from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter, common_length

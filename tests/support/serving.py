@@ -30,7 +30,6 @@ from oxillama.engine.loop import EngineLoop
 from oxillama.engine.protocols import Drafter
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
-from oxillama.engine.samples import seeded, share_prompt
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.gguf.model_file import ModelFile
@@ -43,6 +42,8 @@ from oxillama.pipeline.links import LocalLink, StageLink
 from oxillama.pipeline.pool import CommandLog, spread_pool
 from oxillama.pipeline.runner import PipelinedRunner
 from oxillama.pipeline.stage import Stage
+from oxillama.samples.seeds import seeded
+from oxillama.samples.shared_prompts import SharedPrompts, share_prompt
 from oxillama.sampling.sampler import Sampler
 from oxillama.speculation.jump_forward import JumpForward, next_tokens
 from oxillama.speculation.sampling import DraftSampler
@@ -377,6 +378,8 @@ class Serving:
         """Samples of one prompt, with the seeds after the sampler's."""
         samplers = [each.sampler for each in seeded(GenerationOptions(sampler=sampler), n, 0)]
         requests = [self.request(prompt, sampler=each, **options) for each in samplers]
+        if not isinstance(self.scheduler.prefixes, SharedPrompts):
+            self.scheduler.prefixes = SharedPrompts(self.scheduler.prefixes)
         share_prompt(requests)
         for request in requests:
             self.loop.add(request)

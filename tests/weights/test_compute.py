@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, EngineConfig, InferenceEngine, demo, quantize_model
+from oxillama import ConfigError, EngineConfig, demo, quantize_model
+from oxillama.compat.engine import InferenceEngine
 
 TOKENS = list(range(5, 45))
 

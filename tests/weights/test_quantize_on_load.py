@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, EngineConfig, GGUFError, InferenceEngine, demo, quantize_model
+from oxillama import ConfigError, EngineConfig, GGUFError, demo, quantize_model
 from oxillama._kernels import best
+from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec

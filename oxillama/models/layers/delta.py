@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.layers.ssm import CausalConv1d, load_causal_conv1d
@@ -29,37 +28,24 @@ class DeltaRule:
 
     Parameters
     ----------
-    keys, heads, dim : heads of q and k, heads of v, channels of each.
-    interleaved : head h of v has head h % keys of q and k, not h // (heads // keys).
-    decays : log decays have this many factors: one for each head, or one for each key channel of each head.
+    block : of which the layer's tensors are.
     conv : of q, k and v.
-    a : float32 (decays,), below 0.
-    dt_bias : float32 (decays,).
-    norm : float32 (dim,), weight of the heads' outputs.
-    eps : of that norm, and of the lengths of q and k.
+    a : float32 (decays,), below 0: one for each head, or one for each key channel of each head.
     """
 
-    def __init__(
-        self,
-        kernels: Kernels,
-        keys: int,
-        heads: int,
-        dim: int,
-        interleaved: bool,
-        conv: CausalConv1d,
-        a: np.ndarray,
-        dt_bias: np.ndarray,
-        norm: np.ndarray,
-        eps: float,
-    ) -> None:
+    def __init__(self, spec: Spec, block: str, weights: Weights, conv: CausalConv1d, a: np.ndarray) -> None:
+        sizes, kernels, eps = spec.recurrent, weights.kernels, spec.norm_eps
+        assert sizes is not None
+        keys, heads, dim = sizes.groups, sizes.heads, sizes.n  # heads of q and k, heads of v, channels
         self.kernels = kernels
         self.heads = heads
-        self.interleaved = interleaved
+        self.interleaved = sizes.interleaved
         self.conv = conv
         self.a = a
-        self.dt_bias = dt_bias
+        self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", len(a))
         self.inner = heads * dim
         self.channels = (2 * keys + heads) * dim
+        norm = weights.vector(f"{block}.ssm_norm.weight", dim)
         # x / sqrt(sum(x^2) + eps), and 1 / sqrt(dim) more for q, as norms by the mean of squares
         lengths = np.repeat(np.array([1 / dim, dim**-0.5], np.float32), keys * dim).reshape(-1, dim)
         self.lengths = HeadNorm(kernels, False, eps / dim, 2 * keys, dim, lengths)
@@ -122,18 +108,8 @@ class GatedDelta(RecurrentBlock):
             columns = np.arange(2 * heads).reshape(2, -1)
         self.betas, self.alphas = channels + inner + columns
         self.first = weights.linear(names, d)
-        self.rule = DeltaRule(
-            weights.kernels,
-            keys,
-            heads,
-            dim,
-            sizes.interleaved,
-            load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
-            weights.vector(f"{block}.ssm_a", heads),
-            weights.vector(f"{block}.ssm_dt.bias", heads),
-            weights.vector(f"{block}.ssm_norm.weight", dim),
-            spec.norm_eps,
-        )
+        conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no")
+        self.rule = DeltaRule(spec, block, weights, conv, weights.vector(f"{block}.ssm_a", heads))
         self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
         self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
 
@@ -190,18 +166,9 @@ class KimiDelta(RecurrentBlock):
         self.gates = weights.linear([(f"{block}.ssm_g_b", inner)], dim)
         shape = (sizes.taps, 1, inner, 1)
         taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]
-        self.rule = DeltaRule(
-            weights.kernels,
-            heads,
-            heads,
-            dim,
-            False,
-            CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
-            np.repeat(weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads), dim),
-            weights.vector(f"{block}.ssm_dt.bias", inner),
-            weights.vector(f"{block}.ssm_norm.weight", dim),
-            spec.norm_eps,
-        )
+        conv = CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps]))
+        a = weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads)
+        self.rule = DeltaRule(spec, block, weights, conv, np.repeat(a, dim))
         self.attn_output = weights.linear([(f"{block}.attn_output", d)], inner)
         self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.spec import Spec
@@ -22,14 +21,15 @@ DECAY = -0.606531  # -e^-0.5
 
 
 class LowRank:
-    """second(activation(first x)) + bias; activation and bias are optional."""
+    """second(activation(first x)) + bias; activation and bias are optional. The matrices are called ``name``
+    with "1" and "2" behind it."""
 
     def __init__(
-        self, kernels: Kernels, first: Linear, second: Linear, activation: str, bias: np.ndarray | None = None
+        self, weights: Weights, name: str, d: int, rank: int, activation: str, bias: np.ndarray | None = None
     ) -> None:
-        self.kernels = kernels
-        self.first = first
-        self.second = second
+        self.kernels = weights.kernels
+        self.first = weights.linear([(f"{name}1", rank)], d)
+        self.second = weights.linear([(f"{name}2", d)], rank)
         self.activation = activation
         self.bias = bias
 
@@ -114,10 +114,8 @@ class TimeMix6(TimeMix):
         self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
         name = f"{block}_w2.weight"
         self.w2 = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
-        first = weights.linear([(f"{block}_decay_w1", decay)], d)
-        second = weights.linear([(f"{block}_decay_w2", d)], decay)
         bias = weights.vector(f"{block}_decay.weight", d)
-        self.decay = LowRank(self.kernels, first, second, "tanh", bias)
+        self.decay = LowRank(weights, f"{block}_decay_w", d, decay, "tanh", bias)
         self.u = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
         self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
 
@@ -167,21 +165,17 @@ class TimeMix7(TimeMix):
         block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.recurrent.ranks)
         if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
             ranks["v"] = ranks["a"]
-        names = ["w", "a", "v"]
         gated = bool(ranks["g"])
         self.lerps = weights.array(f"{block}_lerp_fused.weight", (d, 1, 1, 5 + gated)).reshape(-1, d)
         made = {}
-        for name in names:
+        for name in ("w", "a", "v"):
             if i == 0 and name == "v" and not weights.has(f"{block}_v1.weight"):
                 continue
-            first = weights.linear([(f"{block}_{name}1", ranks[name])], d)
-            second = weights.linear([(f"{block}_{name}2", d)], ranks[name])
             bias = weights.vector(f"{block}_{name}0.weight", d)
-            made[name] = LowRank(self.kernels, first, second, "tanh" if name == "w" else "", bias)
+            activation = "tanh" if name == "w" else ""
+            made[name] = LowRank(weights, f"{block}_{name}", d, ranks[name], activation, bias)
         if gated:
-            first = weights.linear([(f"{block}_g1", ranks["g"])], d)
-            second = weights.linear([(f"{block}_g2", d)], ranks["g"])
-            made["g"] = LowRank(self.kernels, first, second, "sigmoid")
+            made["g"] = LowRank(weights, f"{block}_g", d, ranks["g"], "sigmoid")
         self.low = made
         self.k_k, self.k_a = (weights.vector(f"{block}_{name}.weight", d) for name in ("k_k", "k_a"))
         self.r_k = weights.vector(f"{block}_r_k.weight", d)

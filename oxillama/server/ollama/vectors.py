@@ -8,7 +8,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from oxillama.engine.embedding import embeddings as start_embeddings
+from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.server.bodies import read_body
 from oxillama.server.errors import ApiError, prompt_too_long
 from oxillama.server.ollama.asking import Asked, ask, context_of

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from oxillama._version import __version__
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
-from oxillama.engine.samples import best_samples
+from oxillama.samples.seeds import best_samples
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, Prompt, read_body
 from oxillama.server.errors import ApiError

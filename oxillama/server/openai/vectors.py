@@ -11,8 +11,8 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from oxillama.engine.embedding import Embedding, rankings
-from oxillama.engine.embedding import embeddings as start_embeddings
+from oxillama.embeddings.pooling import Embedding, rankings
+from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
 from oxillama.server.errors import ApiError

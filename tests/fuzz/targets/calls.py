@@ -18,16 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from oxillama import (
-    EngineConfig,
-    GenerationOptions,
-    InferenceEngine,
-    OxiLlamaError,
-    SamplerConfig,
-    SchedulerConfig,
-)
+from oxillama import EngineConfig, GenerationOptions, OxiLlamaError, SamplerConfig, SchedulerConfig
 from oxillama.cli import build_parser, main
 from oxillama.cli.options import integer, number
+from oxillama.compat.engine import InferenceEngine
 from oxillama.config.sampler import ORDER
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import FLOATS, INTEGERS, STRANGE, SkipInput, built, hostile, mutated, words

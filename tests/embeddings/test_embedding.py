@@ -10,8 +10,8 @@ import pytest
 
 from oxillama import ConfigError, PoolingMode, PromptError
 from oxillama.compat.engine import InferenceEngine
+from oxillama.embeddings.pooling import pool_hidden_states
 from oxillama.engine import loading
-from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
 from oxillama.weights.linear import Pass
 from tests.references.transformer import Reference

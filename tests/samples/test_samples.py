@@ -24,7 +24,7 @@ from oxillama import (
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine.samples import best_samples, mean_logprob
+from oxillama.samples.seeds import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.engine.generation import Completion
-from oxillama.engine.prefixes import share_prompt
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError
-
-__all__ = ["best_samples", "mean_logprob", "numbers_of_samples", "seeded", "share_prompt"]
+from oxillama.samples.shared_prompts import share_prompt
 
 MAX_SAMPLES = 1024
 """Most samples of a prompt at a time."""
@@ -35,6 +36,19 @@ def seeded(options: GenerationOptions, n: int, default: int | None) -> list[Gene
         first = int.from_bytes(os.urandom(8), "little")
     seeds = [(first + i) % 2**64 for i in range(n)]
     return [options._changed(sampler=options.sampler._changed(seed=seed)) for seed in seeds]
+
+
+def sample_requests(
+    model: LoadedModel,
+    options: GenerationOptions,
+    n: int,
+    new_request: Callable[[GenerationOptions], TextRequest],
+) -> list[TextRequest]:
+    """Requests of ``n`` samples of one prompt, which is run once. Raises ConfigError, as `seeded`."""
+    requests = [new_request(each) for each in seeded(options, n, model.config.seed)]
+    model.feature("shared prompts")
+    share_prompt(requests)
+    return requests
 
 
 def mean_logprob(completion: Completion) -> float:

@@ -1,0 +1,1 @@
+"""Work: embeddings and scores of texts."""

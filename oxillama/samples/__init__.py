@@ -1,0 +1,1 @@
+"""Work: several samples of one prompt, which is run once."""
