@@ -118,7 +118,7 @@ def test_what_looks_like_a_call_is_text_where_there_are_none(engine: InferenceEn
     text = '{"name": "room", "parameters": {"n": 1}}'
     for choice, kind in (("none", TextPart), ("auto", CallStart)):
         options = GenerationOptions(tools=[ROOM], tool_choice=choice, message_format="llama3")
-        reading = engine.model.readings.of(options, [1])
+        reading = engine.model.feature("parsers").new(options, [1])
         assert reading is not None and reading.grammar is not None and reading.grammar.matches(text)
         parser = reading.parser()
         assert isinstance((parser.feed(text) + parser.finish())[0], kind)

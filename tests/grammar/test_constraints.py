@@ -60,7 +60,10 @@ def test_any_type_is_a_schema(engine: InferenceEngine) -> None:
         sampler = SamplerConfig(json_schema=kind, seed=2)
         value = json.loads(engine.generate("Say:", sampler=sampler, max_tokens=60))
         assert value in ("x", 3, 5, 6) or all(isinstance(item, bool) for item in value)
-        assert engine.model.constraints.of(sampler).grammar is engine.model.constraints.of(sampler).grammar  # type: ignore
+        assert (
+            engine.model.feature("constraints").new(sampler).grammar
+            is engine.model.feature("constraints").new(sampler).grammar
+        )  # type: ignore
     for wrong in (3, 1.5, [int], b"{}", ""):
         with pytest.raises(ConfigError, match="json_schema: expected a mapping"):
             SamplerConfig(json_schema=wrong)
@@ -72,7 +75,7 @@ def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) 
         schema = {"items": schema}
     for compile_it in (
         Grammar.from_json_schema,
-        lambda s: engine.model.constraints.of(SamplerConfig(json_schema=s)),
+        lambda s: engine.model.feature("constraints").new(SamplerConfig(json_schema=s)),
     ):
         with pytest.raises(GrammarError, match=r"nested too deeply|within each other"):
             compile_it(schema)
@@ -154,10 +157,10 @@ def test_a_dead_end_is_an_error(engine: InferenceEngine) -> None:
 def test_a_grammar_is_compiled_once(engine: InferenceEngine) -> None:
     config = SamplerConfig(json_schema=SCHEMA)
     first, second = (
-        engine.model.constraints.of(config),
-        engine.model.constraints.of(SamplerConfig(json_schema=dict(SCHEMA))),
+        engine.model.feature("constraints").new(config),
+        engine.model.feature("constraints").new(SamplerConfig(json_schema=dict(SCHEMA))),
     )
     assert first is not None
     assert second is not None
     assert first.grammar is second.grammar
-    assert engine.model.constraints.of(SamplerConfig()) is None
+    assert engine.model.feature("constraints").new(SamplerConfig()) is None

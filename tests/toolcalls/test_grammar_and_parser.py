@@ -34,7 +34,7 @@ NAMES = [
     "all",
     "a/b",
 ]
-NAMES += ["a/b", "assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*"]
+NAMES += ["assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*"]
 KEYS = [
     *"abcde" * 20,
     "item",
