@@ -273,7 +273,7 @@ def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: 
     serving = Serving(chunk=512)
     serving.run(*(serving.submit(tokens_of(70, 40, seed=i), max_tokens=2) for i in range(2, 6)))
     serving.prefix.clear()
-    monkeypatch.setattr(serving.scheduler, "_is_run_by_another", lambda *_: False)
+    monkeypatch.setattr(serving.scheduler.prefixes, "is_coming", lambda *_: False)
     references = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
     serving.step()
     assert references[0].sequence.pages[0][:2] == references[1].sequence.pages[0][:2]

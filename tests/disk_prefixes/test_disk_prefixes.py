@@ -54,6 +54,13 @@ def answer(engine: InferenceEngine, prompt: list[int], **options: Any) -> Answer
     return Answer(done.tokens, np.array(generation.logits), done.usage.cached_tokens)
 
 
+def disk_of(engine: InferenceEngine) -> disk_prefixes.DiskPrefixes:
+    """The store on the disk, which is the outermost one."""
+    found = engine.model.scheduler.prefixes
+    assert isinstance(found, disk_prefixes.DiskPrefixes)
+    return found
+
+
 def same(found: Answer, expected: Answer) -> None:
     assert found.tokens == expected.tokens
     assert same_bits(found.logits, expected.logits)
@@ -149,8 +156,7 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             assert recurrent or later.cached == 2 * BLOCK + 3
         engine.model.check_integrity()
         if recurrent and folder is not None:  # memory has the pages, and only the disk a state
-            assert engine.model.scheduler.disk is not None
-            engine.model.scheduler.disk.flush()
+            disk_of(engine).flush()
             cache = engine.model.prefix_cache
             engine.model.call(lambda cache=cache: [cache._forget(s) for s in [*cache._states.values()]])
             again = answer(engine, prompt, **options)
@@ -206,7 +212,7 @@ def test_what_decides_bits_is_in_the_key(
     run(tmp_path, SYSTEM)
     salt, version = change.pop("salt", ""), change.pop("version", None)
     if version is not None:
-        monkeypatch.setattr(loading, "__version__", version)
+        monkeypatch.setattr(disk_prefixes, "__version__", version)
     model = change.pop("model", demo.DRAFT)
     with InferenceEngine.from_gguf(model, prefix_cache_dir=tmp_path, **change) as engine:
         assert answer(engine, SYSTEM, salt=salt).cached == 0
@@ -272,9 +278,7 @@ def test_damaged_blocks_are_run_again(damage: str, tmp_path: Path) -> None:
 
 
 def root_of(engine: InferenceEngine) -> bytes:
-    disk = engine.model.scheduler.disk
-    assert disk is not None
-    return disk_prefixes.blake3(disk._root + engine.model.prefix_key("")).digest()
+    return disk_prefixes.blake3(disk_of(engine)._root + engine.model.prefix_key("")).digest()
 
 
 def test_a_block_that_cannot_be_read_delays_nobody(
@@ -318,8 +322,7 @@ def test_a_writer_that_falls_behind_leaves_blocks_out(
     monkeypatch.setattr(disk_prefixes, "MOST_PENDING", 1000)
     with engine_of(tmp_path) as engine:
         answer(engine, SYSTEM)
-        disk = engine.model.scheduler.disk
-        assert disk is not None
+        disk = disk_of(engine)
         disk.flush()
         assert disk._pending == 0 and not list(tmp_path.iterdir())
         monkeypatch.setattr(disk_prefixes, "MOST_PENDING", 1 << 30)
@@ -330,8 +333,7 @@ def test_a_writer_that_falls_behind_leaves_blocks_out(
 
 def test_what_is_used_in_memory_stays_on_the_disk(tmp_path: Path) -> None:
     with engine_of(tmp_path) as engine:
-        disk = engine.model.scheduler.disk
-        assert disk is not None
+        disk = disk_of(engine)
         answer(engine, SYSTEM)
         disk.flush()
         for file in tmp_path.iterdir():
@@ -355,7 +357,7 @@ def test_the_folder_keeps_to_its_limit(tmp_path: Path) -> None:
     with engine_of(tmp_path, prefix_cache_dir_bytes=3 * size) as engine:
         for i in range(5):
             answer(engine, [*range(10 + i, 10 + i + 2 * BLOCK), 9])
-            engine.model.scheduler.disk.flush()  # type: ignore[union-attr]
+            disk_of(engine).flush()
             assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 3 * size
     assert run(tmp_path, [*range(14, 14 + 2 * BLOCK), 9], {"prefix_cache_dir_bytes": 3 * size})[1] > 0
 

@@ -248,9 +248,9 @@ def test_the_header_tells_it_from_gbnf_and_tokens_are_looked_up() -> None:
     tokenizer = TokenizerBridge.from_gguf(demo.STORY)
     eos = tokenizer.eos_id or 0
     text = f'%llguidance {{}}\nstart: "a" ({tokenizer.token_text(eos)} | <[5-7]>)'
-    state = Constraints(tokenizer).of(SamplerConfig(grammar=text))
+    state = Constraints(tokenizer).new(SamplerConfig(grammar=text))
     assert state is not None and not state.allows_token(eos) and not state.allows_token(6)
-    named = Constraints(tokenizer).of(
+    named = Constraints(tokenizer).new(
         SamplerConfig(grammar=several(LIST, ITEM, {**NUMBER, "name": "number"}))
     )
     assert named is not None and named.grammar.matches("[[1]]")

@@ -24,6 +24,7 @@ from oxillama import (
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.batch import ScheduledBatch
 from oxillama.samples.seeds import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
@@ -120,6 +121,30 @@ def test_where_there_is_room_for_one_alone_each_runs_the_prompt(name: str, pages
         assert request.finish_reason in ("stop", "length")
         check_as_alone(serving, request, 8)
     serving.check_empty()
+
+
+def test_samples_take_more_of_each_other_than_the_cache_has() -> None:
+    """The cache has whole pages alone."""
+    serving = Serving(page_size=16)
+    samples = serving.submit_samples(tokens_of(50, 40), 3, HOT)
+    serving.run(*samples)
+    assert [request.n_cached for request in samples] == [0, 49, 49]
+    assert serving.metrics.prefill_tokens == 49 + 3
+
+
+def test_a_preempted_sample_goes_on_from_its_own_text() -> None:
+    """The cache has that, while the prompt that is kept for the samples ends before it."""
+    serving = Serving(page_size=1)
+    first, second = serving.submit_samples(tokens_of(50, 40), 2, NEVER_ENDS)
+    while len(second.tokens) < 4:
+        serving.step()
+    serving.scheduler._preempt(second, ScheduledBatch())
+    second.window = 0
+    serving.run(first)
+    before, second.window = serving.metrics.prefill_tokens, 100
+    serving.run(second)
+    assert serving.metrics.prefill_tokens - before == 1
+    check_as_alone(serving, second, 8)
 
 
 def kept_for_one_that_pauses() -> tuple[Serving, Recorded]:

@@ -40,7 +40,7 @@ def tokenizer() -> TokenizerBridge:
 
 
 def state_of(tokenizer: TokenizerBridge, **fields: Any) -> GrammarState:
-    state = Constraints(tokenizer).of(SamplerConfig(**fields))
+    state = Constraints(tokenizer).new(SamplerConfig(**fields))
     assert state is not None
     return state
 
@@ -52,12 +52,12 @@ def text_of(tokenizer: TokenizerBridge, tokens: list[int]) -> str:
 def passes(engine: InferenceEngine, **fields: Any) -> tuple[Any, int]:
     """A text, and the passes that it took."""
     begun: list[int] = []
-    real = engine.model.runner.start
-    engine.model.runner.start = lambda *given: begun.append(1) or real(*given)  # type: ignore[method-assign,func-returns-value]
+    real = engine.model.runner.launch
+    engine.model.runner.launch = lambda *given: begun.append(1) or real(*given)  # type: ignore[method-assign,func-returns-value]
     try:
         found = engine.stream("My friend", seed=3, max_tokens=300, **JUMPS | fields).result()
     finally:
-        engine.model.runner.start = real  # type: ignore[method-assign]
+        engine.model.runner.launch = real  # type: ignore[method-assign]
     return found, len(begun)
 
 

@@ -42,7 +42,7 @@ def test_a_structural_tag_finds_its_tokens_in_the_vocabulary(tokenizer: Tokenize
     tag = {"format": {"type": "sequence", "elements": [
         {"type": "const_string", "value": "a"}, {"type": "token", "token": end},
     ]}}  # fmt: skip
-    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag))
+    state = Constraints(tokenizer).new(SamplerConfig(structural_tag=tag))
     assert state is not None and not state.allows_token(tokenizer.eos_id or 0)
     state.advance(tokenizer.encode("a", add_special=False)[-1])
     assert state.allows_token(tokenizer.eos_id or 0) and not state.is_complete
@@ -69,14 +69,14 @@ def test_properties_come_in_any_order_on_request(
 ) -> None:
     constraints = Constraints(tokenizer)
     for any_order in (False, True, False):
-        grammar = constraints.of(SamplerConfig(**constraint, any_order=any_order)).grammar  # type: ignore
+        grammar = constraints.new(SamplerConfig(**constraint, any_order=any_order)).grammar  # type: ignore
         assert grammar.matches('{"a": 1, "z": 2}')
         assert grammar.matches('{"z": 2, "a": 1}') == any_order
 
 
 def test_a_structural_tag_may_say_which_order(tokenizer: TokenizerBridge) -> None:
     tag = {"format": {"type": "json_schema", "json_schema": ORDERED, "any_order": False}}
-    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag, any_order=True))
+    state = Constraints(tokenizer).new(SamplerConfig(structural_tag=tag, any_order=True))
     assert state is not None and not state.grammar.matches('{"z": 2, "a": 1}')
 
 
@@ -89,15 +89,15 @@ def test_the_least_recently_used_grammar_is_forgotten(
 ) -> None:
     constraints = Constraints(tokenizer)
     for i in range(MOST_GRAMMARS):
-        constraints.of(choice(i))
-    constraints.of(choice(0))
+        constraints.new(choice(i))
+    constraints.new(choice(0))
     assert len(compiled) == MOST_GRAMMARS
-    constraints.of(choice(MOST_GRAMMARS))  # in the place of 1
+    constraints.new(choice(MOST_GRAMMARS))  # in the place of 1
     del compiled[:]
     for i in (MOST_GRAMMARS, 0, *range(2, MOST_GRAMMARS)):
-        constraints.of(choice(i))
+        constraints.new(choice(i))
     assert compiled == []
-    constraints.of(choice(1))
+    constraints.new(choice(1))
     assert compiled == [choice(1)]
 
 
@@ -107,7 +107,7 @@ def test_the_same_text_in_another_field_is_another_grammar(
 ) -> None:
     """As an expression "true" is a word, as a schema it is all of JSON."""
     constraints = Constraints(tokenizer)
-    masks = {name: constraints.of(SamplerConfig(**{name: "true"})).mask() for name in names}  # type: ignore
+    masks = {name: constraints.new(SamplerConfig(**{name: "true"})).mask() for name in names}  # type: ignore
     n_allowed = {name: np.unpackbits(mask.view(np.uint8)).sum() for name, mask in masks.items()}
     assert 0 < n_allowed["regex"] < n_allowed["json_schema"]
 
@@ -120,7 +120,7 @@ def test_threads_that_ask_together_compile_once(
 
     def ask() -> None:
         barrier.wait(20)
-        constraints.of(choice(0))
+        constraints.new(choice(0))
 
     threads = [threading.Thread(target=ask) for _ in range(n_threads)]
     for thread in threads:
