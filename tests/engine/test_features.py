@@ -36,7 +36,7 @@ OPTIONAL = (
 )
 """Rooms that a greedy text does without."""
 
-MOST_LINES = 18_000
+MOST_LINES = 17_600
 """Lines of the Python modules that a greedy text imports; to be lowered, never raised."""
 
 WORDS = r"specul|draft|jump.?forward|pipeline|\bdisk|shared.?prompt|grammar|snapshot|receipt|trace"
@@ -143,8 +143,8 @@ def test_the_engine_has_few_public_names() -> None:
 
 def test_the_core_is_small() -> None:
     files = sorted((ROOT / "engine").glob("*.py"))
-    assert len(files) <= 24
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 5_600
+    assert len(files) <= 20
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 5_100
 
 
 CALLS = 150
