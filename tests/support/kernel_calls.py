@@ -31,7 +31,7 @@ from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
-from oxillama._kernels.grammar.matcher import Allowed, Matcher
+from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import (
     find_calls,
@@ -821,7 +821,6 @@ def of_matcher() -> dict[str, Maker]:
         return Matcher(TRIE, states)
 
     return {
-        "Allowed": lambda: Call(Allowed),
         "Matcher": lambda: Call(Matcher, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99)),
         "Matcher.advance": lambda: Call(matcher().advance, state=1, token=2),
         "Matcher.compute_bitmask": lambda: Call(
@@ -1077,7 +1076,7 @@ def check_complete(target: str) -> list[str]:
 
 
 INNER = {
-    *("Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
+    *("Allowed", "Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
     *("Comparison", "Remainders"),
 }
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""

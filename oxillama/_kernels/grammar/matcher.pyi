@@ -3,9 +3,6 @@ import numpy as np
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 
-class Allowed:
-    def __init__(self) -> None: ...
-
 class Matcher:
     trie: Trie
     states: ParserStates
