@@ -364,7 +364,7 @@ def test_a_pass_that_finds_no_memory_for_records_leaves_none() -> None:
     serving.check_empty()
 
 
-def test_a_session_that_speculated_has_a_snapshot_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_speculated_has_a_snapshot_and_goes_on() -> None:
     path = SHARED / "parity" / "mamba.gguf"
     if not path.exists():
         pytest.skip("the shared models are not at hand")
@@ -375,9 +375,8 @@ def test_a_session_that_speculated_has_a_snapshot_and_goes_on(monkeypatch: pytes
     guesses = Guesses(ids, tokens, 0.8, 250)
     with engine.session() as session, engine.session() as other:
         session.prefill(ids)
-        with monkeypatch.context() as patch:
-            patch.setattr(engine.model, "drafter", lambda _: guesses)
-            done = session.stream(**options).result()
+        engine.model.feature("drafters").loaded["guesses"] = guesses
+        done = session.stream(**options, speculate="guesses").result()
         assert done.tokens == tokens
         assert done.speculation is not None
         assert done.speculation.accepted > 0
