@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import REQUEST_WORK, TOKEN_WORK, Tables
 from oxillama.grammar.grammar import Grammar
-from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.vocabulary import Vocabulary
+
+Timer = Callable[[float, float], object]
 
 
 class GrammarState:
@@ -26,7 +27,7 @@ class GrammarState:
     ----------
     grammar : Grammar
     vocabulary : Vocabulary
-    timer : told of each mask, of forks too; None for nobody.
+    timer : called with the times before and after each mask (`time.perf_counter`), also of forks.
 
     Raises
     ------
@@ -38,7 +39,7 @@ class GrammarState:
         "_constraint", "_known", "_left", "_states", "_tables", "_timer", "_tokens", "grammar", "vocabulary",
     )  # fmt: skip
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, timer: MaskTimer | None = None) -> None:
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, timer: Timer | None = None) -> None:
         self.grammar, self.vocabulary = grammar, vocabulary
         self._timer = timer
         self._constraint = grammar.constraint(vocabulary)
@@ -91,7 +92,7 @@ class GrammarState:
             mask = self._constraint.new_mask(tables, self._states[-1])
             work += tables.states.work
         if self._timer is not None:
-            self._timer.note(started, time.perf_counter())
+            self._timer(started, time.perf_counter())
         if work or self._left < 0:  # what has no work left gets no known masks either
             self._spend(work)
         return mask

@@ -12,9 +12,9 @@ from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark import is_lark, parse_lark
-from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
+from oxillama.grammar.state import Timer
 from oxillama.grammar.structural_tags import structural_tag_rules
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.locks import ForkedOpen
@@ -31,10 +31,10 @@ class Constraints:
 
     Parameters
     ----------
-    timer : told of the masks of all that are made.
+    timer : as `GrammarState` takes it, for the masks of all constraints.
     """
 
-    def __init__(self, tokenizer: TokenizerBridge, timer: MaskTimer | None = None) -> None:
+    def __init__(self, tokenizer: TokenizerBridge, timer: Timer | None = None) -> None:
         self.tokenizer = tokenizer
         self._timer = timer
         self._vocabulary: Vocabulary | None = None
@@ -44,7 +44,7 @@ class Constraints:
     @classmethod
     def of(cls, model: LoadedModel) -> Constraints:
         """Those of a model."""
-        return cls(model.tokenizer, None if model.counters is None else model.counters.mask_timer)
+        return cls(model.tokenizer, None if model.counters is None else model.counters.mask_timer.note)
 
     def new(self, config: SamplerConfig) -> GrammarState | None:
         """A fresh state of the grammar that one of `CONSTRAINTS` comes to; None if ``config`` has none.
