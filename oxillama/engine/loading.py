@@ -163,11 +163,6 @@ class LoadedModel(NotCopied):
             features.load("metrics")  # raises
         return self.counters
 
-    @property
-    def n_adapters(self) -> int:
-        """Adapters that are bound to the model."""
-        return self.adapters.n_loaded if "adapters" in self._features else 0
-
     def adaptation(self, option: Any, tokens: list[int] | None) -> Any:
         """The adapters of a sequence (`oxillama.adapters.stack.Adaptation`); None for none.
 

@@ -21,9 +21,6 @@ from oxillama.observability.mask_timer import MaskTimer
 from oxillama.observability.trace import Trace, open_trace
 from oxillama.weights.linear import Linear
 
-PARTS = ("propose", "schedule", "launch", "complete", "commit", "sample", "end")
-"""Fields of `StepTimes`, in order."""
-
 
 class Tracer(Observer):
     """Traces one engine.

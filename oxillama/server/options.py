@@ -120,7 +120,6 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
 
 
 DECLARED = {**declared(GenerationOptions), **declared(SamplerConfig)}
-NOT_OFFERED = tuple(name for name, option in DECLARED.items() if not (option.server or option.names))
 OTHER_NAMES = {other: name for name, option in DECLARED.items() for other in option.names.split()}
 
 OPTIONS = {**{name: name for name, option in DECLARED.items() if option.server}, **OTHER_NAMES}
