@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
-from oxillama.config.checks import ABOVE_ZERO, MAX_SEED
+from oxillama.config.checks import ABOVE_ZERO, MAX_SEED, NO_DECODE_WAIT
 from oxillama.config.offload import OffloadPolicy
 from oxillama.config.option import AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
@@ -74,9 +74,11 @@ class SchedulerConfig(Options):
         help="most sequences that are admitted at a time; those that pause do not count")
     max_waiting: int = option(1024, low=1,
         help="most requests that wait for admission; one more is refused with `QueueFull`")
-    max_decode_wait_ms: float = option(MAX_DECODE_WAIT_MS, low=ABOVE_ZERO,
-        help="while streams run, a chunk of a prompt is so short that its step is expected to take no longer "
-             "than this; a chunk has at least 16 tokens")
+    max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT,
+        help="milliseconds between two tokens of a stream, for requests that do not say. A prompt that runs "
+             "beside streams is cut into chunks so short that a step is expected to take no longer than the "
+             "least of their waits; a chunk has at least 16 tokens. 1e9 for no limit, which gives the most "
+             "tokens a second. None for 100, or for 4 steps without a prompt where those take longer")
     promote_seconds: float = option(5.0, low=ABOVE_ZERO,
         help="a waiting request gains one step of priority each time so many seconds have passed")
     # fmt: on

@@ -11,6 +11,7 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.config import EngineConfig, GenerationOptions, checks
 from oxillama.config.adapters import Adapters as AdapterOption
+from oxillama.config.checks import NO_DECODE_WAIT
 from oxillama.engine import features
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.loading import LoadedModel
@@ -305,6 +306,9 @@ class InferenceEngine(NotCopied):
     ) -> list[str | BaseException] | list[str]:
         """The texts of all prompts, generated together; each is the one `generate` gives.
 
+        Nobody reads them before the last is whole: prompts run in whole chunks, beside which the texts wait
+        for their tokens, unless ``max_decode_wait_ms`` says otherwise.
+
         Parameters
         ----------
         return_exceptions : the error of a prompt stands in the place of its text. Otherwise the first error
@@ -312,10 +316,13 @@ class InferenceEngine(NotCopied):
         """
         started: list[Generation | Exception] = []
         found: list[str | BaseException] = []
+        given: dict[str, Any] = {**fields}
+        if options is None or options.max_decode_wait_ms is None:
+            given.setdefault("max_decode_wait_ms", NO_DECODE_WAIT)
         try:
             for prompt in listed(prompts):
                 try:
-                    started.append(self._stream(prompt, options, fields, whole=True, limited=False))
+                    started.append(self._stream(prompt, options, given, whole=True, limited=False))
                 except Exception as error:
                     if not return_exceptions:
                         raise

@@ -114,6 +114,8 @@ class Request:
     sequence : the tokens to run; those that were run already are not run again.
     key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
+    max_wait : seconds between two tokens, to which chunks of others' prompts are cut; None for the
+        scheduler's.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep : called with the sequence when the request has ended, in place of freeing its pages.
 
@@ -143,6 +145,7 @@ class Request:
         *,
         key: bytes | None = b"",
         priority: int = 0,
+        max_wait: float | None = None,
         timeout: float | None = None,
         window: float = math.inf,
         keep: Callable[[Sequence], object] | None = None,
@@ -152,6 +155,7 @@ class Request:
         self.prompt = list(sequence.tokens)
         self.key = key
         self.priority = priority
+        self.max_wait = max_wait
         self.timeout = timeout
         self.window = window
         self.keep = keep
@@ -274,6 +278,7 @@ class TextRequest(Request):
             sequence,
             key=key,
             priority=options.priority,
+            max_wait=None if options.max_decode_wait_ms is None else options.max_decode_wait_ms / 1000,
             timeout=options.timeout,
             window=math.inf if options.window is None or whole else options.window,
             keep=keep,

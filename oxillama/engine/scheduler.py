@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import SchedulerConfig
+from oxillama.config import MAX_DECODE_WAIT_MS, SchedulerConfig
 from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.prefixes import CachedPrefixes
 from oxillama.engine.protocols import Holder, PrefixStore
@@ -29,6 +29,8 @@ from oxillama.faults import fault
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
 RETURNS = 1.0  # seconds after its last token for which a request that pauses counts as a running stream
+PATIENCE = 4  # steps of decoding that a stream waits for a token, where those take longer than the default
+TILE = 8  # rows that the products take together: fewer cost as much
 SMOOTHING = 0.3  # weight of the newest step in the measured speed
 
 
@@ -72,7 +74,8 @@ class Scheduler:
         self.preemptions = 0
         self._finished: list[Request] = []
         self._arrivals = 0
-        self._row_seconds = 0.0
+        self._decode_seconds = 0.0  # a step of streams alone takes
+        self._row_seconds = 0.0  # each row of a prompt adds
         self._preemptor: Request | None = None  # preempts others before the next step
 
     def add(self, request: Request) -> None:
@@ -110,11 +113,16 @@ class Scheduler:
         return batch
 
     def observe(self, batch: ScheduledBatch, seconds: float) -> None:
-        """Notes the seconds that a batch took, from which the size of later chunks follows."""
-        if batch.n_prefill >= MIN_CHUNK:
-            measured = seconds / (batch.n_prefill + batch.n_decode)
-            known = self._row_seconds or measured
-            self._row_seconds = known + SMOOTHING * (measured - known)
+        """Notes the seconds that a batch took, from which the size of later chunks follows.
+
+        A step of n rows of prompts beside streams takes about ``_decode_seconds + n * _row_seconds``.
+        """
+        if not batch.n_prefill:
+            self._decode_seconds = _smoothed(self._decode_seconds, seconds)
+        elif batch.n_prefill >= MIN_CHUNK:
+            streams = self._decode_seconds if batch.n_decode else 0.0
+            rows = batch.n_prefill if streams else batch.n_prefill + batch.n_decode
+            self._row_seconds = _smoothed(self._row_seconds, max(seconds - streams, seconds / 2) / rows)
 
     def ran(self, request: Request) -> None:
         """Notes that the scheduled tokens of a request have been run."""
@@ -235,7 +243,7 @@ class Scheduler:
             pass
 
     def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
-        budget = self._prefill_budget(batch.n_decode, now)
+        budget = self._prefill_budget(batch.n_decode, self._least_wait(now))
         n_active = sum(request.wanted for request in self.running)
         admits = True
         for request in self._prompts(now):
@@ -257,14 +265,31 @@ class Scheduler:
             if budget <= 0:
                 break
 
-    def _prefill_budget(self, n_decode: int, now: float) -> int:
-        """Rows for prompts in a step that also runs ``n_decode`` streams."""
-        # a consumer that has just got a token is likely to come back while the step is run
-        streams = n_decode or any(now - request.last_token_at < RETURNS for request in self.running)
-        if not streams or not self._row_seconds:
-            return self.chunk
-        rows = int(self.config.max_decode_wait_ms / 1000 / self._row_seconds)
-        return max(min(MIN_CHUNK, self.chunk), min(rows, self.chunk) - n_decode)
+    def _prefill_budget(self, n_decode: int, seconds: float) -> int:
+        """Rows for prompts in a step with ``n_decode`` streams that wait ``seconds`` for a token."""
+        rows = self.chunk - n_decode
+        left = max(0.0, seconds - self._decode_seconds)
+        if left < rows * self._row_seconds:
+            rows = (n_decode + int(left / self._row_seconds)) // TILE * TILE - n_decode
+        return max(min(MIN_CHUNK, self.chunk), rows)
+
+    def _least_wait(self, now: float) -> float:
+        """Seconds that the least patient stream waits for a token; inf without streams."""
+        least = math.inf
+        for request in self.running:
+            # a consumer that has just got a token is likely to come back while the step is run
+            is_running = request.wanted and request.sequence.state is SeqState.DECODING
+            if is_running or now - request.last_token_at < RETURNS:
+                least = min(least, self._wait_of(request))
+        return least
+
+    def _wait_of(self, request: Request) -> float:
+        """Seconds between two tokens to which the chunks of others are cut."""
+        if request.max_wait is not None:
+            return request.max_wait
+        if self.config.max_decode_wait_ms is not None:
+            return self.config.max_decode_wait_ms / 1000
+        return max(MAX_DECODE_WAIT_MS / 1000, PATIENCE * self._decode_seconds)
 
     def _prompts(self, now: float) -> list[Request]:
         """Requests with a prompt to run: by priority, which grows with waiting, then by tokens left."""
@@ -390,6 +415,11 @@ class Scheduler:
         available = f"{pool.n_available}" if states is None else f"{pool.limit.available} bytes"
         message = f"prompt: {needed} needed, {available} available"
         self.finish(request, "error", KvCacheFullError(message))
+
+
+def _smoothed(known: float, measured: float) -> float:
+    """The moving average of a measured number; 0 is no measurement yet."""
+    return known + SMOOTHING * (measured - known) if known else measured
 
 
 def _rank(request: Request) -> tuple[int, int]:

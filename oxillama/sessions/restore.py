@@ -29,7 +29,7 @@ from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot, Source, read
 from oxillama.weights.packer import Progress
 
-LATER = ("priority", "timeout", "window", "speculate")
+LATER = ("priority", "max_decode_wait_ms", "timeout", "window", "speculate")
 """Options of a request that decide no token of it."""
 
 DECIDES_BITS = ("kv_type", "compute", "quantize")
