@@ -15,7 +15,7 @@ from oxillama.config.offload import OffloadPolicy
 from oxillama.config.option import AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_TYPES, WRITABLE
+from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
@@ -90,6 +90,15 @@ def _format(name: str, value: Any) -> str:
     return str(value)
 
 
+def _kv_type(name: str, value: Any) -> str:
+    """One type for keys and values, or KEYS:VALUES; equal ones become one. Raises ConfigError."""
+    keys, _, values = value.partition(":") if isinstance(value, str) else ("", "", "")
+    found = keys if values in ("", keys) else value
+    if found not in KV_PAIRS or value == f"{keys}:":
+        raise checks.refuse(name, f"one of {', '.join(KV_TYPES)}, or KEYS:VALUES of these", value)
+    return str(found)
+
+
 def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
     """Text files. Raises ConfigError."""
     found = tuple(value) if isinstance(value, (tuple, list)) else (value,)
@@ -124,7 +133,9 @@ class EngineConfig(Options):
         help="how tokens are chosen where a call does not say")
     prefill_chunk_size: int = option(PREFILL_CHUNK, low=1, flags="--prefill-chunk",
         help="most prompt tokens in one forward pass")
-    kv_type: str = option("f16", choices=tuple(KV_TYPES), help="how keys and values are kept")
+    kv_type: str = option("f16", check=_kv_type, argument="TYPE|KEYS:VALUES",
+        help=f"how keys and values are kept: one of {', '.join(KV_TYPES)}, or a type for each, as in "
+             '"q8_0:q4_0"')
     page_size: int = option(16, low=1, high=MAX_PAGE,
         help="tokens in a page of keys and values, a power of two; 16 and more are fastest")
     quantize: str | None = option(None, check=_format, argument="FORMAT",

@@ -15,7 +15,7 @@ from oxillama.config import EngineConfig, available_cpus
 from oxillama.engine import features
 from oxillama.engine.protocols import WeightStore
 from oxillama.engine.runner import Runner
-from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.on_use import on_use
@@ -132,7 +132,7 @@ def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | No
             reach=group.reach,
             alone=alone,
         )
-        for group, shape in zip(model.page_groups, model.kv_shapes(KV_TYPES[kv_type], page_size))
+        for group, shape in zip(model.page_groups, model.kv_shapes(kv_type, page_size))
     ]
     if not model.state_floats:
         return CachePool(groups)

@@ -15,6 +15,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
+from oxillama.formats import KV_PAIRS, KV_TYPES
 from oxillama.models.batch import Batch
 from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
@@ -142,10 +143,11 @@ class Decoder:
         """Which layers keep their keys and values together."""
         return page_groups(self.spec)
 
-    def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
+    def kv_shapes(self, kv_type: str, page_size: int) -> list[Any]:
         """Of each page group the kernels' `KvShape` of its pages."""
         shape = self.kernels.attention.KvShape
-        return [shape(*group.sizes, kv_type, page_size) for group in self.page_groups]
+        key_type, value_type = (KV_TYPES[name] for name in KV_PAIRS[kv_type])
+        return [shape(*group.sizes, key_type, value_type, page_size) for group in self.page_groups]
 
     def hidden_states(
         self,

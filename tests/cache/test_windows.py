@@ -204,7 +204,7 @@ def test_a_long_text_takes_little_more_than_its_windows_need(
     limit, pools, needed, n = MemoryLimit(), [], 0, 16384
     for layers, reach in ((whole, Reach()), (others, Reach(window))):
         layout = KvLayout(len(layers), n_heads, dim, dim, "f16")
-        shape = best().attention.KvShape(len(layers), n_heads, dim, dim, KV_TYPES["f16"], 16)
+        shape = best().attention.KvShape(len(layers), n_heads, dim, dim, KV_TYPES["f16"], KV_TYPES["f16"], 16)
         pools.append(KvCachePool(shape, layout, 16, limit, layers=layers, reach=reach))
         needed += layout.page_bytes(16) // 16 * min(n, reach.window or n)
     kv = PagedKvCache(CachePool(pools))

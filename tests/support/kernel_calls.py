@@ -308,7 +308,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
 
 
 def of_attention(k: Kernels) -> dict[str, Maker]:
-    shape = k.attention.KvShape(2, 2, 16, 16, 0, 16)
+    shape = k.attention.KvShape(2, 2, 16, 16, 0, 0, 16)
     pages = PageTable(shape.page_bytes)
     pages.put(0, zeros(3, shape.page_bytes, dtype=np.uint8))
 
@@ -316,7 +316,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         return k.attention.PagedBatch(shape, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
 
     made = batch()
-    keys = k.attention.KvShape(1, 1, 16, 0, 0, 16)
+    keys = k.attention.KvShape(1, 1, 16, 0, 0, 0, 16)
     choosing = k.attention.PagedBatch(keys, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
     return {
         "KvShape": lambda: Call(
@@ -326,7 +326,8 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             n_heads=2,
             key_dim=16,
             value_dim=16,
-            kv_type=0,
+            key_type=0,
+            value_type=0,
             page_size=16,
         ),
         "PagedBatch": lambda: Call(

@@ -16,7 +16,14 @@ class KvShape(Protocol):
     """How a page is laid out."""
 
     def __init__(
-        self, n_layers: int, n_heads: int, key_dim: int, value_dim: int, kv_type: int, page_size: int
+        self,
+        n_layers: int,
+        n_heads: int,
+        key_dim: int,
+        value_dim: int,
+        key_type: int,
+        value_type: int,
+        page_size: int,
     ) -> None: ...
     @property
     def page_bytes(self) -> int: ...
