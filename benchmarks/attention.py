@@ -39,7 +39,9 @@ SHAPES = {"1.1B": Shape(32, 4, 64), "8B": Shape(32, 8, 128)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
-    parser.add_argument("--kv-type", choices=KV_PAIRS, action="append", help="repeatable; default: all")
+    parser.add_argument(
+        "--kv-type", choices=KV_PAIRS, metavar="TYPE", action="append", help="repeatable; default: all"
+    )
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     runs.add_threads(parser)
     parser.add_argument(

@@ -16,6 +16,7 @@ from benchmarks import (
     grammar,
     handover,
     kernels,
+    kv_types,
     loading,
     make_model,
     observing,
@@ -90,6 +91,9 @@ def parser() -> argparse.ArgumentParser:
     )
     attention.add_arguments(attending)
     attending.set_defaults(run=attention.run)
+    kept = commands.add_parser("kv-types", help="what the types of keys and values cost in perplexity")
+    kv_types.add_arguments(kept)
+    kept.set_defaults(run=kv_types.run)
     recurring = commands.add_parser(
         "delta", help="the gated delta rule alone, decoding and prefill, beside a roofline"
     )

@@ -115,9 +115,9 @@ class KvPart:
         found = np.concatenate([codes[..., :16] & 15, codes[..., :16] >> 4], axis=-1)
         if self.layout.bits == 5:
             found |= np.unpackbits(codes[..., 16:], axis=-1, bitorder="little") << 4
-        if self.layout.values:
-            return np.array(self.layout.values, np.float32)[found]
-        return found.astype(np.float32) - np.float32(self.layout.excess)
+        values = self.layout.values or range(-self.layout.excess, 32 - self.layout.excess)
+        numbers: np.ndarray = np.array(values, np.float32)[found]
+        return numbers
 
 
 @dataclass(frozen=True)
