@@ -37,6 +37,8 @@ MAX_LAYOUTS = 64
 class Output(enum.Enum):
     """Which rows of a sequence's part of a pass are wanted, and as what."""
 
+    __hash__ = object.__hash__  # that of `Enum` is a Python function, and each step looks a layout up
+
     NONE = "none"
     LAST_LOGITS = "logits of the last row, or of the last certain row and of each draft"
     ALL_LOGITS = "logits of every row"

@@ -10,24 +10,24 @@ class StopStrings:
 
     Attributes
     ----------
-    found : the stop string that came first; None until then. Of several at one place, the first of ``stops``.
+    found : the string that came first, of several at one place the first of ``strings``; None until then.
     """
 
-    def __init__(self, stops: Listed[str]) -> None:
-        self.stops = tuple(stops)
+    def __init__(self, strings: Listed[str]) -> None:
+        self.strings = tuple(strings)
         self.held = ""
         self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
         self.held += text
-        places = {stop: self.held.find(stop) for stop in self.stops}
-        met = [stop for stop in self.stops if places[stop] >= 0]
+        places = {stop: self.held.find(stop) for stop in self.strings}
+        met = [stop for stop in self.strings if places[stop] >= 0]
         if met:
             self.found = min(met, key=places.__getitem__)
             shown, self.held = self.held[: places[self.found]], ""
             return shown, True
-        keep = max((self._overlap(stop) for stop in self.stops), default=0)
+        keep = max((self._overlap(stop) for stop in self.strings), default=0)
         cut = len(self.held) - keep
         shown, self.held = self.held[:cut], self.held[cut:]
         return shown, False

@@ -37,5 +37,5 @@ def attach_drafter(model: LoadedModel, request: TextRequest, drafter: Drafter, m
     found = request.parts[SPECULATION] = Speculation(drafter, most, random)
     if random is not None:
         request.sampler = RejectionSampler(request.sampler, request.sequence, found.distributions, random)
-    model.loop.drafter = model.feature("speculator")
+    model.loop.use_drafter(model.feature("speculator"))
     return found
