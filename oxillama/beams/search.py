@@ -19,8 +19,7 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import SamplerConfig, checks
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import checked_tokens
+from oxillama.engine.loading import LoadedModel, checked_tokens
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.sampling.sampler import Sampler

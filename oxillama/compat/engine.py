@@ -23,7 +23,7 @@ from oxillama.embeddings.pooling import PoolingMode
 from oxillama.engine import engine as ours
 from oxillama.engine.engine import Callback
 from oxillama.engine.generation import Generation, text_of
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import Prompt
 from oxillama.engine.request import TextRequest
 from oxillama.engine.snapshots import Captured
 from oxillama.errors import KvCacheFullError

@@ -13,8 +13,7 @@ from oxillama.adapters.stack import Adaptation
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters
 from oxillama.engine.handle import Handle
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import Prompt, listed
+from oxillama.engine.loading import LoadedModel, Prompt, listed
 from oxillama.engine.request import Event, Request
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence

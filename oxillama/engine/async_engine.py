@@ -23,7 +23,7 @@ from oxillama.engine import features
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import Prompt
 from oxillama.errors import EngineClosed
 from oxillama.locks import NotCopied
 

@@ -13,8 +13,7 @@ from oxillama.config import EngineConfig, GenerationOptions, checks
 from oxillama.config.adapters import Adapters as AdapterOption
 from oxillama.engine import features
 from oxillama.engine.generation import Completion, Generation, text_of
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import Prompt, listed
+from oxillama.engine.loading import LoadedModel, Prompt, listed
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence as TokenSequence
 from oxillama.errors import ConfigError

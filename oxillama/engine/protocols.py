@@ -21,7 +21,7 @@ from oxillama.engine.runner import HiddenHook
 from oxillama.engine.sequence import Sequence
 from oxillama.faults import note
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.weights.panels import PanelStore as WeightStore
+from oxillama.weights.linear import PanelStore as WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,9 @@ class Observer:
 
     Times are seconds of the scheduler's clock.
     """
+
+    def loaded(self, seconds: float) -> None:
+        """The model has been loaded, in so many seconds."""
 
     def queued(self, request: Request) -> None:
         """A request has come in; it has its number now."""

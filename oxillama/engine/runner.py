@@ -16,9 +16,9 @@ from oxillama.cache.pool import CachePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
-from oxillama.models.batch import Batch, StatePart, StateSlots
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
+from oxillama.models.workspace import Batch, StatePart, StateSlots
 from oxillama.on_use import on_use
 
 if TYPE_CHECKING:

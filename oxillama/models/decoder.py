@@ -15,7 +15,6 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.batch import Batch
 from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
@@ -23,13 +22,11 @@ from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Step, Workspace
+from oxillama.models.workspace import Batch, Step, Workspace
 from oxillama.on_use import on_use
-from oxillama.weights.embedding import Embedding
 from oxillama.weights.groups import MatrixGroup
-from oxillama.weights.linear import Linear, Pass
+from oxillama.weights.linear import Embedding, Linear, PanelStore, Pass, panels_in_use
 from oxillama.weights.loader import Weights
-from oxillama.weights.panels import PanelStore, panels_in_use
 
 if TYPE_CHECKING:
     from oxillama.weights.low_rank import AdaptedRows

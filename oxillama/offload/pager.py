@@ -25,9 +25,9 @@ from oxillama.offload.plan import Plan, Sizes, make_plan
 from oxillama.offload.pressure import BudgetControl, MemoryPressureProbe
 from oxillama.offload.reader import Reader, Task
 from oxillama.weights.groups import MatrixGroup
+from oxillama.weights.linear import PanelStore
 from oxillama.weights.packed_file import Finder
 from oxillama.weights.packer import Source
-from oxillama.weights.panels import PanelStore
 
 READERS = 2
 """Threads that read. With one, the storage waits while it packs."""

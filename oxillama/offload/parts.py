@@ -19,7 +19,7 @@ from oxillama.weights.linear import Linear
 from oxillama.weights.packer import Source
 
 if TYPE_CHECKING:
-    from oxillama._kernels.linear import Linear as CompiledLinear
+    from oxillama._kernels.linear.signatures import Linear as CompiledLinear
 
 
 Fetch = Callable[[Source, int, np.ndarray], object]

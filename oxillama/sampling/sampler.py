@@ -14,13 +14,38 @@ from oxillama._kernels import Kernels
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
-from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.chain import SamplerChain, call_stage
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.stages import call_stage
 from oxillama.sampling.workspaces import GOOD, as_logits, error_of, is_row, workspaces
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+MASK = 2**64 - 1
+
+
+class Xorshift64:
+    """Marsaglia's xorshift64 (2003), seeded through a step of splitmix64 (Steele et al., 2014).
+
+    Attributes
+    ----------
+    state : the whole state, an int in [1, 2^64); set it to continue from there.
+    """
+
+    def __init__(self, seed: int) -> None:
+        z = (seed + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        self.state = (z ^ (z >> 31)) or 1  # zero is the one state xorshift never leaves
+
+    def uniform(self) -> float:
+        """A double in [0, 1) with 53 random bits."""
+        x = self.state
+        x ^= (x << 13) & MASK
+        x ^= x >> 7
+        x ^= (x << 17) & MASK
+        self.state = x
+        return (x >> 11) * 2.0**-53
+
 
 LN2 = 0.6931471805599453
 NO_HISTORY = np.empty(0, np.int32)

@@ -14,9 +14,8 @@ import numpy as np
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.generation import Generation, text_of
-from oxillama.engine.loading import LoadedModel
+from oxillama.engine.loading import LoadedModel, Prompt, checked_tokens
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.snapshots import Captured

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
-from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.sampler import Xorshift64
 from oxillama.speculation.sampling import RejectionSampler
 from oxillama.speculation.state import SPECULATION, Speculation
 

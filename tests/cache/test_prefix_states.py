@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama import AsyncEngine, SamplerConfig
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk

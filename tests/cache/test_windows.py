@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import best
-from oxillama.cache.block_table import NO_PAGE, BlockTable
-from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv import NO_PAGE, BlockTable, PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.engine.building import cache_pool

@@ -8,8 +8,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.layers.activations import load_activation
-from oxillama.models.layers.feed_forward import FeedForward
+from oxillama.models.layers.feed_forward import FeedForward, load_activation
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
