@@ -14,8 +14,7 @@ from oxillama.errors import ConfigError
 from oxillama.gguf.extent import Extent
 from oxillama.offload.plan import Sizes
 from oxillama.offload.reader import Work
-from oxillama.weights.groups import MatrixGroup
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, MatrixGroup
 from oxillama.weights.packer import Source
 
 if TYPE_CHECKING:

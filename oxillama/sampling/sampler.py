@@ -14,6 +14,7 @@ from oxillama._kernels import Kernels
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
+from oxillama.on_use import on_use
 from oxillama.sampling.chain import SamplerChain, call_stage
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
@@ -48,6 +49,8 @@ class Xorshift64:
 
 
 LN2 = 0.6931471805599453
+checked_state = on_use("oxillama.sampling.state:checked_state")
+
 NO_HISTORY = np.empty(0, np.int32)
 
 Distribution = tuple[np.ndarray, np.ndarray]
@@ -408,30 +411,3 @@ def as_tokens(name: str, tokens: Any) -> np.ndarray:
 def checked_seed(seed: Any) -> int:
     """A seed as an int. Raises ConfigError."""
     return checks.integer("seed", seed, 0, checks.MAX_SEED)
-
-
-def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
-    """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
-
-    def is_random(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
-
-    def is_number(value: Any) -> bool:
-        is_finite = isinstance(value, (int, float)) and abs(value) < checks.FLOAT_MAX
-        return is_finite and not isinstance(value, bool)
-
-    try:
-        tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
-        good = (
-            isinstance(state["seed"], int)
-            and is_random(state["random"])
-            and is_number(state["mu"])
-            and all(map(checks.is_token, tokens))
-            and len(before) <= len(tokens)
-            and all(is_random(random) and is_number(mu) for random, mu in before)
-        )
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
-    if not good:
-        raise SamplingError("state: expected what Sampler.state gave, got other values")
-    return as_tokens("state", list(tokens)), before

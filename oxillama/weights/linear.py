@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,14 +22,14 @@ from oxillama.gguf.model_file import TensorInfo
 from oxillama.weights.packer import Packer, Source
 
 if TYPE_CHECKING:
-    from oxillama._kernels.linear.signatures import Linear
+    from oxillama._kernels.linear.signatures import Linear as CompiledLinear
     from oxillama.weights.low_rank import AdaptedRows
 
 
 class Panels(Protocol):
     """The packed matrices of one linear layer."""
 
-    def place(self, linear: Linear) -> bool:
+    def place(self, linear: CompiledLinear) -> bool:
         """Gives the kernels' `Linear` its panels (``linear.give``), unless it has them.
 
         Returns True if they stay there for good. Otherwise this is called before each product, and the panels
@@ -106,7 +106,7 @@ class ResidentPanels:
         self._parts = [(source, packer.memory(source.packed_bytes(cols))) for source in sources]
         self._n_packed = 0
 
-    def place(self, linear: Linear) -> bool:
+    def place(self, linear: CompiledLinear) -> bool:
         """As `Panels.place`. Matrices that were packed before an error are not packed again."""
         for source, data in self._parts[self._n_packed :]:
             self._packer.pack(source, self._cols, data)
@@ -265,3 +265,50 @@ class Embedding:
             check_range(self.name, out, self.requantize)
             blocks = quantized(self.kernels, out, self.requantize, None)
             pack.dequantize(self.requantize.id, blocks.reshape(-1), out)
+
+
+class ExpertPages(Protocol):
+    """Loads experts of one layer into memory, if not all of them are in memory."""
+
+    def most(self, n: int) -> int:
+        """How many of ``n`` experts may be used together."""
+        ...
+
+    def hold(self, now: list[int], soon: list[int]) -> None:
+        """Keeps the experts ``now``, at most `most`, in memory until the next call, and reads those ``soon``.
+
+        Missing experts are read while others compute.
+        """
+        ...
+
+
+@dataclass
+class Experts:
+    """The experts of one layer.
+
+    Attributes
+    ----------
+    members : the linear layers of each.
+    n_used : experts that a token uses.
+    pages : loads them before they are used; None if all are in memory.
+    """
+
+    members: list[list[Linear]]
+    n_used: int
+    pages: ExpertPages | None = None
+
+
+@dataclass
+class MatrixGroup:
+    """Linear layers that a pass uses together: those of a layer of the model, or the output.
+
+    Attributes
+    ----------
+    name : for messages.
+    linears : those that every pass uses, in the order of their use.
+    experts : those of which a pass uses some.
+    """
+
+    name: str
+    linears: list[Linear]
+    experts: Experts | None = field(default=None)

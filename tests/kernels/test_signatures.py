@@ -1,7 +1,8 @@
 """The signatures that type checkers see are those of the compiled modules.
 
-Modules of a target have theirs as a ``...Module`` protocol in the ``signatures.py`` of their folder, the others
-in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes (``embedsignature``).
+Modules of a target have theirs as a ``...Module`` protocol in the ``signatures.py`` of their folder, the
+others in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes
+(``embedsignature``).
 """
 
 from __future__ import annotations

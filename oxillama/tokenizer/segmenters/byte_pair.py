@@ -1,7 +1,7 @@
 """Byte-pair encoding: neighbours are joined, best pair first, until no pair is known.
 
-Two kinds of vocabulary work this way: BPE proper, here, whose file lists the pairs in order, and SentencePiece
-(`sentence_piece`), where any pair whose concatenation is a token may join, by that token's score. Text is cut
+Two kinds of vocabulary work this way: BPE proper, whose file lists the pairs in order, and SentencePiece (of
+`sentence_piece`), where any pair whose concatenation is a token may join, by that token's score. Text is cut
 into words first, words repeat, and the cache of words makes the joining itself rare.
 """
 
