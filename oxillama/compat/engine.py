@@ -89,7 +89,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
 
     def layer_pager(self) -> LayerPager | None:
         """Keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
-        store = self.model.runner.model.store
+        store = self.model.store
         return store if isinstance(store, LayerPager) else None
 
     def metrics_snapshot(self) -> MetricsSnapshot:

@@ -27,6 +27,7 @@ from oxillama.engine.building import (
     weight_store,
 )
 from oxillama.engine.loop import EngineLoop
+from oxillama.engine.protocols import WeightStore
 from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
@@ -288,6 +289,11 @@ class LoadedModel(NotCopied):
     def prefix_key(self, salt: str = "") -> bytes:
         """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
         return prefix_key(b"", salt=salt)
+
+    @property
+    def store(self) -> WeightStore:
+        """Where the packed matrices come from: under a budget an `oxillama.LayerPager`."""
+        return self.runner.model.store
 
     # --- running --------------------------------------------------------------------------------------
 

@@ -370,7 +370,6 @@ class Scheduler:
         """Has every request that runs wait again: the keys, values and states of all sequences are lost."""
         for request in list(self.running):
             self._wait_again(request)
-        self.prefixes.reclaim()
         for request in self.waiting:
             request.sequence.forget()
         self.prefixes.lose()
