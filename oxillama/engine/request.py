@@ -26,44 +26,6 @@ from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
-class StopStrings:
-    """Holds text back while it may be the beginning of a stop string.
-
-    Attributes
-    ----------
-    found : the string that came first, of several at one place the first of ``strings``; None until then.
-    """
-
-    def __init__(self, strings: Listed[str]) -> None:
-        self.strings = tuple(strings)
-        self.held = ""
-        self.found: str | None = None
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
-        self.held += text
-        places = {stop: self.held.find(stop) for stop in self.strings}
-        met = [stop for stop in self.strings if places[stop] >= 0]
-        if met:
-            self.found = min(met, key=places.__getitem__)
-            shown, self.held = self.held[: places[self.found]], ""
-            return shown, True
-        keep = max((self._overlap(stop) for stop in self.strings), default=0)
-        cut = len(self.held) - keep
-        shown, self.held = self.held[:cut], self.held[cut:]
-        return shown, False
-
-    def flush(self) -> str:
-        """What was held back, when nothing more comes."""
-        shown, self.held = self.held, ""
-        return shown
-
-    def _overlap(self, stop: str) -> int:
-        """How many characters at the end of the text begin ``stop``."""
-        longest = min(len(stop) - 1, len(self.held))
-        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
-
-
 @dataclass(slots=True)
 class Piece:
     """Text for a consumer, with its tokens. It does not change once it is emitted.
@@ -382,3 +344,41 @@ class TextRequest(Request):
             self.piece.text += shown + ("" if found else self.stops.flush())
         if self.piece.text or self.piece.tokens:
             self.emit_piece()
+
+
+class StopStrings:
+    """Holds text back while it may be the beginning of a stop string.
+
+    Attributes
+    ----------
+    found : the string that came first, of several at one place the first of ``strings``; None until then.
+    """
+
+    def __init__(self, strings: Listed[str]) -> None:
+        self.strings = tuple(strings)
+        self.held = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
+        self.held += text
+        places = {stop: self.held.find(stop) for stop in self.strings}
+        met = [stop for stop in self.strings if places[stop] >= 0]
+        if met:
+            self.found = min(met, key=places.__getitem__)
+            shown, self.held = self.held[: places[self.found]], ""
+            return shown, True
+        keep = max((self._overlap(stop) for stop in self.strings), default=0)
+        cut = len(self.held) - keep
+        shown, self.held = self.held[:cut], self.held[cut:]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back, when nothing more comes."""
+        shown, self.held = self.held, ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """How many characters at the end of the text begin ``stop``."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)

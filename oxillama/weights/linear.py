@@ -1,7 +1,8 @@
-"""Linear layers: y = x W^T + bias, with matrices packed for the kernels.
+"""Linear layers: y = x W^T + bias, with matrices packed for the kernels; and tables of embeddings.
 
-`Linear` here asks its `Panels` for the packed matrices when it is first applied; the product itself is the
-compiled ``kernels.linear.Linear``, which each `Linear` holds.
+The `PanelStore` of a model gives each of its linear layers a `Panels`, which the layer asks for the packed
+matrices when it is applied. `ResidentStore` packs them at first use and keeps them. The product itself is the
+compiled ``kernels.linear.Linear``, which each `Linear` holds. Small tables of embeddings are in memory, too.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class PanelStore(Protocol):
         """
         ...
 
-    def arrange(self, groups: Sequence[Any]) -> None:
-        """Takes the model's groups of matrices (`MatrixGroup`), in the order of a pass, once it is built.
+    def arrange(self, groups: Sequence[MatrixGroup]) -> None:
+        """Takes the model's groups of matrices, in the order of a pass, once it is built.
 
         Raises ConfigError if the store cannot hold such a model.
         """
         return
 
-    def preload(self, linears: Sequence[Any], progress: Callable[[str, int], object]) -> None:
+    def preload(self, linears: Sequence[Linear], progress: Callable[[str, int], object]) -> None:
         """Brings the linear layers of the model into memory now; ``progress`` gets (tensor name, bytes)."""
         for linear in linears:
             linear.pack()
