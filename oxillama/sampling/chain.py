@@ -1,13 +1,15 @@
 """The pipeline that chooses tokens: stages in order, of which `Sampler` is the state for one sequence.
 
 Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of
-stages that are kernels are programs for `_kernels/sampling/sampling.pyx`; stages of the user's own are called
-between.
+stages that are kernels are programs for `_kernels/sampling/sampling.pyx`, which need workspaces (a set for each
+thread); stages of the user's own are called between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,71 @@ from oxillama.config.sampler import CUTS, SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.on_use import on_use
 from oxillama.sampling.protocols import SamplerStage
-from oxillama.sampling.workspaces import set_aside
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+GOOD, BAD_LOGIT, ALL_MASKED, BAD_HISTORY = range(4)
+"""Statuses of `sampling.pyx`."""
+
+_kept = threading.local()
+
+
+def workspaces(kernels: Kernels, vocab: int, n: int = 1) -> list[Any]:
+    """The calling thread's first n workspaces; it keeps those of one vocabulary."""
+    if getattr(_kept, "key", None) != (kernels.target, vocab):
+        _kept.key, _kept.workspaces = (kernels.target, vocab), []
+    kept: list[Any] = _kept.workspaces
+    while len(kept) < n:
+        kept.append(kernels.sampling.Workspace(vocab))
+    return kept[:n]
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """A context in which the calling thread uses other workspaces: a stage in Python may sample, too."""
+    key, kept = _kept.key, _kept.workspaces
+    del _kept.key
+    try:
+        yield
+    finally:
+        _kept.key, _kept.workspaces = key, kept
+
+
+F32 = np.dtype(np.float32)
+
+
+def is_row(logits: Any) -> bool:
+    """Whether something is C-contiguous float32 (vocab,) already, and not empty."""
+    return (
+        type(logits) is np.ndarray
+        and logits.dtype is F32
+        and logits.ndim == 1
+        and logits.size > 0
+        and logits.flags.c_contiguous
+    )
+
+
+def as_logits(logits: np.ndarray) -> np.ndarray:
+    """C-contiguous float32 (vocab,). Raises SamplingError unless there is one row of numbers."""
+    try:
+        if getattr(logits, "dtype", None) != np.float32:
+            with np.errstate(over="ignore"):  # inf is refused
+                logits = np.asarray(logits, np.float32)
+        logits = np.asarray(logits, order="C")
+    except (ValueError, OverflowError, TypeError) as error:
+        raise SamplingError(f"logits: expected one row of numbers: {error}") from error
+    if logits.ndim != 1 or len(logits) == 0:
+        raise SamplingError(f"logits: expected one row of numbers, got shape {logits.shape}")
+    return logits
+
+
+def error_of(status: int, vocab: int) -> SamplingError:
+    """The error of a status that is not GOOD."""
+    if status == BAD_LOGIT:
+        return SamplingError("logits: hold a NaN or +inf")
+    if status == ALL_MASKED:
+        return SamplingError("logits: every token is masked")
+    return SamplingError(f"history: holds a token that is not in the vocabulary of {vocab}")
+
 
 Native = tuple[str, tuple[float, ...], tuple[np.ndarray, ...]]
 """A stage of `sampling.Program`: its name, numbers and arrays."""

@@ -15,10 +15,9 @@ from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.on_use import on_use
-from oxillama.sampling.chain import SamplerChain, call_stage
+from oxillama.sampling.chain import GOOD, SamplerChain, as_logits, call_stage, error_of, is_row, workspaces
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.sampling.workspaces import GOOD, as_logits, error_of, is_row, workspaces
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 MASK = 2**64 - 1
