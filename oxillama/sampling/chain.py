@@ -1,8 +1,8 @@
 """The pipeline that chooses tokens: stages in order, of which `Sampler` is the state for one sequence.
 
 Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of
-stages that are kernels are programs for `_kernels/sampling/sampling.pyx`, which need workspaces (a set for each
-thread); stages of the user's own are called between.
+stages that are kernels are programs for `_kernels/sampling/sampling.pyx`; stages of the user's own are called
+between. A program runs in a workspace, of which each thread has some.
 """
 
 from __future__ import annotations
