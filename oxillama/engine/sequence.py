@@ -204,7 +204,7 @@ class Sequence:
 
     @property
     def can_spare(self) -> bool:
-        """Whether it has drafts or checkpoints to free."""
+        """Whether it has drafts, or records of drafts, to free."""
         return self.n_drafts > 0 or bool(self.kv.all_records)
 
     def spare(self) -> bool:
