@@ -171,6 +171,21 @@ def test_what_is_kept_for_rewinding_gives_way() -> None:
     assert sequence.cached_len == 60
 
 
+def test_drafts_free_no_pages_that_certain_tokens_see() -> None:
+    sequence = Sequence(cache_pool(decoder("gemma3"), "f16", 1), tokens_of(20, 40), checkpoints=0)
+    sequence.schedule(20)
+    sequence.commit()
+    sequence.draft([1] * 8)
+    sequence.schedule(8)
+    sequence.commit()
+    sequence.free_out_of_window()
+    (table,) = [table for table in sequence.kv.tables if table.pool.reach.is_limited]
+    assert table.first == table.pool.reach.first_seen(20) > 0
+    sequence.keep_drafts()
+    sequence.free_out_of_window()
+    assert table.first == table.pool.reach.first_seen(28)
+
+
 def test_a_fork_of_freed_pages_begins_anew() -> None:
     serving = Serving("gemma3", page_size=4)
     sequence = Sequence(serving.pool, tokens_of(60, n_vocab_of("gemma3")), checkpoints=0)
