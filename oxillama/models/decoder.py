@@ -217,7 +217,7 @@ class Decoder:
             work=work,
             scratch=work.scratch,
             n_threads=tuner.n_threads,
-            tables=[self._table(i, batch.positions) for i in range(len(spec.ropes))],
+            tables={i: self._table(i, batch.positions) for i in self.rotations},
             temperatures=self._temperatures(batch.positions),
             adapted=batch.adapted,
         )
@@ -296,6 +296,12 @@ class Decoder:
         with panels_in_use(self.store):
             projected: np.ndarray = self.projection.run(pooled, n_threads)
         return projected
+
+    @functools.cached_property
+    def rotations(self) -> list[int]:
+        """The numbers of the rotations that layers use."""
+        used = {layer.rope for layer in self.spec.layers}
+        return [i for i in range(len(self.spec.ropes)) if i in used]
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,7 +176,8 @@ class Step(Pass):
     ----------
     batch : its rows.
     kv : of each page group the kernels' `PagedBatch` over them.
-    tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
+    tables : float32 (n, 2, n_rot / 2) for each rotation that layers use, by its number: cosines and sines of
+        the rows' positions.
     temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
     recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
     chosen : int32 (n, most), positions that the rows attend to, chosen by the last selector; None for all.
@@ -185,7 +186,7 @@ class Step(Pass):
     batch: Batch
     kv: Sequence[Any]
     work: Workspace
-    tables: Sequence[np.ndarray]
+    tables: Mapping[int, np.ndarray]
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None

@@ -147,7 +147,7 @@ def test_the_core_is_small() -> None:
     assert sum(len(path.read_text().splitlines()) for path in files) <= 4_950
 
 
-CALLS = 148
+CALLS = 146
 """Python calls of a step with one sequence of the demo model (4 layers)."""
 
 
