@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_LAYOUTS, KV_PAIRS, Layout
 from oxillama.models.page_groups import EVERYTHING, Reach

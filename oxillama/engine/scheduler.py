@@ -23,7 +23,7 @@ from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.prefixes import CachedPrefixes
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
-from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.engine.sequence import SeqState, Sequence, spare_one
 from oxillama.errors import KvCacheFullError, QueueFull
 from oxillama.faults import fault
 
@@ -144,9 +144,7 @@ class Scheduler:
         if sequence.state is SeqState.FINISHED:
             return
         assert request not in self.in_flight, "its pages are being written"
-        if sequence.is_scheduled:
-            sequence.rollback()
-        sequence.drop_drafts()
+        sequence.take_back()
         self.prefixes.keep(request)
         self.prefixes.end(request)
         if request.keep is None:
@@ -168,7 +166,7 @@ class Scheduler:
     def reap(self, now: float | None = None) -> None:
         """Ends what was cancelled or is past its deadline, and rolls back what a cancelled pass has left."""
         now = self.clock() if now is None else now
-        for request in [*self.waiting, *(self._at_rest() if self.in_flight else self.running)]:
+        for request in [*self.waiting, *(self.at_rest() if self.in_flight else self.running)]:
             reason = request.finish_reason or request.ends_at(now)
             if reason is not None:
                 self.finish(request, reason)
@@ -191,13 +189,13 @@ class Scheduler:
 
     # --- what comes next ------------------------------------------------------------------------
 
-    def _at_rest(self) -> list[Request]:
+    def at_rest(self) -> list[Request]:
         """Those that run and are in no pass that is in flight."""
         return [r for r in self.running if r not in self.in_flight] if self.in_flight else self.running
 
     def recover(self) -> None:
         """Rolls back the sequences of a pass that was cancelled."""
-        for request in self._at_rest():
+        for request in self.at_rest():
             if request.sequence.is_scheduled:
                 self._roll_back(request.sequence)
 
@@ -219,28 +217,23 @@ class Scheduler:
             sequence = request.sequence
             if sequence.state is SeqState.DECODING and request.n_events - request.n_read < request.window:
                 n_decoding += 1
-                has_spare = has_spare or sequence.n_drafts > 0 or bool(sequence.kv.all_records)
+                has_spare = has_spare or sequence.can_spare
                 if not self.in_flight or request not in self.in_flight:
                     streams.append(request)
         if len(streams) > 1:
             streams.sort(key=_rank)
             del streams[-(-n_decoding // self.depth) :]
         if has_spare:
-            self._reclaim_draft_pages([request.sequence for request in reversed(streams)])
+            self._make_room([request.sequence for request in reversed(streams)])
         for request in streams:
             self._run(request, len(request.sequence.tokens) - request.sequence.cached_len, batch)
 
-    def _reclaim_draft_pages(self, sequences: list[Sequence]) -> None:
-        """Has the first sequences free what they can spare, drafts before the rest, where all need more
-        memory than there is: nobody is preempted for another's draft."""
-
-        def is_short() -> bool:
-            return not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences))
-
-        while is_short() and (
-            any(s.n_drafts and s.spare() for s in sequences) or any(s.spare() for s in sequences)
-        ):
-            pass
+    def _make_room(self, sequences: list[Sequence]) -> None:
+        """Has sequences free what they can spare, the first ones first, while all of them need more memory
+        than there is: nobody is preempted for what another can spare."""
+        while not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences)):
+            if not spare_one(sequences):
+                break
 
     def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
         budget = self._prefill_budget(batch.n_decode, self._least_wait(now))
@@ -299,7 +292,7 @@ class Scheduler:
             waited = (now - request.submitted_at) // patience
             return -(request.priority + waited), request.sequence.pending, request.id
 
-        started = [r for r in self._at_rest() if r.sequence.state is SeqState.PREFILLING]
+        started = [r for r in self.at_rest() if r.sequence.state is SeqState.PREFILLING]
         return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)
 
     def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
@@ -317,7 +310,7 @@ class Scheduler:
         while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
             if self.prefixes.reclaim(but=request):
                 continue
-            lesser = [r for r in self._at_rest() if not r.wanted or r.priority < request.priority]
+            lesser = [r for r in self.at_rest() if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
                 sequence.forget()
@@ -363,7 +356,7 @@ class Scheduler:
                 continue
             if self.prefixes.reclaim():
                 continue
-            victim = self._victim([r for r in self._at_rest() if r not in batch.requests])
+            victim = self._victim([r for r in self.at_rest() if r not in batch.requests])
             if victim is None:
                 assert self.in_flight
                 return 0  # those free pages when they are completed
@@ -402,7 +395,6 @@ class Scheduler:
         """Has every request that runs wait again: the keys, values and states of all sequences are lost."""
         for request in list(self.running):
             self._wait_again(request)
-        self.prefixes.reclaim()
         for request in self.waiting:
             request.sequence.forget()
         self.prefixes.lose()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.cache.pages import MemoryLimit
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.config import EngineConfig

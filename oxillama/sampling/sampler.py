@@ -14,15 +14,42 @@ from oxillama._kernels import Kernels
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
-from oxillama.sampling.chain import SamplerChain
+from oxillama.on_use import on_use
+from oxillama.sampling.chain import GOOD, SamplerChain, as_logits, call_stage, error_of, is_row, workspaces
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.stages import call_stage
-from oxillama.sampling.workspaces import GOOD, as_logits, error_of, is_row, workspaces
 from oxillama.tokenizer.bridge import TokenizerBridge
 
+MASK = 2**64 - 1
+
+
+class Xorshift64:
+    """Marsaglia's xorshift64 (2003), seeded through a step of splitmix64 (Steele et al., 2014).
+
+    Attributes
+    ----------
+    state : the whole state, an int in [1, 2^64); set it to continue from there.
+    """
+
+    def __init__(self, seed: int) -> None:
+        z = (seed + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        self.state = (z ^ (z >> 31)) or 1  # zero is the one state xorshift never leaves
+
+    def uniform(self) -> float:
+        """A double in [0, 1) with 53 random bits."""
+        x = self.state
+        x ^= (x << 13) & MASK
+        x ^= x >> 7
+        x ^= (x << 17) & MASK
+        self.state = x
+        return (x >> 11) * 2.0**-53
+
+
 LN2 = 0.6931471805599453
+checked_state = on_use("oxillama.sampling.state:checked_state")
+
 NO_HISTORY = np.empty(0, np.int32)
 
 Distribution = tuple[np.ndarray, np.ndarray]
@@ -383,30 +410,3 @@ def as_tokens(name: str, tokens: Any) -> np.ndarray:
 def checked_seed(seed: Any) -> int:
     """A seed as an int. Raises ConfigError."""
     return checks.integer("seed", seed, 0, checks.MAX_SEED)
-
-
-def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
-    """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
-
-    def is_random(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
-
-    def is_number(value: Any) -> bool:
-        is_finite = isinstance(value, (int, float)) and abs(value) < checks.FLOAT_MAX
-        return is_finite and not isinstance(value, bool)
-
-    try:
-        tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
-        good = (
-            isinstance(state["seed"], int)
-            and is_random(state["random"])
-            and is_number(state["mu"])
-            and all(map(checks.is_token, tokens))
-            and len(before) <= len(tokens)
-            and all(is_random(random) and is_number(mu) for random, mu in before)
-        )
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
-    if not good:
-        raise SamplingError("state: expected what Sampler.state gave, got other values")
-    return as_tokens("state", list(tokens)), before

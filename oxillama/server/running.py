@@ -205,7 +205,7 @@ def start(
     started: list[Generation] = []
     try:
         for prompt in prompts:
-            started += engine.stream_n(prompt, options, n=n)
+            started += engine.stream_n(prompt, options, n=n) if n > 1 else [engine.stream(prompt, options)]
     except BaseException:
         cancel(started)
         raise

@@ -241,7 +241,7 @@ def _restored_request(
     if attach is not None:
         attach(request)
     with refusals():
-        request.restore(state, tokens[n_prompt:])
+        state.restore(request, tokens[n_prompt:])
         for name, part in request.parts.items():
             if name in features.STATES:
                 part.restore(snapshot.parts.get(name))

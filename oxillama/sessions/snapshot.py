@@ -20,7 +20,6 @@ from oxillama.cache.positions import position_bytes
 from oxillama.config import checks
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine import features
-from oxillama.engine.request import RequestState
 from oxillama.formats import KV_PAIRS
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.models.page_groups import PageGroup
@@ -35,6 +34,7 @@ from oxillama.sessions.container import (
     refusals,
     write_file,
 )
+from oxillama.sessions.request_state import RequestState
 
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24

@@ -17,10 +17,9 @@ import numpy as np
 
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import GrammarError, SamplingError
+from oxillama.sampling.chain import workspaces
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Distribution, Sampler
-from oxillama.sampling.workspaces import workspaces
+from oxillama.sampling.sampler import Distribution, Sampler, Xorshift64
 
 
 class DraftSampler:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama.config.engine import SchedulerConfig
-from oxillama.engine.request import EmbeddingRequest
+from oxillama.embeddings.pooling import EmbeddingRequest
 from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence

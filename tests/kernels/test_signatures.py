@@ -1,7 +1,8 @@
 """The signatures that type checkers see are those of the compiled modules.
 
-Modules of a target have theirs as a ``...Module`` protocol in the ``__init__.py`` of their folder, the others
-in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes (``embedsignature``).
+Modules of a target have theirs as a ``...Module`` protocol in the ``signatures.py`` of their folder, the
+others in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes
+(``embedsignature``).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def stub(module: str) -> dict[str, list[Argument]]:
         return declared(ast.parse((KERNELS / f"{module.replace('.', '/')}.pyi").read_text()).body)
     folder, name = module.split(".")
     protocol = f"{name.title()}Module."
-    body = ast.parse((KERNELS / folder / "__init__.py").read_text()).body
+    body = ast.parse((KERNELS / folder / "signatures.py").read_text()).body
     mine = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == protocol[:-1])
     fields = {
         n.target.id for n in mine.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)

@@ -10,8 +10,7 @@ import pytest
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Sampler
+from oxillama.sampling.sampler import Sampler, Xorshift64
 from oxillama.speculation import sampling as drafts
 from oxillama.speculation.sampling import DraftSampler, accept_or_replace, draw
 
