@@ -258,6 +258,6 @@ def test_only_what_a_builder_made_is_a_program(wrong: Any) -> None:
 
 @pytest.mark.parametrize("number", [-1, 1 << 29])
 def test_numbers_of_units_are_checked(number: int) -> None:
-    builder = Builder({"root": Ref("unit")}, {"root", "unit"}, {}, set(), set(), {"unit": number}, 99)
+    builder = Builder({"root": Ref("unit")}, {"root", "unit"}, {}, set(), {"unit"}, {"unit": number}, 99)
     with pytest.raises(ValueError, match="unit: expected numbers from 0"):
         builder.build("root")
