@@ -94,13 +94,10 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-KV_LAYOUTS: dict[str, Layout] = {
-    kv_type: LAYOUTS[layout]
-    for kv_type, layout in {
-        **{"f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "c8", "q5_1": "m5", "q5_0": "c5"},
-        **{"q4_1": "m4", "q4_0": "c4", "iq4_nl": "t4"},
-    }.items()
-}
+_KV = {"f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "c8", "q5_1": "m5", "q5_0": "c5"}
+_KV |= {"q4_1": "m4", "q4_0": "c4", "iq4_nl": "t4"}
+
+KV_LAYOUTS: dict[str, Layout] = {kv_type: LAYOUTS[layout] for kv_type, layout in _KV.items()}
 """How keys or values can be kept, and what is stored of a number."""
 
 KV_TYPES: dict[str, int] = {kv_type: layout.id for kv_type, layout in KV_LAYOUTS.items()}

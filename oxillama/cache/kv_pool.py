@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.pages import MemoryLimit, PagePool
-from oxillama.errors import ConfigError
 from oxillama.formats import KV_LAYOUTS, KV_PAIRS, Layout
 from oxillama.models.page_groups import EVERYTHING, Reach
+from oxillama.on_use import on_use
+
+read_page = on_use("oxillama.cache.stored:read_page")
 
 LANES = 16  # positions to a panel of keys, or all of a smaller page; values are padded to as many
 BLOCK = 32  # dimensions that share a scale where there are codes
@@ -67,56 +69,6 @@ class KvPart:
     def row_bytes(self) -> int:
         """Bytes of a position in a page."""
         return self.blocks * self.block_bytes if self.is_coded else self.width * self.item.itemsize
-
-    def floats(self, raw: np.ndarray, lanes: int) -> np.ndarray:
-        """float32 (panels, lanes, heads, dim) of uint8 (heads, panels, bytes of a panel)."""
-        shape = raw.shape[:2]
-        if self.is_coded:
-            heads, codes = self.split(raw, lanes)
-            halves = np.ascontiguousarray(heads).view(np.float16).astype(np.float32)
-            numbers = self._numbers(codes) * halves[..., :1]
-            if self.layout.minima:
-                numbers += halves[..., 1:]
-            by_lane = numbers.reshape(*shape, lanes, self.blocks * BLOCK)
-        else:
-            stored = raw.view(self.item)
-            if self.layout.scale == "bf16":
-                stored = stored.astype(np.uint32) << 16
-            wide = stored.view(np.float16 if self.layout.scale == "f16" else np.float32).astype(np.float32)
-            if self.is_key:
-                by_lane = wide.reshape(*shape, self.dim, lanes).swapaxes(2, 3)
-            else:
-                by_lane = wide.reshape(*shape, lanes, self.width)
-        return np.transpose(by_lane[..., : self.dim], (1, 2, 0, 3))
-
-    def split(self, panels: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks by position: uint8 (.., lanes, blocks, bytes of halves) and (.., lanes, blocks, code bytes).
-
-        Parameters
-        ----------
-        panels : uint8 (.., bytes of a panel).
-        """
-        shape = panels.shape[:-1]
-        n_halves, n_codes = self.head_bytes // 2, self.block_bytes - self.head_bytes
-        blocks = panels.reshape(*shape, self.blocks, lanes * self.block_bytes)
-        heads = blocks[..., : lanes * self.head_bytes].reshape(*shape, self.blocks, n_halves, lanes, 2)
-        codes = blocks[..., lanes * self.head_bytes :]
-        if self.is_key:
-            codes = codes.reshape(*shape, self.blocks, n_codes, lanes).swapaxes(-1, -2)
-        codes = codes.reshape(*shape, self.blocks, lanes, n_codes)
-        by_lane = heads.swapaxes(-2, -3).reshape(*shape, self.blocks, lanes, self.head_bytes)
-        return by_lane.swapaxes(-2, -3), codes.swapaxes(-2, -3)
-
-    def _numbers(self, codes: np.ndarray) -> np.ndarray:
-        """float32 (.., 32) of code bytes, uint8 (.., code bytes): values without their scales."""
-        if self.layout.bits == 8:
-            return codes.view(np.int8).astype(np.float32)
-        found = np.concatenate([codes[..., :16] & 15, codes[..., :16] >> 4], axis=-1)
-        if self.layout.bits == 5:
-            found |= np.unpackbits(codes[..., 16:], axis=-1, bitorder="little") << 4
-        values = self.layout.values or range(-self.layout.excess, 32 - self.layout.excess)
-        numbers: np.ndarray = np.array(values, np.float32)[found]
-        return numbers
 
 
 @dataclass(frozen=True)
@@ -178,16 +130,5 @@ class KvCachePool(PagePool):
 
         Raises ConfigError if the layout is not that of the pool's pages.
         """
-        layout, size = self.layout, self.page_size
-        if layout.page_bytes(size) != self.page_bytes:
-            raise ConfigError(
-                f"layout: expected pages of {self.page_bytes} bytes, got {layout.page_bytes(size)}"
-            )
-        heads, lanes = layout.n_heads, min(size, LANES)
-        per_layer = self.page_bytes // layout.n_layers
-        raw = self.page(page)[layer * per_layer : (layer + 1) * per_layer]
-        n_keys = heads * size * layout.keys.row_bytes
-        with np.errstate(all="ignore"):  # memory behind the last position holds anything
-            keys = layout.keys.floats(raw[:n_keys].reshape(heads, size // lanes, -1), lanes)
-            values = layout.values.floats(raw[n_keys:].reshape(heads, size // lanes, -1), lanes)
-        return keys.reshape(size, heads, -1), values.reshape(size, heads, layout.value_dim)
+        found: tuple[np.ndarray, np.ndarray] = read_page(self, page, layer)
+        return found

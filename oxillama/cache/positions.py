@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxillama.cache.kv_pool import LANES, KvLayout, KvPart
+from oxillama.cache.stored import split
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class _Part:
                 by_lane = numbers.reshape(*shape, lanes, part.width)[..., : part.dim]
             little = np.ascontiguousarray(by_lane, part.item.newbyteorder("<"))
             return little.view(np.uint8).reshape(*shape, lanes, self.row_bytes)
-        halves, codes = part.split(panels, lanes)
+        halves, codes = split(part, panels, lanes)
         little = np.ascontiguousarray(halves).view(np.uint16).astype("<u2").view(np.uint8)
         return np.concatenate([little, codes], axis=-1).reshape(*shape, lanes, self.row_bytes)
 

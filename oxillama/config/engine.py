@@ -6,16 +6,21 @@ import os
 from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, MAX_SEED, NO_DECODE_WAIT
-from oxillama.config.offload import OffloadPolicy
 from oxillama.config.option import AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
+from oxillama.on_use import on_use
+
+if TYPE_CHECKING:
+    from oxillama.config.offload import OffloadPolicy
+
+fields_of = on_use("oxillama.config.offload:fields_of")
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
@@ -112,7 +117,7 @@ def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
 class EngineConfig(Options):
     """Options of an `InferenceEngine`.
 
-    ``offload_policy`` sets ``offload_budget`` and ``offload_pinned``.
+    ``offload_policy``, an `OffloadPolicy`, sets ``offload_budget`` and ``offload_pinned``.
 
     Raises
     ------
@@ -196,9 +201,9 @@ class EngineConfig(Options):
         help="file to which the times of steps, layers and requests are written, in Chrome's trace event "
              "format, which Perfetto shows; a file that is there is replaced. None for no trace")
     # fmt: on
-    offload_policy: InitVar[OffloadPolicy | None] = None
+    offload_policy: InitVar[Any] = None
 
-    def __post_init__(self, offload_policy: OffloadPolicy | None) -> None:
+    def __post_init__(self, offload_policy: Any) -> None:
         super().__post_init__()
         if offload_policy is not None:
             vars(self).update(self._offloaded(offload_policy))
@@ -215,7 +220,7 @@ class EngineConfig(Options):
 
     def _offloaded(self, policy: OffloadPolicy) -> dict[str, Any]:
         """The fields of a policy. Raises ConfigError if others were given beside it."""
-        asked: dict[str, Any] = checks.instance("offload_policy", policy, OffloadPolicy).fields
+        asked: dict[str, Any] = fields_of("offload_policy", policy)
         for name, value in asked.items():
             if getattr(self, name) not in (value, None, ()):
                 raise ConfigError(f"offload_policy: cannot be combined with {name} {getattr(self, name)}")
@@ -223,7 +228,7 @@ class EngineConfig(Options):
 
     def with_offload(self, policy: OffloadPolicy) -> EngineConfig:
         """The same options with ``offload_budget`` and ``offload_pinned`` of a policy, which replace both."""
-        return self._changed(**checks.instance("policy", policy, OffloadPolicy).fields)
+        return self._changed(**fields_of("policy", policy))
 
     @property
     def draft_corpora(self) -> tuple[Texts, ...]:

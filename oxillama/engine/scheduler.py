@@ -118,11 +118,14 @@ class Scheduler:
         A step of n rows of prompts beside streams takes about ``_decode_seconds + n * _row_seconds``.
         """
         if not batch.n_prefill:
-            self._decode_seconds = _smoothed(self._decode_seconds, seconds)
+            known = self._decode_seconds or seconds
+            self._decode_seconds = known + SMOOTHING * (seconds - known)
         elif batch.n_prefill >= MIN_CHUNK:
             streams = self._decode_seconds if batch.n_decode else 0.0
             rows = batch.n_prefill if streams else batch.n_prefill + batch.n_decode
-            self._row_seconds = _smoothed(self._row_seconds, max(seconds - streams, seconds / 2) / rows)
+            measured = max(seconds - streams, seconds / 2) / rows
+            known = self._row_seconds or measured
+            self._row_seconds = known + SMOOTHING * (measured - known)
 
     def ran(self, request: Request) -> None:
         """Notes that the scheduled tokens of a request have been run."""
@@ -268,21 +271,15 @@ class Scheduler:
 
     def _least_wait(self, now: float) -> float:
         """Seconds that the least patient stream waits for a token; inf without streams."""
-        least = math.inf
+        usual, waits = max(MAX_DECODE_WAIT_MS / 1000, PATIENCE * self._decode_seconds), [math.inf]
+        if self.config.max_decode_wait_ms is not None:
+            usual = self.config.max_decode_wait_ms / 1000
         for request in self.running:
             # a consumer that has just got a token is likely to come back while the step is run
             is_running = request.wanted and request.sequence.state is SeqState.DECODING
             if is_running or now - request.last_token_at < RETURNS:
-                least = min(least, self._wait_of(request))
-        return least
-
-    def _wait_of(self, request: Request) -> float:
-        """Seconds between two tokens to which the chunks of others are cut."""
-        if request.max_wait is not None:
-            return request.max_wait
-        if self.config.max_decode_wait_ms is not None:
-            return self.config.max_decode_wait_ms / 1000
-        return max(MAX_DECODE_WAIT_MS / 1000, PATIENCE * self._decode_seconds)
+                waits.append(usual if request.max_wait is None else request.max_wait)
+        return min(waits)
 
     def _prompts(self, now: float) -> list[Request]:
         """Requests with a prompt to run: by priority, which grows with waiting, then by tokens left."""
@@ -407,11 +404,6 @@ class Scheduler:
         available = f"{pool.n_available}" if states is None else f"{pool.limit.available} bytes"
         message = f"prompt: {needed} needed, {available} available"
         self.finish(request, "error", KvCacheFullError(message))
-
-
-def _smoothed(known: float, measured: float) -> float:
-    """The moving average of a measured number; 0 is no measurement yet."""
-    return known + SMOOTHING * (measured - known) if known else measured
 
 
 def _rank(request: Request) -> tuple[int, int]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -160,37 +159,6 @@ class Sampler:
         processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
         return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
 
-    def sample_drafted(
-        self,
-        logits: np.ndarray,
-        history: Sequence[int] | np.ndarray | None,
-        verdict: Callable[[Distribution, float], tuple[int, float]],
-        top: int | None = None,
-    ) -> int | SampledToken:
-        """`sample`, or `sample_with_logprobs`, where ``verdict`` chooses the token.
-
-        Parameters
-        ----------
-        verdict : called with the distribution that `sample` would draw from and a uniform number; returns the
-            token and its probability.
-        top : how many of the likeliest tokens to note, or None for no log-probabilities.
-        """
-        try:
-            workspace, u = self._apply(logits, history)
-            found: Distribution | None = workspace.distribution()
-            if found is None:
-                raise SamplingError("logits: every token is masked")
-            token, probability = verdict(found, u)
-        except BaseException:
-            self.abandon()
-            raise
-        logprob = math.log(probability)
-        self.take(GOOD, token, logprob, workspace.vocab)
-        if top is None:
-            return token
-        processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
-        return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
-
     def distribution(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None
     ) -> Distribution:
@@ -201,7 +169,7 @@ class Sampler:
         int32 (n,) ids and float64 (n,) probabilities, in the order of the draw
         """
         try:
-            workspace, _ = self._apply(logits, history)
+            workspace, _ = self.apply(logits, history)
         finally:
             self.abandon()
         found: Distribution | None = workspace.distribution()
@@ -251,7 +219,7 @@ class Sampler:
     ) -> tuple[int, float, Any]:
         """Samples step by step: token, its log-probability, and the workspace with the candidates."""
         try:
-            workspace, u = self._apply(logits, history)
+            workspace, u = self.apply(logits, history)
             status, token, logprob = workspace.draw(u)
         except BaseException:
             self.abandon()
@@ -259,7 +227,7 @@ class Sampler:
         self.take(status, token, logprob, workspace.vocab)
         return token, logprob, workspace
 
-    def _apply(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, float]:
+    def apply(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, float]:
         """Applies every step: the workspace, and the number for the draw."""
         logits = as_logits(logits)
         vocab = len(logits)

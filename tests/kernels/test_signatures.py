@@ -95,7 +95,10 @@ def from_source(module: str, name: str) -> list[Argument] | None:
         source += (path.parent / part).read_text()
     body = source.partition(f"cdef class {name}")[2].partition("\ncdef class ")[0]
     match = re.search(r"def __cinit__\(([^)]*)\)", body)
-    return from_text(" ".join(match[1].split())) if match and "*_" not in match[1] else None
+    if not match:
+        return None
+    own, rest, _ = " ".join(match[1].split()).partition(", *_")  # what follows is for a class made of this one
+    return None if rest and own == "self" else from_text(own)
 
 
 def from_text(arguments: str) -> list[Argument]:
