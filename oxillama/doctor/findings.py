@@ -184,10 +184,10 @@ def of_memory(machine: Machine, weights: int | None) -> Iterator[Finding]:
         )
     if (allowed or 1) > 1 and machine.numa_policy is not None and machine.numa_policy != "interleave":
         yield Finding(
-            "memory is not interleaved over the NUMA nodes, so one memory controller may serve all threads",
+            "memory lies in the NUMA node whose thread touched it first, so one node may serve all threads",
             machine.numa_policy,
             "interleave",
-            "start with numactl --interleave=all oxillama ...",
+            "compare with numactl --interleave=all oxillama ..., and keep the faster",
         )
     free = machine.free_memory
     if weights is not None and free is not None and free < weights:

@@ -48,7 +48,7 @@ def test_unknown_facts_are_no_findings() -> None:
         ({"governors": ("performance", "powersave")}, "governor may keep the clock low: powersave", None),
         ({"transparent_huge_pages": "never"}, "transparent huge pages are off", None),
         ({"numa_nodes": 2}, "memory may come from some NUMA nodes only: 1 nodes", None),
-        ({"numa_nodes": 2, "numa_allowed": 2}, "memory is not interleaved over the NUMA nodes", None),
+        ({"numa_nodes": 2, "numa_allowed": 2}, "memory lies in the NUMA node whose thread touched", None),
         ({"memory_available": 1 << 28}, "weights do not fit the free memory: 0.3 GB free", 0.5),
         ({"memory_limit": 1 << 30, "memory_charged": 3 << 28}, "weights do not fit the free memory", 0.5),
         ({"swapped": 5000000}, "memory of this process is in the swap space: 5 MB", None),
