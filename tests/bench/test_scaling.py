@@ -13,9 +13,10 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.make_model import write_model
 from benchmarks.scaling import Parameters, Pass, count_regions, predict
-from benchmarks.shape import Shape
+from benchmarks.shape import Experts, Shape
+from oxillama import InferenceEngine
 from oxillama._kernels import cpu
-from oxillama.bench.kernel_calls import Product
+from oxillama.bench.kernel_calls import Product, counted_kernels
 
 FACTS = Parameters({1: 10e9, 2: 18e9}, 100e9, share=1.0, cores=8, pair=2e-6, thread=1e-7, between_sockets=3.0)
 ONE = Pass(outside=1e-3, products=8e-3, others=2e-3, shapes=(Product(10**6, 16, 0, False),) * 2)
@@ -55,6 +56,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     write_model(path, shape, "Q8_0")
     return path
+
+
+def test_a_step_reads_the_experts_that_its_token_takes(tmp_path: Path) -> None:
+    few, many = (
+        Shape(
+            n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=64,
+            experts=Experts(count=count, used=2, n_ff=64, shared=0, dense=0),
+        )
+        for count in (4, 16)
+    )  # fmt: skip
+    found = []
+    for name, shape in (("few", few), ("many", many)):
+        write_model(tmp_path / name, shape, "Q8_0")
+        with counted_kernels() as calls, InferenceEngine.from_gguf(tmp_path / name) as engine:
+            with engine.session() as session:
+                session.prefill([1, 2, 3])
+                calls.clear()
+                session.forward(4)
+            assert calls.counts["linear.apply_groups"] > 0
+            found.append(sum(product.bytes for product in calls.products if not product.is_float))
+    assert found[0] == found[1] > 0
 
 
 def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
