@@ -26,6 +26,7 @@ from benchmarks import (
     receipts,
     runs,
     sampling,
+    scaling,
     server,
     server_load,
     serving,
@@ -141,6 +142,10 @@ def parser() -> argparse.ArgumentParser:
     shared = commands.add_parser("busy", help="the share of the speed kept while a process spins on a core")
     busy.add_arguments(shared)
     shared.set_defaults(run=busy.run)
+
+    cores = commands.add_parser("scaling", help="tokens/s by number of threads, predicted and measured")
+    scaling.add_arguments(cores)
+    cores.set_defaults(run=scaling.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)
