@@ -97,7 +97,7 @@ def from_source(module: str, name: str) -> list[Argument] | None:
     match = re.search(r"def __cinit__\(([^)]*)\)", body)
     if not match:
         return None
-    own, rest, _ = " ".join(match[1].split()).partition(", *_")  # what follows is for a class made of this one
+    own, rest, _ = " ".join(match[1].split()).partition(", *_")  # the rest is for classes made of this one
     return None if rest and own == "self" else from_text(own)
 
 
