@@ -27,7 +27,7 @@ from benchmarks.make_model import write_model
 from benchmarks.shape import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, PromptError
-from tests.support.paths import SHARED
+from tests.speculation.test_mtp import drafting
 
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Shape(n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=512)
@@ -158,7 +158,8 @@ def test_speculation_measures_the_block_of_a_file(
 ) -> None:
     report = tmp_path / "report.json"
     run = ["speculation", "blocks", "--threads", "1", "--rounds", "1", "--warmup", "0", "--new", "8"]
-    path = SHARED / "parity-2026" / "glm4moe-mtp.gguf"
+    path = tmp_path / "block.gguf"
+    path.write_bytes(drafting("glm4moe")[0])
     assert main([*run, "--model", str(path), "--json", str(report)]) == 0
     results = json.loads(report.read_text())["results"]
     streams = "1 stream at temperature 0", "1 stream at temperature 0.8", "8 streams at temperature 0"

@@ -135,7 +135,7 @@ cdef inline void decode_values(const int kv_type, const uint8_t* panel, Py_ssize
 
 
 cdef inline void decode_keys(const int kv_type, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t lane, Py_ssize_t n,
-                              Py_ssize_t dim, float* out) noexcept nogil:
+                             Py_ssize_t dim, float* out) noexcept nogil:
     """Positions lane .. lane + n of a panel of ``lanes``: out[d * 16 + i]."""
     cdef Py_ssize_t i
     if n == LANES:
