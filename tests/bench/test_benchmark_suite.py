@@ -27,8 +27,9 @@ from benchmarks.make_model import write_model
 from benchmarks.shape import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, PromptError
-from tests.speculation.test_mtp import drafting
+from tests.support.paths import SHARED
 
+BLOCK = SHARED / "parity-2026" / "glm4moe-mtp.gguf"
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Shape(n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=512)
 
@@ -153,14 +154,13 @@ def test_speculation_refuses_what_it_cannot_measure(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not BLOCK.exists(), reason="the model with a block is not there")
 def test_speculation_measures_the_block_of_a_file(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
     run = ["speculation", "blocks", "--threads", "1", "--rounds", "1", "--warmup", "0", "--new", "8"]
-    path = tmp_path / "block.gguf"
-    path.write_bytes(drafting("glm4moe")[0])
-    assert main([*run, "--model", str(path), "--json", str(report)]) == 0
+    assert main([*run, "--model", str(BLOCK), "--json", str(report)]) == 0
     results = json.loads(report.read_text())["results"]
     streams = "1 stream at temperature 0", "1 stream at temperature 0.8", "8 streams at temperature 0"
     assert [result["metric"] for result in results] == [f"blocks, {name}" for name in streams]
