@@ -65,7 +65,7 @@ def main() -> int:
     subprocess.run(command, cwd=arguments.folder, env=build, check=True)
     if arguments.build_only:
         return 0
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--capture=sys", *(rest or TESTS)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", "--capture=sys", *(rest or TESTS)]
     return subprocess.run(command, cwd=arguments.folder, env=environment()).returncode
 
 

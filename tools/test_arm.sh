@@ -30,7 +30,7 @@ fetch_python() {
 fetch_wheels() {
     python -m pip install -q --target "$site" --python-version "$version" --only-binary=:all: \
         --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_17_aarch64 \
-        numpy tokenizers jinja2 tqdm blake3 prometheus-client pytest hypothesis gguf jsonschema
+        numpy tokenizers jinja2 tqdm blake3 prometheus-client pytest pytest-xdist hypothesis gguf jsonschema
 }
 
 copy_sources() {
@@ -69,4 +69,4 @@ if [ $# = 0 ]; then
         tests/sampling/test_{sampling,sampler_vectors}.py tests/weights/test_compute.py tests/sessions/test_recorded.py \
         tests/test_{formats,demo}.py
 fi
-emulated -m pytest -p no:cacheprovider "$@"
+emulated -m pytest -n0 -p no:cacheprovider "$@"
