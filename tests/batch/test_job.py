@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE
+from typing import Any, BinaryIO
 
 import pytest
 
 from oxillama import ConfigError, EngineConfig, SamplerConfig
+from oxillama.batch import job
 from oxillama.batch.engines import for_jobs
 from oxillama.batch.job import Job, Tally, facts_of
 from oxillama.batch.plain import Settings
@@ -111,6 +117,108 @@ def test_a_target_that_exists_is_not_replaced_unasked(source: Path, tmp_path: Pa
         Job(source, source, FACTS, overwrites=True)
     with pytest.raises(ConfigError, match="which exists"):
         Job(source, tmp_path, FACTS, overwrites=True)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_target_that_appears_during_a_run_is_not_replaced(
+    source: Path, tmp_path: Path, name: str, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    target = tmp_path / name
+
+    def no_link(*paths: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+
+    def answers(lines: Lines) -> AsyncIterator[bytes]:
+        target.write_text("another's")
+        return echo(lines)
+
+    with pytest.raises(ConfigError, match="which exists"):
+        Job(source, target, FACTS).run(answers, ignore)
+    assert target.read_text() == "another's"
+    target.unlink()
+    tally = Job(source, target, FACTS).run(echo, ignore)
+    assert tally.n_known == 10  # nothing was lost
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", name]
+
+
+def test_the_target_of_a_job_that_ended_before_this_one_ran_is_not_replaced(
+    source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.jsonl"
+    late = Job(source, target, {"model": "n"})
+    Job(source, target, FACTS).run(echo, ignore)
+    first = target.read_bytes()
+    with pytest.raises(ConfigError, match="which exists"):
+        late.run(echo, ignore)
+    assert target.read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_part_that_became_another_jobs_target_is_not_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, lock, n_locked = tmp_path / "out.jsonl", job.locked, 0
+
+    def locked(file: BinaryIO, path: Path) -> None:
+        nonlocal n_locked
+        n_locked += 1
+        if n_locked == 1:
+            os.rename(path, target)  # the other job ends between opening and locking
+        lock(file, path)
+
+    monkeypatch.setattr(job, "locked", locked)
+    with pytest.raises(ConfigError, match="which exists"):
+        Job(source, target, FACTS, restarts=True).run(echo, ignore)
+    assert n_locked == 2
+    assert target.read_bytes() == b""
+
+
+def test_a_run_that_was_killed_at_its_very_end_loses_nothing(source: Path, tmp_path: Path) -> None:
+    target, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    Job(source, target, FACTS).run(echo, ignore)
+    first = target.read_bytes()
+    os.link(target, part)  # between the link and the end of the name of the part
+    Job(source, target, FACTS, overwrites=True, restarts=True).run(lambda lines: echo(lines), ignore)
+    assert target.read_bytes() == first
+    os.link(target, part)
+    with pytest.raises(Killed):
+        Job(source, target, FACTS, overwrites=True, restarts=True).run(lambda lines: echo(lines, 3), ignore)
+    assert target.read_bytes() == first
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from tests.batch.test_job import Job, echo, ignore
+job = Job(Path(sys.argv[1]), Path(sys.argv[2]), {"model": sys.argv[3]}, restarts=True)
+print("made", flush=True)
+sys.stdin.readline()
+job.run(echo, ignore)
+"""
+
+
+def test_of_processes_that_write_one_target_one_does(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    runs = []
+    for model in "abcdef":
+        command = [sys.executable, "-c", COMMAND, str(source), str(target), model]
+        runs.append(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
+    for run in runs:
+        assert run.stdout is not None and run.stdout.readline() == "made\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    ends = [(run.communicate(timeout=60)[1], run.returncode) for run in runs]
+    assert [code for _, code in ends].count(0) == 1, ends
+    assert all(code == 0 or "ConfigError: output: expected" in error for error, code in ends)
+    assert rows_of(target) == list(range(10))
 
 
 def test_two_runs_at_a_time_are_refused(source: Path, tmp_path: Path) -> None:
