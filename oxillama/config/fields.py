@@ -64,6 +64,7 @@ class GenerationFields(SamplerFields, total=False):
     priority: int
     timeout: float | None
     salt: str
+    tenant: str
     logprobs: bool
     top_logprobs: int | None
     keep_logits: bool

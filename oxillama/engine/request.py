@@ -114,6 +114,7 @@ class Request:
     sequence : the tokens to run; those that were run already are not run again.
     key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
+    tenant : whose it is.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep : called with the sequence when the request has ended, in place of freeing its pages.
 
@@ -136,6 +137,7 @@ class Request:
     """
 
     output = Output.NONE
+    tenant = ""
 
     def __init__(
         self,
@@ -279,6 +281,7 @@ class TextRequest(Request):
             keep=keep,
         )
         self.options = options
+        self.tenant = options.tenant
         self.sampler = sampler
         self.whole = whole
         self.n_generated = self.n_accepted = 0

@@ -90,7 +90,7 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
-    shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
+    shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window", "tenant"}
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
     excluded = {name for cls in CLASSES for name, each in declared(cls).items() if not each.cli}
     assert excluded == shared | of_chats | {

@@ -175,7 +175,7 @@ def test_names_belong_to_one_option() -> None:
 
 
 def test_what_no_body_can_set_by_its_name() -> None:
-    own = {"sampler", "window", "keep_logits", "request_id"}
+    own = {"sampler", "window", "keep_logits", "request_id", "tenant"}
     of_each_interface = {"logprobs", "top_logprobs"}
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
     found = {each.name for cls, each in OPTIONS if not each.server}
