@@ -69,7 +69,7 @@ def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: 
 
 @pytest.mark.parametrize("path", ["/metrics", "/lora-adapters"])
 def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
-    body = [] if path == "/lora-adapters" else None
+    body: Any = [] if path == "/lora-adapters" else None
     with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
         refused = ask(client, "alice", path, body)
         assert (refused.status, refused.error["code"]) == (403, "not_admin")
