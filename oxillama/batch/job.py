@@ -25,7 +25,7 @@ from oxillama.batch.sources import Source, counted, is_parquet
 from oxillama.batch.tables import write_parquet
 from oxillama.config import EngineConfig
 from oxillama.config.adapters import adapter_specs
-from oxillama.errors import ConfigError, ModelFileError
+from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sessions.options import plain_options
 
@@ -90,8 +90,9 @@ class Job:
 
     def _check_target(self) -> None:
         """Raises ConfigError if the target exists and is not to be replaced."""
-        if self.target.exists() and not (self.overwrites and self.target.is_file()):
-            raise self._exists()
+        with self._writing():
+            if self.target.exists() and not (self.overwrites and self.target.is_file()):
+                raise self._exists()
 
     def _exists(self) -> ConfigError:
         return ConfigError(f"output: expected a new file, got {self.target}, which exists (see --overwrite)")
@@ -113,8 +114,9 @@ class Job:
         with self._part() as part:
             seen(self.tally)
             asyncio.run(work(part))
-            part.flush()
-            os.fsync(part.fileno())
+            with self._writing():
+                part.flush()
+                os.fsync(part.fileno())
             if self.tally.n_done != self.tally.n_rows:
                 raise self._changed(str(self.tally.n_done))
             if os.name == "nt":  # renames no open file, and has no lock on it
@@ -125,7 +127,7 @@ class Job:
     def _publish(self) -> None:
         """Makes the file of answers the target. Raises ConfigError, ModelFileError; the answers stay then."""
         self._check_target()
-        try:
+        with self._writing():
             if is_parquet(self.target):
                 write_parquet(self.part, self.target, overwrite=self.overwrites)
                 self.part.unlink()
@@ -133,21 +135,28 @@ class Job:
                 os.replace(self.part, self.target)
             else:
                 move_new(self.part, self.target)
+            self.note.unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Has errors of files inside the block say what could not be written. Raises ConfigError."""
+        try:
+            yield
+        except OxiLlamaError:
+            raise
         except FileExistsError as error:
             raise self._exists() from error
-        except ModelFileError:
-            raise
         except OSError as error:
             raise ConfigError(
                 f"output: {self.target} cannot be written: {error.strerror or error}"
             ) from error
-        self.note.unlink(missing_ok=True)
 
     def _write(self, part: BinaryIO, answer: bytes) -> None:
         if self.tally.n_done >= self.tally.n_rows:
             raise self._changed("more")
-        part.write(answer + b"\n")
-        part.flush()  # what a kill leaves is a beginning of the last line
+        with self._writing():
+            part.write(answer + b"\n")
+            part.flush()  # what a kill leaves is a beginning of the last line
         self.tally.n_done += 1
         self.tally.n_failed += has_failed(json.loads(answer))
 
@@ -159,22 +168,31 @@ class Job:
     def _part(self) -> Iterator[BinaryIO]:
         """The file of answers, behind the last whole one. Nobody else has it meanwhile."""
         self._check_target()
-        with self._locked() as part:
-            self._check_target()  # another job may have ended meanwhile
-            if self.restarts:
-                part.truncate(0)
-                self.note.unlink(missing_ok=True)
-            self._check_note(os.fstat(part.fileno()).st_size == 0)
-            part.seek(0)
-            whole = 0
-            for line in part_lines(part):
-                self.tally.n_known += 1
-                self.tally.n_failed += has_failed(json.loads(line))
-                whole += len(line)
-            part.truncate(whole)
-            self.tally.n_done = self.tally.n_known
-            part.seek(0, os.SEEK_END)
+        part = self._locked()
+        try:
+            with self._writing():
+                self._begin(part)
             yield part
+        finally:
+            with self._writing():
+                part.close()
+
+    def _begin(self, part: BinaryIO) -> None:
+        """Reads what an earlier run has answered, and removes a line that a kill has cut."""
+        self._check_target()  # another job may have ended meanwhile
+        if self.restarts:
+            part.truncate(0)
+            self.note.unlink(missing_ok=True)
+        self._check_note(os.fstat(part.fileno()).st_size == 0)
+        part.seek(0)
+        whole = 0
+        for line in part_lines(part):
+            self.tally.n_known += 1
+            self.tally.n_failed += has_failed(json.loads(line))
+            whole += len(line)
+        part.truncate(whole)
+        self.tally.n_done = self.tally.n_known
+        part.seek(0, os.SEEK_END)
 
     def _locked(self) -> BinaryIO:
         """The file of answers, opened and locked. Raises ConfigError."""
@@ -185,11 +203,12 @@ class Job:
                 reason = error.strerror or error
                 raise ConfigError(f"output: {self.part} cannot be written: {reason}") from error
             try:
-                locked(part, self.part)
-                if is_at(part, self.part):
-                    if not is_at(part, self.target):
-                        return part
-                    self.part.unlink()  # a run was killed when this had become the target
+                with self._writing():
+                    locked(part, self.part)
+                    if is_at(part, self.part):
+                        if not is_at(part, self.target):
+                            return part
+                        self.part.unlink()  # a run was killed when this had become the target
             except BaseException:
                 part.close()
                 raise

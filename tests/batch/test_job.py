@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from oxillama import ConfigError, EngineConfig, SamplerConfig
+from oxillama import ConfigError, EngineConfig, OxiLlamaError, SamplerConfig
 from oxillama.batch import job
 from oxillama.batch.engines import for_jobs
 from oxillama.batch.job import Job, Tally, facts_of
@@ -272,3 +273,88 @@ def test_what_a_job_is_told_by(tmp_path: Path) -> None:
     assert changed(model_path=write_tiny_model(tmp_path / "n.gguf", seed=1)) == {"model"}
     (tmp_path / "a").write_bytes(b"1")
     assert changed(adapters=str(tmp_path / "a")) == {"adapters"}
+
+
+CALLS = ("open", "link", "unlink", "replace", "fsync", "stat", "fstat", "write", "flush", "truncate")
+"""What a job asks of the system."""
+
+
+class Failing:
+    """Lets the n-th call of one kind fail."""
+
+    def __init__(self, name: str, n: int, code: int) -> None:
+        self.name, self.left, self.code = name, n, code
+
+    def __call__(self, name: str) -> None:
+        if name == self.name:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(self.code, os.strerror(self.code))
+
+
+class FaultyFile(io.BufferedRandom):
+    """The file of answers, whose writes fail."""
+
+    step: Any = None
+
+    def write(self, data: Any) -> int:
+        FaultyFile.step("write")
+        return super().write(data)
+
+    def flush(self) -> None:
+        if not self.closed:
+            FaultyFile.step("flush")
+        super().flush()
+
+    def truncate(self, size: int | None = None) -> int:
+        FaultyFile.step("truncate")
+        return super().truncate(size)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_of_the_system_that_fails_loses_nothing(
+    name: str, code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, real_open = tmp_path / "out.jsonl", Path.open
+    reals = {each: getattr(os, each) for each in CALLS[1:7]}
+    for n in range(1, 200):
+        for path in tmp_path.iterdir():
+            if path != source:
+                path.unlink()
+        planned = Job(source, target, FACTS)
+        step = Failing(name, n, code)
+        with monkeypatch.context() as patched:
+            for each, real in reals.items():
+
+                def call(
+                    *arguments: Any, each: str = each, real: Any = real, step: Failing = step, **how: Any
+                ) -> Any:
+                    step(each)
+                    return real(*arguments, **how)
+
+                patched.setattr(os, each, call)
+
+            def opened(path: Path, mode: str = "r", *how: Any, step: Failing = step, **more: Any) -> Any:
+                if path.suffix != ".part":
+                    return real_open(path, mode, *how, **more)
+                step("open")
+                return FaultyFile(io.FileIO(path, mode.replace("b", "")))
+
+            FaultyFile.step = staticmethod(step)
+            patched.setattr(Path, "open", opened)
+            try:
+                planned.run(echo, ignore)
+            except OxiLlamaError:
+                pass
+            finally:
+                FaultyFile.step = staticmethod(lambda each: None)
+        if step.left > 0:
+            print(f"{name}: {n - 1} calls failed in turn")
+            break  # there is no n-th call
+        if target.exists():
+            assert rows_of(target) == list(range(10))  # it was whole before it had its name
+        else:
+            Job(source, target, FACTS).run(echo, ignore)
+            assert rows_of(target) == list(range(10))
+    assert n > 1 or name in ("replace",)
