@@ -22,7 +22,7 @@ from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_TYPES
+from oxillama.formats import KV_PAIRS, KV_TYPES
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ SHAPES = {"1.1B": Shape(32, 4, 64), "8B": Shape(32, 8, 128)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
-    parser.add_argument("--kv-type", choices=KV_TYPES, action="append", help="repeatable; default: all")
+    parser.add_argument(
+        "--kv-type", choices=KV_PAIRS, metavar="TYPE", action="append", help="repeatable; default: all"
+    )
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     runs.add_threads(parser)
     parser.add_argument(
@@ -93,7 +95,7 @@ class Pages:
         self.shape, self.n_layers, self.length = shape, n_layers, length
         self.attention = kernels.attention
         kv_heads, dim = shape.kv_heads, shape.head_dim
-        self.kv_shape = self.attention.KvShape(n_layers, kv_heads, dim, dim, KV_TYPES[kv_type], page_size)
+        self.kv_shape = self.attention.KvShape(n_layers, kv_heads, dim, dim, *types_of(kv_type), page_size)
         n_pages = -(-length // page_size)
         page_bytes = -(-self.kv_shape.page_bytes // 64) * 64
         self.memory = aligned_empty(-(-n_pages * page_bytes // 256) * 256)
@@ -123,6 +125,12 @@ class Pages:
         return attend
 
 
+def types_of(kv_type: str) -> tuple[int, int]:
+    """Layout ids of keys and of values."""
+    keys, values = KV_PAIRS[kv_type]
+    return KV_TYPES[keys], KV_TYPES[values]
+
+
 def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """GB/s of keys and values that one token's attention reads at the end of a context; of plain reading."""
     one = kernels.attention.KvShape(
@@ -130,7 +138,7 @@ def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) 
         SHAPES[name].kv_heads,
         SHAPES[name].head_dim,
         SHAPES[name].head_dim,
-        KV_TYPES[kv_type],
+        *types_of(kv_type),
         args.page_size,
     )
     n_layers = max(1, round(args.megabytes * 1e6 / (one.page_bytes * args.context / args.page_size)))

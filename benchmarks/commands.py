@@ -16,6 +16,7 @@ from benchmarks import (
     grammar,
     handover,
     kernels,
+    kv_types,
     loading,
     make_model,
     observing,
@@ -25,6 +26,7 @@ from benchmarks import (
     receipts,
     runs,
     sampling,
+    scaling,
     server,
     server_load,
     serving,
@@ -90,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
     )
     attention.add_arguments(attending)
     attending.set_defaults(run=attention.run)
+    kept = commands.add_parser("kv-types", help="what the types of keys and values cost in perplexity")
+    kv_types.add_arguments(kept)
+    kept.set_defaults(run=kv_types.run)
     recurring = commands.add_parser(
         "delta", help="the gated delta rule alone, decoding and prefill, beside a roofline"
     )
@@ -137,6 +142,10 @@ def parser() -> argparse.ArgumentParser:
     shared = commands.add_parser("busy", help="the share of the speed kept while a process spins on a core")
     busy.add_arguments(shared)
     shared.set_defaults(run=busy.run)
+
+    cores = commands.add_parser("scaling", help="tokens/s by number of threads, predicted and measured")
+    scaling.add_arguments(cores)
+    cores.set_defaults(run=scaling.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

@@ -27,6 +27,7 @@ from benchmarks.timing import alternate
 from oxillama import BeamSearchConfig, SamplerConfig, demo
 from oxillama.bench.report import Metric, Row, align
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.protocols import Drafter
 from oxillama.engine.sequence import Sequence as Tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
@@ -253,11 +254,12 @@ class Bench:
 def fixed_lengths(engine: InferenceEngine, k: int) -> Iterator[None]:
     """A context in which the engine drafts as much as it may; for ``k`` 0 as much as it chooses."""
     loop, chosen = engine.model.loop, engine.model.loop.drafter
-    loop.drafter = FixedLengths() if k else chosen
+    if k:
+        loop.use_drafter(FixedLengths())
     try:
         yield
     finally:
-        loop.drafter = chosen
+        loop.use_drafter(chosen or Drafter())
 
 
 def became(stats: Sequence[SpeculationStats]) -> str:

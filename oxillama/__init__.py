@@ -30,9 +30,9 @@ _NAMES = {
     "oxillama.compat.beams": "EngineBeamAdapter",
     "oxillama.compat.speculation": "Rewindable SpeculativeConfig SpeculativeDeltaSync SpeculativeEngine",
     "oxillama.config": (
-        "MAX_DECODE_WAIT_MS PREFILL_CHUNK EngineConfig GenerationOptions OffloadPolicy SamplerConfig "
-        "SchedulerConfig"
+        "MAX_DECODE_WAIT_MS PREFILL_CHUNK EngineConfig GenerationOptions SamplerConfig SchedulerConfig"
     ),
+    "oxillama.config.offload": "OffloadPolicy",
     "oxillama.embeddings.pooling": "PoolingMode pool_hidden_states",
     "oxillama.engine.async_engine": "AsyncEngine",
     "oxillama.engine.batch": "ScheduledBatch",

@@ -23,9 +23,9 @@ from oxillama.config import MAX_DECODE_WAIT_MS as MAX_DECODE_WAIT_MS
 from oxillama.config import PREFILL_CHUNK as PREFILL_CHUNK
 from oxillama.config import EngineConfig as EngineConfig
 from oxillama.config import GenerationOptions as GenerationOptions
-from oxillama.config import OffloadPolicy as OffloadPolicy
 from oxillama.config import SamplerConfig as SamplerConfig
 from oxillama.config import SchedulerConfig as SchedulerConfig
+from oxillama.config.offload import OffloadPolicy as OffloadPolicy
 from oxillama.embeddings.pooling import PoolingMode as PoolingMode
 from oxillama.embeddings.pooling import pool_hidden_states as pool_hidden_states
 from oxillama.engine.async_engine import AsyncEngine as AsyncEngine

@@ -94,11 +94,20 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-KV_TYPES: dict[str, int] = {
-    kv_type: LAYOUTS[layout].id
-    for kv_type, layout in (("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("q8_0", "c8"))
+_KV = {"f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "c8", "q5_1": "m5", "q5_0": "c5"}
+_KV |= {"q4_1": "m4", "q4_0": "c4", "iq4_nl": "t4"}
+
+KV_LAYOUTS: dict[str, Layout] = {kv_type: LAYOUTS[layout] for kv_type, layout in _KV.items()}
+"""How keys or values can be kept, and what is stored of a number."""
+
+KV_TYPES: dict[str, int] = {kv_type: layout.id for kv_type, layout in KV_LAYOUTS.items()}
+"""The same, with the layout id by which the attention kernel knows it."""
+
+KV_PAIRS: dict[str, tuple[str, str]] = {
+    **{kv_type: (kv_type, kv_type) for kv_type in KV_TYPES},
+    **{f"{keys}:{values}": (keys, values) for keys in KV_TYPES for values in KV_TYPES if keys != values},
 }
-"""How keys and values can be kept, and the layout id by which the attention kernel knows it."""
+"""Every ``kv_type`` of an engine: one type for both, or KEYS:VALUES; the types of keys and of values."""
 
 
 @dataclass(frozen=True)

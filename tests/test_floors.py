@@ -39,7 +39,7 @@ def floor_of(name: str) -> str:
     return {"": NAME, "__main__": "Faces"}.get(room, "Facts")
 
 
-FACADE = {"engine.engine", "engine.async_engine", "engine.generation"}
+FACADE = {"engine.engine", "engine.async_engine", "engine.generation", "engine.snapshots"}
 """Modules whose annotations name types of feature rooms, for type checkers alone. The rooms are plugged in by
 `engine.features`; `tests/engine/test_features.py` checks that the core runs without them."""
 

@@ -30,13 +30,13 @@ from oxillama.errors import ConfigError
 from oxillama.targets import PER_TARGET, TARGETS
 
 if TYPE_CHECKING:
-    from oxillama._kernels.attention import AttentionModule
-    from oxillama._kernels.linear import LinearModule
-    from oxillama._kernels.machine import RooflineModule
-    from oxillama._kernels.quantize import QuantizeModule
-    from oxillama._kernels.recurrent import DeltaModule, RecurrentModule
-    from oxillama._kernels.sampling import SamplingModule
-    from oxillama._kernels.vector import RoutingModule, VectorModule
+    from oxillama._kernels.attention.signatures import AttentionModule
+    from oxillama._kernels.linear.signatures import LinearModule
+    from oxillama._kernels.machine.signatures import RooflineModule
+    from oxillama._kernels.quantize.signatures import QuantizeModule
+    from oxillama._kernels.recurrent.signatures import DeltaModule, RecurrentModule
+    from oxillama._kernels.sampling.signatures import SamplingModule
+    from oxillama._kernels.vector.signatures import RoutingModule, VectorModule
 
 __all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 

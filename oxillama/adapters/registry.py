@@ -41,7 +41,7 @@ class Adapters:
         """Those of a `LoadedModel`."""
         return cls(model.runner.model)
 
-    def load(self, source: str | LoadedLora) -> LoadedLora:
+    def load(self, source: str | os.PathLike[str] | LoadedLora) -> LoadedLora:
         """An adapter that fits the model; a path whose file has changed since is loaded again.
 
         Raises
@@ -52,7 +52,7 @@ class Adapters:
         if self._model.spec.part is not None:
             raise ConfigError("adapters: cannot be honoured in a pipeline")
         with self._lock.lock:
-            lora = self.from_file(source) if isinstance(source, str) else source
+            lora = self.from_file(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else source
             checks.instance("adapters", lora, LoadedLora)
             if lora.fingerprint not in self._bound:
                 self._bound[lora.fingerprint] = bind(lora, self._model)

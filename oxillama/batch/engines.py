@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.config import EngineConfig
+from oxillama.config.checks import NO_DECODE_WAIT
 
 SEED = 0
 """Of rows that have none, where nobody says another one."""
@@ -14,9 +15,13 @@ MOST_WAITING = 1 << 20
 
 
 def for_jobs(config: EngineConfig) -> EngineConfig:
-    """The same, with a seed, and a queue that holds every request of the rows that run at a time."""
+    """The same, with a seed, a queue that holds every request of the rows that run at a time, and prompts in
+    whole chunks: nobody reads a row before its end."""
     seed = SEED if config.seed is None and config.sampler.seed is None else config.seed
-    return replace(config, seed=seed, scheduler=replace(config.scheduler, max_waiting=MOST_WAITING))
+    scheduler = replace(config.scheduler, max_waiting=MOST_WAITING)
+    if scheduler.max_decode_wait_ms is None:
+        scheduler = replace(scheduler, max_decode_wait_ms=NO_DECODE_WAIT)
+    return replace(config, seed=seed, scheduler=scheduler)
 
 
 def window_of(config: EngineConfig) -> int:

@@ -19,8 +19,8 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import SamplerConfig, checks
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import checked_tokens
+from oxillama.config.adapters import Adapters
+from oxillama.engine.loading import LoadedModel, Prompt, checked_tokens
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.sampling.sampler import Sampler
@@ -218,31 +218,30 @@ def likeliest(ids: np.ndarray, p: np.ndarray, n: int) -> list[tuple[int, float]]
 
 def beam_search(
     model: LoadedModel,
-    prompt: list[int],
+    prompt: Prompt,
     config: BeamSearchConfig | None,
+    adapters: Adapters,
     sampling: Mapping[str, Any],
-    adapters: Adaptation | None,
     check: Callable[[], object] = lambda: None,
 ) -> list[BeamHypothesis]:
     """`search` by the model of an engine. Each step is a job of its thread, so requests run in between.
 
     Parameters
     ----------
-    prompt : ids, with room for a token.
     config : None for the usual one.
+    adapters : as in `GenerationOptions`.
     sampling : fields of `SamplerConfig`.
+    check : called before each step, and may raise.
 
-    Raises
-    ------
-    ConfigError : the model has no logits, or the sampling is none that can be searched.
-    KvCacheFullError : there are no pages for the beams.
+    Raises as `InferenceEngine.beam_search`, and ConfigError if the model has no logits.
     """
+    tokens = model.prompt_tokens(prompt, free=1)
     model.runner.check_logits()
     config = BeamSearchConfig() if config is None else checks.instance("config", config, BeamSearchConfig)
     sampler = model.sampler(replace(UNCHANGED, **sampling))
-    beams = EngineBeams(model, prompt, adapters)
+    beams = EngineBeams(model, tokens, model.adaptation(adapters, tokens))
     try:
-        most = min(config.max_new_tokens, model.context_size - len(prompt))
+        most = min(config.max_new_tokens, model.context_size - len(tokens))
         return search(beams, config, sampler, most, check)
     finally:
         model.call(beams.release)

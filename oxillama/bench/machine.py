@@ -41,7 +41,7 @@ def describe_machine() -> dict[str, Any]:
     import oxillama
     from oxillama._kernels import best
 
-    info = _cpuinfo()
+    info = cpuinfo()
     flags = set((info.get("flags") or info.get("Features") or "").split())
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
@@ -64,12 +64,12 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The first processor's entries of /proc/cpuinfo, or nothing where there is no such file."""
-    path = Path("/proc/cpuinfo")
+def cpuinfo(root: Path = Path("/")) -> dict[str, str]:
+    """The first processor's entries of /proc/cpuinfo below a root, or nothing where there is no such file."""
+    path = root / "proc/cpuinfo"
     if not path.exists():
         return {}
-    first = path.read_text().split("\n\n")[0]
+    first = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 

@@ -8,18 +8,72 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
-from oxillama.errors import ConfigError
+from oxillama.cache.pages import MemoryLimit, PagePool
+from oxillama.formats import KV_LAYOUTS, KV_PAIRS, Layout
 from oxillama.models.page_groups import EVERYTHING, Reach
+from oxillama.on_use import on_use
+
+read_page = on_use("oxillama.cache.stored:read_page")
 
 LANES = 16  # positions to a panel of keys, or all of a smaller page; values are padded to as many
-Q8_BLOCK = 32  # dimensions that share a scale in q8_0
+BLOCK = 32  # dimensions that share a scale where there are codes
+
+
+@dataclass(frozen=True)
+class KvPart:
+    """The keys or the values of a layer: how a page has a panel of them (`_kernels/attention/kvpage.pxd`).
+
+    Attributes
+    ----------
+    layout : what is stored of a number.
+    heads, dim : how many, and their width.
+    is_key : whether a panel goes dimension by dimension, not position by position.
+    """
+
+    layout: Layout
+    heads: int
+    dim: int
+    is_key: bool
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether blocks of 32 dimensions share a scale."""
+        return self.layout.bits > 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return -(-self.dim // BLOCK)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of a block's halves: the scale, and the minimum if there is one."""
+        return 4 if self.layout.minima else 2
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block at one position."""
+        return self.head_bytes + BLOCK // 8 * self.layout.bits
+
+    @property
+    def item(self) -> np.dtype:
+        """Of a stored float, as an unsigned integer."""
+        return np.dtype(np.uint32 if self.layout.scale == "f32" else np.uint16)
+
+    @property
+    def width(self) -> int:
+        """Numbers to a position in a page."""
+        return self.dim if self.is_key else -(-self.dim // LANES) * LANES
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a position in a page."""
+        return self.blocks * self.block_bytes if self.is_coded else self.width * self.item.itemsize
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """Sizes and format of a page; the kernels' `attention` defines the order of its bytes."""
+    """Sizes and types of a page; the kernels' `attention` defines the order of its bytes."""
 
     n_layers: int
     n_heads: int
@@ -27,49 +81,19 @@ class KvLayout:
     value_dim: int
     kv_type: str
 
-    def row_bytes(self, dim: int, padded: bool) -> int:
-        """Bytes of a key (not padded) or a value of one head."""
-        if self.kv_type == "q8_0":
-            return -(-dim // Q8_BLOCK) * (Q8_BLOCK + 2)
-        return (-(-dim // LANES) * LANES if padded else dim) * (4 if self.kv_type == "f32" else 2)
+    @property
+    def keys(self) -> KvPart:
+        """The keys of a layer."""
+        return KvPart(KV_LAYOUTS[KV_PAIRS[self.kv_type][0]], self.n_heads, self.key_dim, True)
+
+    @property
+    def values(self) -> KvPart:
+        """The values of a layer; without a width, if there are none."""
+        return KvPart(KV_LAYOUTS[KV_PAIRS[self.kv_type][1]], self.n_heads, self.value_dim, False)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes of a page, all layers."""
-        rows = self.row_bytes(self.key_dim, False) + self.row_bytes(self.value_dim, True)
-        return self.n_layers * self.n_heads * page_size * rows
-
-    def keys(self, raw: np.ndarray, lanes: int) -> np.ndarray:
-        """float32 (panels, lanes, heads, key_dim) of uint8 (heads, panels, bytes of a panel)."""
-        if self.kv_type == "q8_0":
-            scales, codes = self._blocks(raw, lanes)
-            numbers = codes.reshape(*codes.shape[:-1], Q8_BLOCK, lanes) * scales[..., None, :]
-        else:
-            numbers = self._numbers(raw)
-        by_dim: np.ndarray = numbers.reshape(*raw.shape[:2], -1, lanes)[:, :, : self.key_dim]
-        return np.transpose(by_dim, (1, 3, 0, 2))
-
-    def values(self, raw: np.ndarray, lanes: int) -> np.ndarray:
-        """float32 (panels, lanes, heads, value_dim) of uint8 (heads, panels, bytes of a panel)."""
-        if self.kv_type == "q8_0":
-            scales, codes = self._blocks(raw, lanes)
-            blocks = codes.reshape(*codes.shape[:-1], lanes, Q8_BLOCK) * scales[..., None]
-            numbers = blocks.swapaxes(2, 3)  # (heads, panels, lanes, blocks, 32)
-        else:
-            numbers = self._numbers(raw)
-        by_lane: np.ndarray = numbers.reshape(*raw.shape[:2], lanes, -1)[..., : self.value_dim]
-        return np.transpose(by_lane, (1, 2, 0, 3))
-
-    def _numbers(self, raw: np.ndarray) -> np.ndarray:
-        """float32 of stored floats."""
-        if self.kv_type == "bf16":
-            return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        return raw.view(np.float16 if self.kv_type == "f16" else np.float32).astype(np.float32)
-
-    def _blocks(self, raw: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scales float32 (heads, panels, blocks, lanes) and codes int8 (.., lanes * 32) of q8_0."""
-        blocks = raw.reshape(*raw.shape[:2], -1, (Q8_BLOCK + 2) * lanes)
-        scales = np.ascontiguousarray(blocks[..., : 2 * lanes]).view(np.float16).astype(np.float32)
-        return scales, np.ascontiguousarray(blocks[..., 2 * lanes :]).view(np.int8)
+        return self.n_layers * self.n_heads * page_size * (self.keys.row_bytes + self.values.row_bytes)
 
 
 class KvCachePool(PagePool):
@@ -106,16 +130,5 @@ class KvCachePool(PagePool):
 
         Raises ConfigError if the layout is not that of the pool's pages.
         """
-        layout, size = self.layout, self.page_size
-        if layout.page_bytes(size) != self.page_bytes:
-            raise ConfigError(
-                f"layout: expected pages of {self.page_bytes} bytes, got {layout.page_bytes(size)}"
-            )
-        heads, lanes = layout.n_heads, min(size, LANES)
-        per_layer = self.page_bytes // layout.n_layers
-        raw = self.page(page)[layer * per_layer : (layer + 1) * per_layer]
-        n_keys = heads * size * layout.row_bytes(layout.key_dim, False)
-        with np.errstate(all="ignore"):  # memory behind the last position holds anything
-            keys = layout.keys(raw[:n_keys].reshape(heads, size // lanes, -1), lanes)
-            values = layout.values(raw[n_keys:].reshape(heads, size // lanes, -1), lanes)
-        return keys.reshape(size, heads, -1), values.reshape(size, heads, layout.value_dim)
+        found: tuple[np.ndarray, np.ndarray] = read_page(self, page, layer)
+        return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:

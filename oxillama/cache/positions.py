@@ -2,7 +2,8 @@
 
     layer by layer    keys [head][position], values [head][position]
     f32 f16 bf16      the numbers of a key or value, little-endian
-    q8_0              per block of 32 dimensions a scale (f16, little-endian) and 32 codes (int8)
+    others            per block of 32 dimensions its scale, its minimum if there is one (f16, little-endian),
+                      and its code bytes
 
 Of a page (`_kernels/attention/kvpage.pxd`) this leaves out the panels, and what pads values to whole vectors.
 What is stored of a position depends on its own key and value only.
@@ -15,84 +16,63 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.cache.kv_pool import LANES, Q8_BLOCK, KvLayout
+from oxillama.cache.kv_pool import LANES, KvLayout, KvPart
+from oxillama.cache.stored import split
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The keys or the values of one layer: heads, their width, and how a number is kept."""
+    """The keys or the values of one layer, by position."""
 
-    heads: int
-    dim: int
-    kv_type: str
-    is_key: bool
+    stored: KvPart
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a key or value, by position."""
-        if self.kv_type == "q8_0":
-            return self.blocks * (Q8_BLOCK + 2)
-        return self.dim * self.item.itemsize
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.dim // Q8_BLOCK)
-
-    @property
-    def item(self) -> np.dtype:
-        return np.dtype(np.uint32 if self.kv_type == "f32" else np.uint16)
-
-    @property
-    def width(self) -> int:
-        """Numbers to a position in a page."""
-        return self.dim if self.is_key else -(-self.dim // LANES) * LANES
+        part = self.stored
+        return part.row_bytes if part.is_coded else part.dim * part.item.itemsize
 
     def panel_bytes(self, lanes: int) -> int:
         """Bytes of a panel in a page."""
-        return lanes * (self.row_bytes if self.kv_type == "q8_0" else self.width * self.item.itemsize)
+        return lanes * self.stored.row_bytes
 
     def rows(self, panels: np.ndarray, lanes: int) -> np.ndarray:
         """uint8 (pages, heads, panels, lanes, row_bytes) of uint8 (pages, heads, panels, panel_bytes)."""
-        shape = panels.shape[:3]
-        if self.kv_type != "q8_0":
-            numbers = panels.view(self.item)
-            if self.is_key:
-                by_lane = numbers.reshape(*shape, self.dim, lanes).swapaxes(3, 4)
+        part, shape = self.stored, panels.shape[:3]
+        if not part.is_coded:
+            numbers = panels.view(part.item)
+            if part.is_key:
+                by_lane = numbers.reshape(*shape, part.dim, lanes).swapaxes(3, 4)
             else:
-                by_lane = numbers.reshape(*shape, lanes, self.width)[..., : self.dim]
-            little = np.ascontiguousarray(by_lane, self.item.newbyteorder("<"))
+                by_lane = numbers.reshape(*shape, lanes, part.width)[..., : part.dim]
+            little = np.ascontiguousarray(by_lane, part.item.newbyteorder("<"))
             return little.view(np.uint8).reshape(*shape, lanes, self.row_bytes)
-        blocks = panels.reshape(*shape, self.blocks, lanes * (Q8_BLOCK + 2))
-        scales = np.ascontiguousarray(blocks[..., : 2 * lanes]).view(np.uint16).astype("<u2")
-        codes = blocks[..., 2 * lanes :]
-        if self.is_key:
-            codes = codes.reshape(*shape, self.blocks, Q8_BLOCK, lanes).swapaxes(4, 5)
-        found = np.empty((*shape, lanes, self.blocks, Q8_BLOCK + 2), np.uint8)
-        found[..., :2] = scales.view(np.uint8).reshape(*shape, self.blocks, lanes, 2).swapaxes(3, 4)
-        found[..., 2:] = codes.reshape(*shape, self.blocks, lanes, Q8_BLOCK).swapaxes(3, 4)
-        found[..., -1, 2 + self.dim - Q8_BLOCK * (self.blocks - 1) :] = 0  # no kernel writes those of keys
-        return found.reshape(*shape, lanes, self.row_bytes)
+        halves, codes = split(part, panels, lanes)
+        little = np.ascontiguousarray(halves).view(np.uint16).astype("<u2").view(np.uint8)
+        return np.concatenate([little, codes], axis=-1).reshape(*shape, lanes, self.row_bytes)
 
     def panels(self, rows: np.ndarray, lanes: int) -> np.ndarray:
         """uint8 (pages, heads, panels, panel_bytes): the inverse of `rows`, padded with zeros."""
-        shape = rows.shape[:3]
-        if self.kv_type != "q8_0":
-            by_lane = rows.view(self.item.newbyteorder("<"))
-            if self.is_key:
-                numbers = by_lane.swapaxes(3, 4).astype(self.item, order="C")
+        part, shape = self.stored, rows.shape[:3]
+        if not part.is_coded:
+            by_lane = rows.view(part.item.newbyteorder("<"))
+            if part.is_key:
+                numbers = by_lane.swapaxes(3, 4).astype(part.item, order="C")
             else:
-                numbers = np.zeros((*shape, lanes, self.width), self.item)
-                numbers[..., : self.dim] = by_lane
-            whole: np.ndarray = numbers.reshape(*shape, lanes * self.width).view(np.uint8)
+                numbers = np.zeros((*shape, lanes, part.width), part.item)
+                numbers[..., : part.dim] = by_lane
+            whole: np.ndarray = numbers.reshape(*shape, lanes * part.width).view(np.uint8)
             return whole
-        blocks = rows.reshape(*shape, lanes, self.blocks, Q8_BLOCK + 2).swapaxes(3, 4)
-        scales = np.ascontiguousarray(blocks[..., :2]).view("<u2").astype(np.uint16)
-        codes = blocks[..., 2:]
-        if self.is_key:
+        blocks = rows.reshape(*shape, lanes, part.blocks, part.block_bytes).swapaxes(3, 4)
+        halves = np.ascontiguousarray(blocks[..., : part.head_bytes]).view("<u2").astype(np.uint16)
+        codes = blocks[..., part.head_bytes :]
+        if part.is_key:
             codes = codes.swapaxes(4, 5)
-        found = np.empty((*shape, self.blocks, lanes * (Q8_BLOCK + 2)), np.uint8)
-        found[..., : 2 * lanes] = scales.view(np.uint8).reshape(*shape, self.blocks, 2 * lanes)
-        found[..., 2 * lanes :] = codes.reshape(*shape, self.blocks, lanes * Q8_BLOCK)
+        found = np.empty((*shape, part.blocks, lanes * part.block_bytes), np.uint8)
+        in_front = found[..., : lanes * part.head_bytes]
+        in_front[...] = np.ascontiguousarray(halves.swapaxes(4, 5)).view(np.uint8).reshape(in_front.shape)
+        behind = found[..., lanes * part.head_bytes :]
+        behind[...] = codes.reshape(behind.shape)
         return found.reshape(*shape, self.panel_bytes(lanes))
 
 
@@ -113,9 +93,9 @@ def to_positions(layout: KvLayout, page_size: int, pages: np.ndarray, first: int
     lanes = min(page_size, LANES)
     for part, place in _places(layout, page_size):
         panels = np.ascontiguousarray(pages[:, place]).reshape(
-            len(pages), part.heads, page_size // lanes, part.panel_bytes(lanes)
+            len(pages), part.stored.heads, page_size // lanes, part.panel_bytes(lanes)
         )
-        by_head = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)
+        by_head = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.stored.heads, -1, part.row_bytes)
         rows = by_head[:, skipped : skipped + n]
         out[at : at + rows.size] = rows.reshape(-1)
         at += rows.size
@@ -131,11 +111,11 @@ def from_positions(layout: KvLayout, page_size: int, data: np.ndarray, first: in
     n_pages, at = -(-end // page_size) - first // page_size, 0
     pages = np.zeros((n_pages, layout.page_bytes(page_size)), np.uint8)
     for part, place in _places(layout, page_size):
-        size = part.heads * n * part.row_bytes
-        rows = np.zeros((part.heads, n_pages * page_size, part.row_bytes), np.uint8)
-        rows[:, skipped : skipped + n] = data[at : at + size].reshape(part.heads, n, part.row_bytes)
+        size = part.stored.heads * n * part.row_bytes
+        rows = np.zeros((part.stored.heads, n_pages * page_size, part.row_bytes), np.uint8)
+        rows[:, skipped : skipped + n] = data[at : at + size].reshape(part.stored.heads, n, part.row_bytes)
         at += size
-        shape = (part.heads, n_pages, page_size // lanes, lanes, part.row_bytes)
+        shape = (part.stored.heads, n_pages, page_size // lanes, lanes, part.row_bytes)
         by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
         pages[:, place] = part.panels(by_page, lanes).reshape(n_pages, place.stop - place.start)
     return pages
@@ -147,8 +127,8 @@ def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarr
     n_tokens = len(blocks[0]) // position_bytes(layout) if blocks else 0
     for _ in range(layout.n_layers):
         for part in _parts(layout):
-            size = part.heads * n_tokens * part.row_bytes
-            rows = [block[at : at + size].reshape(part.heads, -1) for block in blocks]
+            size = part.stored.heads * n_tokens * part.row_bytes
+            rows = [block[at : at + size].reshape(part.stored.heads, -1) for block in blocks]
             start, end = at * len(blocks), (at + size) * len(blocks)
             out[start:end] = np.concatenate(rows, axis=1).reshape(-1)
             at += size
@@ -157,10 +137,7 @@ def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarr
 
 def _parts(layout: KvLayout) -> tuple[_Part, ...]:
     """Keys and values of a layer, if it has both."""
-    keys = _Part(layout.n_heads, layout.key_dim, layout.kv_type, True)
-    if not layout.value_dim:
-        return (keys,)
-    return keys, _Part(layout.n_heads, layout.value_dim, layout.kv_type, False)
+    return (_Part(layout.keys), _Part(layout.values)) if layout.value_dim else (_Part(layout.keys),)
 
 
 def _places(layout: KvLayout, page_size: int) -> Iterator[tuple[_Part, slice]]:

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from blake3 import blake3
 
-from oxillama.cache.block_table import NO_PAGE
+from oxillama.cache.kv import NO_PAGE
 from oxillama.cache.pool import CachePool
 from oxillama.cache.radix import CachedState, Node, RadixTree, last_state, walk
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from oxillama.cache.block_table import NO_PAGE
+from oxillama.cache.kv import NO_PAGE
 from oxillama.cache.pool import CachePool
 
 Tokens = tuple[int, ...]

@@ -22,7 +22,7 @@ from oxillama.cache.kv import CHECKPOINTS, PagedKvCache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
-from oxillama.models.batch import StateSlots
+from oxillama.models.workspace import StateSlots
 
 CHECKPOINT_BYTES = 32 << 20
 """Maximum bytes of a sequence's checkpoints."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
-from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.cache.pages import MemoryLimit
 from oxillama.errors import KvCacheFullError
-from oxillama.models.batch import StatePart, StateSlots
+from oxillama.models.workspace import StatePart, StateSlots
 
 
 class SlotPool:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, get_args
 
 from oxillama.errors import ChatTemplateError
-from oxillama.formats import LAYOUTS
+from oxillama.formats import KV_TYPES, LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
 from oxillama.models.family import RecurrentMixer
@@ -213,9 +213,9 @@ def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
         "resident": found.resident_bytes,
         "least_budget": found.least_budget,
         "tables": found.table_bytes,
-        "kv_per_token": found.kv_bytes,
+        "kv_per_token": {name: found.kv_bytes[name] for name in KV_TYPES},
         "context": spec.context_length,
-        "kv_at_context": found.kv_context_bytes,
+        "kv_at_context": {name: found.kv_context_bytes[name] for name in KV_TYPES},
         "state": found.state_bytes,
     }
 

@@ -23,8 +23,9 @@ from oxillama.embeddings.pooling import PoolingMode
 from oxillama.engine import engine as ours
 from oxillama.engine.engine import Callback
 from oxillama.engine.generation import Generation, text_of
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import Prompt
 from oxillama.engine.request import TextRequest
+from oxillama.engine.snapshots import Captured
 from oxillama.errors import KvCacheFullError
 from oxillama.models import Spec
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from oxillama.config import EngineFields
 
 
-class InferenceEngine(ours.InferenceEngine):
+class InferenceEngine(Captured, ours.InferenceEngine):
     """An `oxillama.InferenceEngine` with the reference's names, and with a session of its own."""
 
     def __init__(
@@ -88,7 +89,7 @@ class InferenceEngine(ours.InferenceEngine):
 
     def layer_pager(self) -> LayerPager | None:
         """Keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
-        store = self.model.runner.model.store
+        store = self.model.store
         return store if isinstance(store, LayerPager) else None
 
     def metrics_snapshot(self) -> MetricsSnapshot:
@@ -311,22 +312,8 @@ class InferenceEngine(ours.InferenceEngine):
     # --- snapshots ----------------------------------------------------------------------------------
 
     def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of."""
+        """What `snapshot` gives the bytes of: the options of the engine and its own session, for `resume`."""
         return snapshot_of_engine(self.model, self._own_session, notes)
-
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
-        """The options of the engine and its own session, for `resume`. As `Session.snapshot`."""
-        return self.capture(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self.capture(notes).write(path, compress=compress)
 
     @classmethod
     def resume(

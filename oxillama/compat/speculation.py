@@ -10,8 +10,7 @@ from typing import Protocol, runtime_checkable
 from oxillama.compat.engine import InferenceEngine
 from oxillama.config import EngineConfig, GenerationOptions, checks
 from oxillama.engine.generation import Generation, text_of
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import LoadedModel, Prompt
 from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, RewindNotSupported
 from oxillama.sessions.capture import snapshot_of_sequence

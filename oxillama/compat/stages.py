@@ -19,9 +19,8 @@ import numpy as np
 from oxillama.config import SamplerConfig
 from oxillama.config.checks import FLOAT_MAX, MAX_SEED, integer
 from oxillama.config.sampler import STAGE_OF
-from oxillama.sampling.chain import SamplerChain
-from oxillama.sampling.random import MASK, Xorshift64
-from oxillama.sampling.workspaces import GOOD, error_of, workspaces
+from oxillama.sampling.chain import GOOD, SamplerChain, error_of, workspaces
+from oxillama.sampling.sampler import MASK, Xorshift64
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 BREAKERS = SamplerConfig().dry_sequence_breakers

@@ -10,7 +10,6 @@ from oxillama.config.engine import (
     available_cpus,
 )
 from oxillama.config.generation import GenerationOptions
-from oxillama.config.offload import OffloadPolicy
 from oxillama.config.sampler import SamplerConfig
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ __all__ = [
     "PREFILL_CHUNK",
     "EngineConfig",
     "GenerationOptions",
-    "OffloadPolicy",
     "SamplerConfig",
     "SchedulerConfig",
     "available_cpus",

@@ -6,16 +6,21 @@ import os
 from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
-from oxillama.config.checks import ABOVE_ZERO, MAX_SEED
-from oxillama.config.offload import OffloadPolicy
+from oxillama.config.checks import ABOVE_ZERO, MAX_SEED, NO_DECODE_WAIT
 from oxillama.config.option import AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_TYPES, WRITABLE
+from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
+from oxillama.on_use import on_use
+
+if TYPE_CHECKING:
+    from oxillama.config.offload import OffloadPolicy
+
+fields_of = on_use("oxillama.config.offload:fields_of")
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
@@ -74,9 +79,11 @@ class SchedulerConfig(Options):
         help="most sequences that are admitted at a time; those that pause do not count")
     max_waiting: int = option(1024, low=1,
         help="most requests that wait for admission; one more is refused with `QueueFull`")
-    max_decode_wait_ms: float = option(MAX_DECODE_WAIT_MS, low=ABOVE_ZERO,
-        help="while streams run, a chunk of a prompt is so short that its step is expected to take no longer "
-             "than this; a chunk has at least 16 tokens")
+    max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT,
+        help="milliseconds between two tokens of a stream, for requests that do not say. A prompt that runs "
+             "beside streams is cut into chunks so short that a step is expected to take no longer than the "
+             "least of their waits; a chunk has at least 16 tokens. 1e9 for no limit, which gives the most "
+             "tokens a second. None for 100, or for 4 steps without a prompt where those take longer")
     promote_seconds: float = option(5.0, low=ABOVE_ZERO,
         help="a waiting request gains one step of priority each time so many seconds have passed")
     # fmt: on
@@ -86,6 +93,15 @@ def _format(name: str, value: Any) -> str:
     """A format that matrices can be quantized to, in capitals or not. Raises ConfigError."""
     checks.one_of(name, (isinstance(value, str) and value.upper()) or value, WRITABLE)
     return str(value)
+
+
+def _kv_type(name: str, value: Any) -> str:
+    """One type for keys and values, or KEYS:VALUES; equal ones become one. Raises ConfigError."""
+    keys, _, values = value.partition(":") if isinstance(value, str) else ("", "", "")
+    found = keys if values in ("", keys) else value
+    if found not in KV_PAIRS or value == f"{keys}:":
+        raise checks.refuse(name, f"one of {', '.join(KV_TYPES)}, or KEYS:VALUES of these", value)
+    return str(found)
 
 
 def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
@@ -101,7 +117,7 @@ def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
 class EngineConfig(Options):
     """Options of an `InferenceEngine`.
 
-    ``offload_policy`` sets ``offload_budget`` and ``offload_pinned``.
+    ``offload_policy``, an `OffloadPolicy`, sets ``offload_budget`` and ``offload_pinned``.
 
     Raises
     ------
@@ -122,7 +138,9 @@ class EngineConfig(Options):
         help="how tokens are chosen where a call does not say")
     prefill_chunk_size: int = option(PREFILL_CHUNK, low=1, flags="--prefill-chunk",
         help="most prompt tokens in one forward pass")
-    kv_type: str = option("f16", choices=tuple(KV_TYPES), help="how keys and values are kept")
+    kv_type: str = option("f16", check=_kv_type, argument="TYPE|KEYS:VALUES",
+        help=f"how keys and values are kept: one of {', '.join(KV_TYPES)}, or a type for each, as in "
+             '"q8_0:q4_0"')
     page_size: int = option(16, low=1, high=MAX_PAGE,
         help="tokens in a page of keys and values, a power of two; 16 and more are fastest")
     quantize: str | None = option(None, check=_format, argument="FORMAT",
@@ -183,9 +201,9 @@ class EngineConfig(Options):
         help="file to which the times of steps, layers and requests are written, in Chrome's trace event "
              "format, which Perfetto shows; a file that is there is replaced. None for no trace")
     # fmt: on
-    offload_policy: InitVar[OffloadPolicy | None] = None
+    offload_policy: InitVar[Any] = None
 
-    def __post_init__(self, offload_policy: OffloadPolicy | None) -> None:
+    def __post_init__(self, offload_policy: Any) -> None:
         super().__post_init__()
         if offload_policy is not None:
             vars(self).update(self._offloaded(offload_policy))
@@ -202,7 +220,7 @@ class EngineConfig(Options):
 
     def _offloaded(self, policy: OffloadPolicy) -> dict[str, Any]:
         """The fields of a policy. Raises ConfigError if others were given beside it."""
-        asked: dict[str, Any] = checks.instance("offload_policy", policy, OffloadPolicy).fields
+        asked: dict[str, Any] = fields_of("offload_policy", policy)
         for name, value in asked.items():
             if getattr(self, name) not in (value, None, ()):
                 raise ConfigError(f"offload_policy: cannot be combined with {name} {getattr(self, name)}")
@@ -210,7 +228,7 @@ class EngineConfig(Options):
 
     def with_offload(self, policy: OffloadPolicy) -> EngineConfig:
         """The same options with ``offload_budget`` and ``offload_pinned`` of a policy, which replace both."""
-        return self._changed(**checks.instance("policy", policy, OffloadPolicy).fields)
+        return self._changed(**fields_of("policy", policy))
 
     @property
     def draft_corpora(self) -> tuple[Texts, ...]:

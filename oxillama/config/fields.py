@@ -62,6 +62,7 @@ class GenerationFields(SamplerFields, total=False):
     max_tokens: int | None
     stop: str | tuple[str, ...] | list[str] | None
     priority: int
+    max_decode_wait_ms: float | None
     timeout: float | None
     salt: str
     tenant: str

@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
-from oxillama.config.checks import ABOVE_ZERO, INT_MAX
+from oxillama.config.checks import ABOVE_ZERO, INT_MAX, NO_DECODE_WAIT
 from oxillama.config.option import AnyPath, Options, declared, option
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
@@ -74,6 +74,9 @@ class GenerationOptions(Options):
         help="strings that end the text and are not part of it; None for none")
     priority: int = option(0, low=-INT_MAX, high=INT_MAX, cli=False,
         help="requests with a higher one run first")
+    max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT, cli=False,
+        help="milliseconds between two tokens of this text, to which the chunks of other requests' prompts "
+             "are cut; 1e9 where nobody reads along. None takes the scheduler's")
     timeout: float | None = option(None, low=ABOVE_ZERO,
         help="seconds from the submission after which the request ends; None for never")
     salt: str = option("", cli=False, names="cache_salt cache_prompt",

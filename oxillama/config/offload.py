@@ -24,11 +24,6 @@ class OffloadPolicy(Options):
     None_: ClassVar[OffloadPolicy]
     """Everything stays."""
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of `EngineConfig` that say the same."""
-        return {"offload_budget": self.budget, "offload_pinned": self.pinned}
-
     @classmethod
     def Budget(cls, n_bytes: int) -> OffloadPolicy:
         """At most ``n_bytes`` of packed matrices; the rest is read when a layer needs it."""
@@ -41,3 +36,9 @@ class OffloadPolicy(Options):
 
 
 OffloadPolicy.None_ = OffloadPolicy()
+
+
+def fields_of(name: str, policy: Any) -> dict[str, Any]:
+    """The fields of `EngineConfig` that say the same as a policy. Raises ConfigError if it is none."""
+    found: OffloadPolicy = checks.instance(name, policy, OffloadPolicy)
+    return {"offload_budget": found.budget, "offload_pinned": found.pinned}

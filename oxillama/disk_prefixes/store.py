@@ -22,7 +22,7 @@ import numpy as np
 from blake3 import blake3
 
 from oxillama._version import __version__
-from oxillama.cache.block_table import held
+from oxillama.cache.kv import held
 from oxillama.cache.kv_pool import KvLayout
 from oxillama.cache.pool import CachePool
 from oxillama.cache.positions import from_positions, joined_positions, position_bytes, to_positions
@@ -30,7 +30,7 @@ from oxillama.cache.prefix import PrefixKvCache
 from oxillama.disk_prefixes.background import Background
 from oxillama.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder, chain
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prefixes import PrefixLayer
+from oxillama.engine.prefix_layer import PrefixLayer
 from oxillama.engine.protocols import PrefixStore
 from oxillama.engine.request import Request
 from oxillama.faults import note

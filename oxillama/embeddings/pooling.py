@@ -13,9 +13,9 @@ from oxillama.adapters.stack import Adaptation
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters
 from oxillama.engine.handle import Handle
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import Prompt, listed
-from oxillama.engine.request import EmbeddingRequest, Event
+from oxillama.engine.loading import LoadedModel, Prompt, listed
+from oxillama.engine.request import Event, Request
+from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 
@@ -77,6 +77,32 @@ def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarra
         PoolingMode.MAX: lambda: states.max(axis=0),
     }[mode]()
     return found
+
+
+class EmbeddingRequest(Request):
+    """A sequence whose hidden states are wanted; its one event before the end is their reduction.
+
+    Parameters
+    ----------
+    reduce : makes the result of float32 (tokens, n_embd), or (1, n_embd) if ``last``; called by the engine
+        thread.
+    last : whether the hidden states of the last token are all that is needed.
+    """
+
+    def __init__(
+        self, sequence: Sequence, reduce: Reduce, *, last: bool = False, key: bytes | None = None
+    ) -> None:
+        super().__init__(sequence, key=key)
+        self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
+        self._reduce = reduce
+        self._parts: list[np.ndarray] = []
+
+    def take_rows(self, rows: np.ndarray) -> str | None:
+        self._parts.append(rows)
+        if self.sequence.pending:
+            return None
+        self.emit(self._reduce(np.concatenate(self._parts)))
+        return "done"
 
 
 class Embedding(Handle):

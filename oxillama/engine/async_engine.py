@@ -23,7 +23,7 @@ from oxillama.engine import features
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import Prompt
 from oxillama.errors import EngineClosed
 from oxillama.locks import NotCopied
 
@@ -169,15 +169,15 @@ class AsyncEngine(NotCopied):
 
         A thread of the event loop's default executor runs it. Cancelling the task ends it after its step.
         """
-        engine = self._open()
-        return await self._apart(lambda check: engine._beam_search(prompt, config, adapters, sampling, check))
+        model, search = self._open().model, features.load("beam search")
+        return await self._apart(lambda check: search(model, prompt, config, adapters, sampling, check))
 
     async def verify(
         self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
     ) -> Verification:
         """Checks a receipt, as `InferenceEngine.verify`; in a thread, as `beam_search`."""
-        engine = self._open()
-        return await self._apart(lambda check: engine._verify(receipt, adapters, stages, check))
+        model, verify = self._open().model, features.load("verify")
+        return await self._apart(lambda check: verify(model, receipt, adapters, stages, check))
 
     async def snapshot(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
@@ -51,7 +53,7 @@ class ScheduledBatch:
 
     Attributes
     ----------
-    requests : whose sequences are scheduled, in order.
+    requests, sequences : what is scheduled, in order.
     outputs : for each, which rows of the pass are wanted.
     prefills : for each, whether tokens of its prompt are run.
     n_decode, n_prefill : rows of streams, and of prompts.
@@ -61,6 +63,7 @@ class ScheduledBatch:
     """
 
     requests: list[Request] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     prefills: list[bool] = field(default_factory=list)
     n_decode: int = 0
@@ -69,11 +72,7 @@ class ScheduledBatch:
     preempted: list[Request] = field(default_factory=list)
     sampled: list[Sampled] = field(default_factory=list)
     times: StepTimes = field(default_factory=StepTimes)
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Those of the requests."""
-        return [request.sequence for request in self.requests]
+    _before: list[tuple[TextRequest, int, int, int]] = field(default_factory=list)
 
     def add(self, request: Request, n: int) -> None:
         """Schedules ``n`` tokens of a request. Raises KvCacheFullError."""
@@ -81,6 +80,7 @@ class ScheduledBatch:
         sequence.schedule(n)
         output = request.output
         self.requests.append(request)
+        self.sequences.append(sequence)
         whole = sequence.scheduled_len == len(sequence.tokens)
         self.outputs.append(output if whole or output.is_all else Output.NONE)
         is_prefill = sequence.state is SeqState.PREFILLING
@@ -89,6 +89,17 @@ class ScheduledBatch:
             self.n_prefill += n
         else:
             self.n_decode += n
+
+    def begin_sampling(self, streams: list[tuple[TextRequest, np.ndarray, int]]) -> None:
+        """Notes how far the requests of streams are before a step's rows are sampled."""
+        for request, _, _ in streams:
+            self._before.append((request, request.n_generated, request.sequence.n_drafts, request.n_accepted))
+
+    def end_sampling(self) -> None:
+        """Notes in `sampled` what the rows came to."""
+        for request, n_generated, n_drafts, n_accepted in self._before:
+            n = request.n_generated - n_generated
+            self.sampled.append(Sampled(request, n, n_drafts, request.n_accepted - n_accepted))
 
     def output_of(self, request: Request) -> Output:
         """Which rows are wanted of a request."""

@@ -9,19 +9,19 @@ from typing import Any
 
 from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.cache.pages import MemoryLimit
 from oxillama.cache.pool import CachePool
 from oxillama.config import EngineConfig, available_cpus
 from oxillama.engine import features
 from oxillama.engine.protocols import WeightStore
 from oxillama.engine.runner import Runner
-from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.on_use import on_use
+from oxillama.weights.linear import ResidentStore
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Packer, Progress
-from oxillama.weights.panels import ResidentStore
 
 new_state_pool = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
 
@@ -132,7 +132,7 @@ def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | No
             reach=group.reach,
             alone=alone,
         )
-        for group, shape in zip(model.page_groups, model.kv_shapes(KV_TYPES[kv_type], page_size))
+        for group, shape in zip(model.page_groups, model.kv_shapes(kv_type, page_size))
     ]
     if not model.state_floats:
         return CachePool(groups)

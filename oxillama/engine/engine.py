@@ -11,10 +11,10 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.config import EngineConfig, GenerationOptions, checks
 from oxillama.config.adapters import Adapters as AdapterOption
+from oxillama.config.checks import NO_DECODE_WAIT
 from oxillama.engine import features
 from oxillama.engine.generation import Completion, Generation, text_of
-from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prompts import Prompt, listed
+from oxillama.engine.loading import LoadedModel, Prompt, listed
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence as TokenSequence
 from oxillama.errors import ConfigError
@@ -305,6 +305,9 @@ class InferenceEngine(NotCopied):
     ) -> list[str | BaseException] | list[str]:
         """The texts of all prompts, generated together; each is the one `generate` gives.
 
+        Nobody reads them before the last is whole: prompts run in whole chunks, beside which the texts wait
+        for their tokens, unless ``max_decode_wait_ms`` says otherwise.
+
         Parameters
         ----------
         return_exceptions : the error of a prompt stands in the place of its text. Otherwise the first error
@@ -312,10 +315,13 @@ class InferenceEngine(NotCopied):
         """
         started: list[Generation | Exception] = []
         found: list[str | BaseException] = []
+        given: dict[str, Any] = {**fields}
+        if options is None or options.max_decode_wait_ms is None:
+            given.setdefault("max_decode_wait_ms", NO_DECODE_WAIT)
         try:
             for prompt in listed(prompts):
                 try:
-                    started.append(self._stream(prompt, options, fields, whole=True, limited=False))
+                    started.append(self._stream(prompt, options, given, whole=True, limited=False))
                 except Exception as error:
                     if not return_exceptions:
                         raise
@@ -616,17 +622,7 @@ class InferenceEngine(NotCopied):
 
         And any error of a stage written in Python.
         """
-        return self._verify(receipt, adapters, stages)
-
-    def _verify(
-        self,
-        receipt: Receipt | str | bytes,
-        adapters: AdapterOption,
-        stages: Stages | None,
-        check: Callable[[], object] = lambda: None,
-    ) -> Verification:
-        """`verify`; ``check`` is called before each pass and may raise."""
-        verification: Verification = features.load("verify")(self.model, receipt, adapters, stages, check)
+        verification: Verification = features.load("verify")(self.model, receipt, adapters, stages)
         return verification
 
     def beam_search(
@@ -651,22 +647,8 @@ class InferenceEngine(NotCopied):
         ConfigError : a field is out of range, or names a stage that needs random numbers.
         PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
         """
-        return self._beam_search(prompt, config, adapters, sampling)
-
-    def _beam_search(
-        self,
-        prompt: Prompt,
-        config: BeamSearchConfig | None,
-        adapters: AdapterOption,
-        sampling: SamplerFields,
-        check: Callable[[], object] = lambda: None,
-    ) -> list[BeamHypothesis]:
-        """`beam_search`; ``check`` is called before each step and may raise."""
-        model, search = self.model, features.load("beam search")
-        tokens = model.prompt_tokens(prompt, free=1)
-        found: list[BeamHypothesis] = search(
-            model, tokens, config, sampling, model.adaptation(adapters, tokens), check
-        )
+        search = features.load("beam search")
+        found: list[BeamHypothesis] = search(self.model, prompt, config, adapters, sampling)
         return found
 
 

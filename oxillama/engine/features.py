@@ -38,7 +38,7 @@ FEATURES = {
     "offload": Feature(("offload_budget",), "oxillama.offload.store:new_pager"),
     "packing": Feature(("packed",), "oxillama.packing.files:open_packed"),
     "disk prefixes": Feature(("prefix_cache_dir",), "oxillama.disk_prefixes.store:DiskPrefixes"),
-    "metrics": Feature(("metrics",), "oxillama.observability.metrics:EngineMetrics"),
+    "metrics": Feature(("metrics",), "oxillama.observability.metrics:EngineMetrics.of"),
     "log": Feature(("log",), "oxillama.observability.request_log:RequestLog"),
     "trace": Feature(("trace",), "oxillama.observability.tracing:Tracer"),
     "drafters": Feature(("speculate",), "oxillama.speculation.loading:Drafters.of"),

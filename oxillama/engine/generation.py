@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.protocols import OutputParser
 from oxillama.engine.request import End, Event, Piece, TextRequest
+from oxillama.engine.snapshots import Captured
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
@@ -94,7 +94,7 @@ class Completion:
         return self.text
 
 
-class Generation(Handle, Iterator[str], AsyncIterator[str]):
+class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
     The attributes cover what has been read; the engine is ahead of its consumer by at most
@@ -207,36 +207,6 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
     def prefill_fraction(self) -> float:
         """The same, as a share of all, 0 to 1."""
         return self.prefill_progress / self.prefill_total
-
-    # --- snapshots ----------------------------------------------------------------------------------
-
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Where the text is now, to go on from there in any process (`InferenceEngine.restore`). This
-        generation goes on, too.
-
-        Text that was not read yet is part of the snapshot, and the generation that goes on yields it first.
-
-        Parameters
-        ----------
-        compress : store with zlib what gets smaller by it.
-        notes : JSON values to be kept with it.
-
-        Raises
-        ------
-        ConfigError : an option cannot be saved; the generation has ended, or goes on from a session.
-        EngineClosed : the engine was closed.
-        """
-        return self.capture(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self.capture(notes).write(path, compress=compress)
 
     def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
         """What `snapshot` gives the bytes of."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import weakref
 from contextlib import suppress
@@ -12,6 +11,9 @@ from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import EngineClosed, SamplingError
 from oxillama.locks import ForkedOpen, NotCopied
+from oxillama.on_use import on_use
+
+waker_of_loop = on_use("oxillama.engine.waker:waker_of_loop")
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
@@ -118,7 +120,7 @@ class Handle(NotCopied):
         return self._checked(await self._next_event())
 
     async def _next_event(self) -> Event:
-        waker = waker_of(asyncio.get_running_loop())
+        waker = waker_of_loop()
         self._request.listener = waker
         while True:
             is_last = self._is_published()
@@ -151,43 +153,3 @@ class Handle(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "_owner") and self._request.finish_reason is None:
             self._thread.cancel(self._request)
-
-
-class Waker:
-    """Wakes what waits in one event loop, from any thread, with one call however many there are."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._event = asyncio.Event()
-        self._is_called = False
-
-    def __call__(self) -> None:
-        loop = self._loop()
-        if not self._is_called and loop is not None:
-            self._is_called = True
-            try:
-                loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits in it any more
-            except BaseException:
-                self._is_called = False
-                raise
-
-    def _wake(self) -> None:
-        self._is_called = False
-        event, self._event = self._event, asyncio.Event()
-        event.set()
-
-    async def wait(self) -> None:
-        """Returns after the next call."""
-        await self._event.wait()
-
-
-_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waker] = weakref.WeakKeyDictionary()
-
-
-def waker_of(loop: asyncio.AbstractEventLoop) -> Waker:
-    """The waker of an event loop."""
-    if loop not in _wakers:
-        _wakers[loop] = Waker(loop)
-    return _wakers[loop]

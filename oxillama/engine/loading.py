@@ -1,4 +1,4 @@
-"""From a model file to what runs it: weights, tokenizer, pages, scheduler, engine thread."""
+"""From a model file to what runs it: weights, tokenizer, pages, scheduler, engine thread; and its prompts."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Sequence as Listed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from oxillama import _kernels
-from oxillama._version import __version__
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
+from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine import features
 from oxillama.engine.building import (
     EngineFactory,
     load_decoder,
     load_weights,
-    matrix_bytes,
     packed_file,
     weight_store,
 )
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.prompts import Prompt, prompt_tokens
+from oxillama.engine.protocols import WeightStore
 from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.thread import EngineThread
-from oxillama.errors import ConfigError, LoadError, ModelFileError
+from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.models import read_spec
@@ -43,11 +44,13 @@ from oxillama.weights.packer import Progress
 if TYPE_CHECKING:
     from oxillama.gguf.fingerprint import ModelFingerprint
 
-T = TypeVar("T")
-
 fingerprint_of = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Prompt = str | Listed[int] | np.ndarray
+"""Text, or token ids that are taken as they are (no BOS is added to those)."""
 
 
 class LoadedModel(NotCopied):
@@ -115,9 +118,8 @@ class LoadedModel(NotCopied):
             for lora, scale in self.adapters.loaded(config.adapters) if config.adapters else ():
                 self.adapters.stack.push(lora, scale)
             log_of_requests, metrics = features.find("log"), features.find("metrics")
-            self._gauges = gauges = Gauges(self)
             timer = None if tracer is None else tracer.mask_timer
-            self.counters = None if metrics is None else metrics(gauges, self._labels(), timer)
+            self.counters = None if metrics is None else metrics(self, timer)
             observers = [self.counters, None if log_of_requests is None else log_of_requests(), tracer]
             loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
             if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
@@ -128,10 +130,11 @@ class LoadedModel(NotCopied):
             raise
         self.thread.loop = loop
         self.unused_tensors = self.factory.unused(weights.unused())
-        gauges.load_seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        loop.observers.notify("loaded", seconds)
         log.info(
             "loaded a model of architecture %s in %.1f s: %d layers, context %d, %s kernels on %d threads",
-            spec.family.name, gauges.load_seconds, spec.n_layers, self.context_size, self.kernels.target,
+            spec.family.name, seconds, spec.n_layers, self.context_size, self.kernels.target,
             self.runner.n_threads,
         )  # fmt: skip
 
@@ -186,17 +189,6 @@ class LoadedModel(NotCopied):
         name = str(self.file.metadata.get("general.name") or (paths[0].stem if paths else "model"))
         return name.encode(errors="replace").decode()
 
-    def _labels(self) -> dict[str, str]:
-        """Facts for the metrics."""
-        return {
-            "model_name": self.name,
-            "architecture": self.spec.family.name,
-            "target": self.kernels.target,
-            "threads": str(self.runner.n_threads),
-            "kv_type": self.config.kv_type,
-            "version": __version__,
-        }
-
     def warn(self, stacklevel: int) -> None:
         """Warns of tensors and options of the file that have no effect, and of a long context."""
         spec, found = self.spec, []
@@ -240,6 +232,11 @@ class LoadedModel(NotCopied):
     def prefix_key(self, salt: str = "") -> bytes:
         """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
         return prefix_key(b"", salt=salt)
+
+    @property
+    def store(self) -> WeightStore:
+        """Where the packed matrices come from: under a budget an `oxillama.LayerPager`."""
+        return self.runner.model.store
 
     # --- running --------------------------------------------------------------------------------------
 
@@ -332,42 +329,65 @@ def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any)
     return options.sampler._changed(grammar=grammar)
 
 
-class Gauges:
-    """The gauges of an engine, by the names of `MetricsSnapshot`."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        # not the model itself, whose thread ends when nobody refers to it
-        self.pool, self.prefix, self.scheduler = model.pool, model.prefix_cache, model.scheduler
-        self.store, self.matrix_bytes = model.runner.model.store, matrix_bytes(model.runner.model)
-        self.features = model._features
-        self.load_seconds = 0.0
-
-    def __call__(self) -> dict[str, Any]:
-        pool, prefix, scheduler, resident = self.pool, self.prefix, self.scheduler, self.store.resident_bytes
-        adapters = self.features.get("adapters")
-        return {
-            "prompt_tokens": prefix.looked_up_tokens,
-            "cached_prompt_tokens": prefix.hit_tokens,
-            "disk_prompt_tokens": scheduler.prefixes.fetched_tokens,
-            "prefix_hits": prefix.hits,
-            "prefix_misses": prefix.misses,
-            "preemptions": scheduler.preemptions,
-            "running": len(scheduler.running),
-            "waiting": len(scheduler.waiting),
-            "kv_pages_used": pool.n_used,
-            "kv_pages_cached": prefix.n_pages,
-            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
-            "kv_states_cached": prefix.n_states,
-            "kv_memory_bytes": pool.memory_bytes,
-            "adapters": 0 if adapters is None else adapters.n_loaded,
-            "load_seconds": self.load_seconds,
-            "matrix_bytes": self.matrix_bytes if resident is None else resident,
-            "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
-        }
-
-
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     """The tokenizer of the file, or the one that the configuration names."""
     if config.tokenizer_path is None:
         return TokenizerBridge.from_metadata(file.metadata)
     return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
+
+
+def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most: int) -> list[int]:
+    """The token ids of a prompt.
+
+    Parameters
+    ----------
+    n_vocab : ids must lie below.
+    most : tokens that there is room for.
+
+    Raises
+    ------
+    PromptError : the prompt is empty, too long, or neither text nor token ids of the vocabulary.
+    TokenizerError : the text is not valid unicode.
+    """
+    if isinstance(prompt, str):
+        if not prompt:
+            raise PromptError("prompt: is empty")
+        tokens = tokenizer.encode(prompt)
+    else:
+        return checked_tokens(prompt, n_vocab, most)
+    check_room(len(tokens), most)
+    return tokens
+
+
+def check_room(n: float, most: int) -> None:
+    """Raises PromptError if there are more tokens than there is room for."""
+    if n > most:
+        raise PromptError(f"prompt: expected at most {most} tokens for the context, got {n}")
+
+
+def checked_tokens(tokens: Any, n_vocab: int, most: int, *, least: int = 1) -> list[int]:
+    """Token ids as ints.
+
+    Raises PromptError unless they are a sequence or array of ``least`` to ``most`` ids below ``n_vocab``."""
+    found = None
+    if tokens.ndim > 0 if isinstance(tokens, np.ndarray) else isinstance(tokens, Listed):
+        check_room(checks.length(tokens), most)  # before it is listed: a range may be of any length
+        found = checks.items(tokens)
+    if found is None:
+        raise PromptError(f"prompt: expected text or token ids, got {type(tokens).__name__}")
+    for token in found:
+        if not checks.is_token(token) or token >= n_vocab:
+            raise PromptError(f"prompt: expected token ids below {n_vocab}, got {checks.shown(token)}")
+    if len(found) < least:
+        raise PromptError("prompt: has no tokens")
+    return [int(t) for t in found]
+
+
+def listed(values: Iterable[T], name: str = "prompts") -> list[T]:
+    """A list of prompts, texts or messages. Raises ConfigError for one text, which would be a list of its
+    letters."""
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}: expected a list of {name}, got {type(values).__name__}")
+    if isinstance(values, Sized) and checks.length(values) > checks.MOST_ITEMS:  # a range
+        raise ConfigError(f"{name}: expected at most {checks.MOST_ITEMS}, got {checks.shown(values)}")
+    return list(values)

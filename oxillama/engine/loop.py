@@ -11,15 +11,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Listed
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from oxillama.engine.batch import Sampled, ScheduledBatch
+from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.protocols import Drafter, Observer, Observers
-from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
-from oxillama.engine.runner import InFlight, Runner
+from oxillama.engine.request import Request, TextRequest
+from oxillama.engine.runner import HiddenHook, InFlight, Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import OxiLlamaError, QueueFull
@@ -30,7 +31,7 @@ from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
 Stream = tuple[TextRequest, np.ndarray, int]
-"""A request, float32 (1 + drafts, vocab) rows of logits, and its number of tokens without drafts."""
+"""A request, float32 (1 + proposals, vocab) rows of logits, and its number of tokens before the step."""
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class EngineLoop:
 
     Attributes
     ----------
-    drafter : proposes tokens of all streams; None for no proposals.
+    drafter : proposes tokens of all streams; None for no proposals. `use_drafter` sets it.
     held : sequences that hold pages and belong to no request, and the objects that they belong to.
     has_cancelled : set by any thread together with a request's ``cancelled``.
     """
@@ -66,6 +67,12 @@ class EngineLoop:
         self._batch = ScheduledBatch()  # whose pass is being completed
         self._deadline = math.inf  # the earliest of that batch
         self._rest = math.inf  # seconds after which the matrices' memory is looked after again
+
+    def use_drafter(self, drafter: Drafter) -> None:
+        """Has a drafter propose tokens from now on, and hear what became of them before the observers do."""
+        if drafter is not self.drafter:
+            others = [o for o in self.observers.every if o not in (drafter, self.drafter)]
+            self.drafter, self.observers = drafter, Observers([drafter, *others])
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -140,7 +147,7 @@ class EngineLoop:
         """Schedules the next batch and begins its pass."""
         began = time.perf_counter()
         if self.drafter is not None:
-            self._propose(self.drafter)
+            self.drafter.propose([r for r in self.scheduler.at_rest() if isinstance(r, TextRequest)])
         proposed = time.perf_counter()
         batch = self.scheduler.schedule()
         for request in batch.preempted:
@@ -151,7 +158,7 @@ class EngineLoop:
             times = batch.times
             times.propose, times.schedule, times.launch = began, proposed, time.perf_counter()
             try:
-                hooks = () if self.drafter is None else self.drafter.hidden_hooks(batch.requests)
+                hooks = self._hooks(batch.requests)
                 pending: InFlight | Exception = self.runner.launch(batch.sequences, batch.outputs, hooks)
             except Exception as error:
                 pending = error
@@ -160,9 +167,9 @@ class EngineLoop:
                 self.scheduler.in_flight += batch.requests
         return batch
 
-    def _propose(self, drafter: Drafter) -> None:
-        busy = self.scheduler.in_flight
-        drafter.propose([r for r in self.scheduler.running if isinstance(r, TextRequest) and r not in busy])
+    def _hooks(self, requests: list[Request]) -> Listed[HiddenHook | None]:
+        """What takes the hidden states of each request's rows; () for nothing."""
+        return () if self.drafter is None else self.drafter.hidden_hooks(requests)
 
     def _complete(self) -> list[Request]:
         """Ends the oldest pass in flight, commits it, and samples; its requests."""
@@ -209,8 +216,7 @@ class EngineLoop:
             while sequence.cached_len < end:
                 left = (start if sequence.cached_len < start else end) - sequence.cached_len
                 sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
-                hooks = () if self.drafter is None else self.drafter.hidden_hooks([request])
-                (rows,) = self.runner.run([sequence], [output], None, hooks)
+                (rows,) = self.runner.run([sequence], [output], None, self._hooks([request]))
                 sequence.commit()
             return rows
         except Exception as error:
@@ -276,17 +282,17 @@ class EngineLoop:
                 continue
             elif isinstance(request, TextRequest):
                 streams.append((request, row, request.sequence.n_certain))
-            elif isinstance(request, EmbeddingRequest):
-                self._take(request, row)
+            else:
+                self._take(request, request.take_rows, row)
         batch.times.sample = time.perf_counter()
         if streams:
             self._sample(batch, streams)
         batch.times.end = time.perf_counter()
 
-    def _take(self, request: EmbeddingRequest | TextRequest, *result: Any) -> None:
+    def _take(self, request: Request, take: Callable[..., str | None], *result: Any) -> None:
         """Gives a request the result of a step; an error ends the request alone."""
         try:
-            reason = request.take(*result)
+            reason = take(*result)
         except Exception as error:
             self._fail(request, error)
         else:
@@ -299,15 +305,13 @@ class EngineLoop:
     def _sample(self, batch: ScheduledBatch, streams: list[Stream]) -> None:
         """Samples each request's rows of logits in order, and goes on as long as the sampled token is the
         proposed one: the next row is then the one after it."""
-        before = []
-        for request, _, _ in streams:
-            before.append((request, request.n_generated, request.sequence.n_drafts, request.n_accepted))
+        batch.begin_sampling(streams)
         while streams:
             rows, left = self._sampled(streams), []
             for stream, (row, sampled) in zip(streams, rows):
                 request = stream[0]
                 if not isinstance(sampled, BaseException):
-                    self._take(request, sampled, row)
+                    self._take(request, request.take, sampled, row)
                 elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
                 else:
@@ -315,9 +319,7 @@ class EngineLoop:
                 if request.finish_reason is None and not request.sequence.pending:
                     left.append(stream)
             streams = left
-        for request, n_generated, n_drafts, n_accepted in before:
-            n = request.n_generated - n_generated
-            batch.sampled.append(Sampled(request, n, n_drafts, request.n_accepted - n_accepted))
+        batch.end_sampling()
 
     def _sampled(self, streams: list[Stream]) -> list[tuple[np.ndarray, int | SampledToken | BaseException]]:
         """For each stream its next row, and the token sampled from it or the error of its sampler."""
@@ -325,7 +327,7 @@ class EngineLoop:
         for request, logits, start in streams:
             sequence = request.sequence
             samplers.append(request.sampler)
-            rows.append(request.row(logits[len(sequence.tokens) - sequence.n_drafts - start]))
+            rows.append(request.row(logits[sequence.n_certain - start]))
             histories.append(sequence.certain if request.sampler.chain.window else [])
             tops.append(request.n_top_logprobs)
         try:
@@ -337,12 +339,10 @@ class EngineLoop:
         return list(zip(rows, found))
 
     def _observe(self, batch: ScheduledBatch) -> None:
-        """Tells the drafter, the observers and the requests what a step brought, and how long it took."""
+        """Tells the observers and the requests what a step brought, and how long it took."""
         times, now = batch.times, self.scheduler.clock()
         seconds = times.end - times.propose
         self.scheduler.observe(batch, seconds)
-        if self.drafter is not None:
-            self.drafter.observe(batch)
         self.observers.notify("stepped", batch, now)
         for sampled in batch.sampled:
             if sampled.n_tokens:
@@ -359,7 +359,7 @@ class EngineLoop:
         ended = self.scheduler.drain_finished()
         try:
             for request in ended:
-                self._close(request)
+                self.observers.notify("ended", request, self.scheduler.clock())
             if ended and not self.scheduler.running:
                 self.runner.pool.shrink_to_fit(KEEP_BYTES)
         finally:  # a consumer that learns of the end finds everything done and counted
@@ -374,12 +374,6 @@ class EngineLoop:
         if self.observers.hearers["delivered"]:
             self.observers.notify("delivered", len(requests) + len(ended), began, self.scheduler)
         return len(ended)
-
-    def _close(self, request: Request) -> None:
-        """Notes the end of a request, and frees what its drafter keeps."""
-        self.observers.notify("ended", request, self.scheduler.clock())
-        if self.drafter is not None and isinstance(request, TextRequest):
-            self.drafter.forget(request)
 
     def _wake(self, listeners: set[Callable[[], object]]) -> None:
         """Calls what waits for events without blocking."""

@@ -21,7 +21,7 @@ from oxillama.engine.runner import HiddenHook
 from oxillama.engine.sequence import Sequence
 from oxillama.faults import note
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.weights.panels import PanelStore as WeightStore
+from oxillama.weights.linear import PanelStore as WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -49,27 +49,6 @@ class Holder(NamedTuple):
     def of(cls, sequence: Sequence) -> Holder:
         """Those of a sequence."""
         return cls(sequence.pages, sequence.kv.slots, sequence.kv.all_records)
-
-
-class Drafter(Protocol):
-    """Proposes the next tokens of running requests (speculative decoding; Leviathan et al., 2023).
-
-    The core verifies proposals and accepts them: it samples each row in order and keeps going while the
-    sampled token equals the proposed one. So a draft changes no text. A drafter logs its errors and drafts no
-    more.
-    """
-
-    def propose(self, requests: list[TextRequest]) -> None:
-        """Adds proposals to the sequences of some decoding requests (`Sequence.draft`), before a step."""
-
-    def hidden_hooks(self, requests: Listed[Request]) -> list[HiddenHook | None]:
-        """For each request of a batch what takes the hidden states of its rows, or None; [] for none."""
-
-    def observe(self, batch: ScheduledBatch) -> None:
-        """Takes the times of a step and what became of its drafts (`ScheduledBatch.sampled`)."""
-
-    def forget(self, request: TextRequest) -> None:
-        """Frees what is kept of a request that has ended."""
 
 
 class OutputParser(Protocol):
@@ -152,6 +131,9 @@ class Observer:
     Times are seconds of the scheduler's clock.
     """
 
+    def loaded(self, seconds: float) -> None:
+        """The model has been loaded, in so many seconds."""
+
     def queued(self, request: Request) -> None:
         """A request has come in; it has its number now."""
 
@@ -187,18 +169,37 @@ class Observer:
 EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
 
+class Drafter(Observer):
+    """Proposes the next tokens of running requests (speculative decoding; Leviathan et al., 2023);
+    a base class whose methods propose nothing.
+
+    The core verifies proposals and accepts them: it samples each row in order and keeps going while the
+    sampled token equals the proposed one. So a draft changes no text. A drafter logs its errors and drafts no
+    more. As an observer it hears how long a step took and what became of its drafts
+    (`ScheduledBatch.sampled`), and when to free what it keeps of a request.
+    """
+
+    def propose(self, requests: list[TextRequest]) -> None:
+        """Adds proposals to the sequences of some decoding requests (`Sequence.draft`), before a step."""
+
+    def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
+        """For each request of a batch what takes the hidden states of its rows, or None; () for none."""
+        return ()
+
+
 class Observers:
     """Calls the methods of some observers. What one of them raises is logged.
 
     Attributes
     ----------
+    every : all of them, in the order in which they hear.
     hearers : by event, those whose method is not `Observer`'s own.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        every = tuple(observers)
+        self.every = tuple(observers)
         self.hearers = {
-            event: [o for o in every if getattr(type(o), event) is not getattr(Observer, event)]
+            event: [o for o in self.every if getattr(type(o), event) is not getattr(Observer, event)]
             for event in EVENTS
         }
 

@@ -9,28 +9,21 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from oxillama.config import checks
-from oxillama.config.engine import MAX_CONTEXT
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.stop_strings import StopStrings
-from oxillama.errors import SnapshotIncompatible
 from oxillama.faults import fault
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
-from oxillama.sampling.state import LogprobArrays, SamplerState
 from oxillama.tokenizer.bridge import TokenizerBridge
-
-LINK_BYTES = 32
-"""Of what `TextRequest.record_row` returns."""
 
 
 @dataclass(slots=True)
@@ -70,42 +63,6 @@ class End:
 Event = Piece | np.ndarray | End
 
 
-@dataclass(frozen=True, eq=False)
-class RequestState:
-    """A request for text in the middle of it, for a snapshot: without options, sequence and `Request.parts`.
-
-    Attributes
-    ----------
-    n_prompt, n_known : tokens of the prompt, and those of them that the prefix cache had.
-    limit : max tokens of the text.
-    n_read, read : tokens and text that the consumer has read.
-    unread : text that the consumer has not read.
-    held : text that may begin a stop string.
-    undecoded : bytes of an incomplete character.
-    seconds_left : until the timeout; None without one.
-    grammar : digest of the grammar, "" without one.
-    sampler : the state of the sampler.
-    logprobs : of each token of the text; None if they were not asked for.
-    logits : float32 (tokens, vocab) that the tokens were sampled from; None if they were not asked for.
-    links : uint8 (tokens, 32), what `TextRequest.record_row` returned for each token; None without it.
-    """
-
-    n_prompt: Annotated[int, (1, MAX_CONTEXT)]
-    n_known: Annotated[int, (0, MAX_CONTEXT)]
-    limit: Annotated[int, (0, MAX_CONTEXT)]
-    n_read: Annotated[int, (0, MAX_CONTEXT)]
-    read: str
-    unread: str
-    held: str
-    undecoded: bytes
-    seconds_left: float | None
-    grammar: str
-    sampler: SamplerState
-    logprobs: LogprobArrays | None
-    logits: Annotated[np.ndarray, "<f4", 2] | None
-    links: Annotated[np.ndarray, "|u1", 2] | None
-
-
 class Request:
     """What the scheduler runs.
 
@@ -115,6 +72,8 @@ class Request:
     key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
     tenant : whose it is.
+    max_wait : seconds between two tokens, to which chunks of others' prompts are cut; None for the
+        scheduler's.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep : called with the sequence when the request has ended, in place of freeing its pages.
 
@@ -145,6 +104,7 @@ class Request:
         *,
         key: bytes | None = b"",
         priority: int = 0,
+        max_wait: float | None = None,
         timeout: float | None = None,
         window: float = math.inf,
         keep: Callable[[Sequence], object] | None = None,
@@ -154,6 +114,7 @@ class Request:
         self.prompt = list(sequence.tokens)
         self.key = key
         self.priority = priority
+        self.max_wait = max_wait
         self.timeout = timeout
         self.window = window
         self.keep = keep
@@ -236,6 +197,13 @@ class Request:
     def flush(self, error: BaseException | None) -> None:
         """Emits what was held back."""
 
+    def take_rows(self, rows: np.ndarray) -> str | None:
+        """Takes the rows of a pass, float32 (rows, n_embd or vocab); the finish reason if it was the last.
+
+        A `TextRequest` has its rows sampled instead.
+        """
+        raise NotImplementedError
+
 
 class TextRequest(Request):
     """A sequence that is continued, token by token.
@@ -248,6 +216,10 @@ class TextRequest(Request):
     ----------
     n_generated : tokens of the text, an ending token included. n_accepted : those that were proposed.
     whole : whether the text is emitted in one piece at the end; the consumer may switch this on.
+    max_tokens : of the text. n_vocab : of the tokenizer.
+    keeps_logits : whether pieces get the logits of their tokens.
+    decoder, stops : make text of tokens, and find stop strings in the text.
+    piece : not emitted yet. emitted : all pieces before, read or not.
     restored : what the consumer had read before the snapshot that the request was restored from.
     forced_tokens : returns tokens that follow the last one in any case; None if each token is sampled.
     record_row : called with the logits of each sampled token, returns 32 bytes; None for nothing to record.
@@ -276,6 +248,7 @@ class TextRequest(Request):
             sequence,
             key=key,
             priority=options.priority,
+            max_wait=None if options.max_decode_wait_ms is None else options.max_decode_wait_ms / 1000,
             timeout=options.timeout,
             window=math.inf if options.window is None or whole else options.window,
             keep=keep,
@@ -287,15 +260,15 @@ class TextRequest(Request):
         self.n_generated = self.n_accepted = 0
         self.n_top_logprobs = options.n_top_logprobs
         room = context_size - len(self.prompt)
-        self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
+        self.max_tokens = room if options.max_tokens is None else min(room, options.max_tokens)
         self._ends = tokenizer.eog_ids
-        self._n_vocab = tokenizer.n_vocab
-        self._keeps_logits = options.keep_logits
-        self._stop = StopStrings(tuple(options.stop or ()))
+        self.n_vocab = tokenizer.n_vocab
+        self.keeps_logits = options.keep_logits
+        self.stops = StopStrings(tuple(options.stop or ()))
         self._stopped = False  # a stop string was found: what follows is not shown
-        self._decoder = tokenizer.stream_decoder(continuing=True, shown=shown)
-        self._piece = Piece()  # not emitted yet
-        self._emitted: list[Piece] = []  # read or not
+        self.decoder = tokenizer.stream_decoder(continuing=True, shown=shown)
+        self.piece = Piece()
+        self.emitted: list[Piece] = []
         self.restored = Piece()
 
     @property
@@ -305,24 +278,24 @@ class TextRequest(Request):
     @property
     def stop_string(self) -> str | None:
         """The stop string that was found."""
-        return self._stop.found
+        return self.stops.found
 
     @property
     def limit(self) -> str | None:
         """ "length" if no token more may be generated."""
-        return "length" if self.n_generated >= self._limit else None
+        return "length" if self.n_generated >= self.max_tokens else None
 
     @property
     def n_left(self) -> int:
         """Tokens that may yet be generated."""
-        return self._limit - self.n_generated
+        return self.max_tokens - self.n_generated
 
     def row(self, logits: np.ndarray) -> np.ndarray:
         """float32 (vocab,): the logits to sample from.
 
         Rows of a table that is padded beyond the vocabulary stand for no token and are never chosen.
         """
-        return logits[: self._n_vocab]
+        return logits[: self.n_vocab]
 
     def take(self, sampled: int | SampledToken, logits: np.ndarray) -> str | None:
         """Adds a sampled token and those that follow in any case; the finish reason if the text ends.
@@ -331,11 +304,11 @@ class TextRequest(Request):
         ----------
         logits : float32 (vocab,) that the token was sampled from.
         """
-        piece = self._piece
+        piece = self.piece
         if isinstance(sampled, SampledToken):
             piece.logprobs.append(sampled)
             sampled = sampled.token
-        if self._keeps_logits:
+        if self.keeps_logits:
             piece.logits.append(logits.copy())
         if self.record_row is not None:
             piece.links.append(self.record_row(logits))
@@ -350,142 +323,70 @@ class TextRequest(Request):
 
     def _append(self, token: int) -> str | None:
         """Adds a token and its text; the finish reason if the text ends."""
-        self._piece.tokens.append(token)
+        self.piece.tokens.append(token)
         self.n_accepted += self.sequence.append(token)
         self.n_generated += 1
         if token in self._ends:
             return "stop"
-        text = self._decoder.push(token)
-        if self._stop.stops:
-            text, self._stopped = self._stop.push(text)
+        text = self.decoder.push(token)
+        if self.stops.strings:
+            text, self._stopped = self.stops.push(text)
         if text:
-            self._piece.text += text
+            self.piece.text += text
             if not self.whole:
-                self._emit_piece()
+                self.emit_piece()
         if self._stopped:
             return "stop"
-        return "length" if self.n_generated >= self._limit else None
+        return "length" if self.n_generated >= self.max_tokens else None
 
-    def _emit_piece(self) -> None:
-        piece, self._piece = self._piece, Piece()
-        self._emitted.append(piece)
+    def emit_piece(self) -> None:
+        """Emits `piece` and begins the next one."""
+        piece, self.piece = self.piece, Piece()
+        self.emitted.append(piece)
         self.emit(piece)
-
-    @property
-    def grammar_digest(self) -> str:
-        """Of the grammar, in hexadecimal digits; "" without one."""
-        digest: bytes = getattr(getattr(self.sampler.constraint, "grammar", None), "digest", b"")
-        return digest.hex()
-
-    def state(self, now: float) -> RequestState:
-        """What `restore` takes, in another process too; for the engine thread."""
-        n = min(self.n_read, len(self._emitted))
-        read, unread = joined([self.restored, *self._emitted[:n]]), joined([*self._emitted[n:], self._piece])
-        rows, links = read.logits + unread.logits, b"".join(read.links + unread.links)
-        logits = np.array(rows, np.float32).reshape(len(rows), -1 if rows else 0)
-        has_logprobs = self.n_top_logprobs is not None
-        return RequestState(
-            n_prompt=len(self.prompt),
-            n_known=self.n_cached,
-            limit=self._limit,
-            n_read=len(read.tokens),
-            read=read.text,
-            unread=unread.text,
-            held=self._stop.held,
-            undecoded=self._decoder.undecoded,
-            seconds_left=None if self.timeout is None else self.deadline - now,
-            grammar=self.grammar_digest,
-            sampler=SamplerState.of(self.sampler),
-            logprobs=LogprobArrays.of(read.logprobs + unread.logprobs) if has_logprobs else None,
-            logits=logits if self._keeps_logits else None,
-            links=None if self.record_row is None else np.frombuffer(links, np.uint8).reshape(-1, LINK_BYTES),
-        )
-
-    def restore(self, state: RequestState, generated: list[int]) -> None:
-        """Takes a request that has just been made to where another one was.
-
-        Parameters
-        ----------
-        generated : tokens of the text. The caller gives the sequence its tokens.
-
-        Raises
-        ------
-        SnapshotIncompatible : the state is of other options, or of another grammar.
-        ConfigError, SamplingError, TokenizerError : its parts do not agree with each other.
-        """
-        n, k = len(generated), checks.integer("n_read", state.n_read, 0, len(generated))
-        checks.integer("n_known", state.n_known, 0, state.n_prompt)
-        asked = (self.n_top_logprobs is not None, self._keeps_logits, self.record_row is not None)
-        if asked != tuple(part is not None for part in (state.logprobs, state.logits, state.links)):
-            raise SnapshotIncompatible(
-                "request: expected the log-probabilities, logits and receipt that its options ask for"
-            )
-        if self.grammar_digest != state.grammar:
-            raise SnapshotIncompatible("grammar: this version of the library compiles it to another one")
-        if state.logits is not None and len(state.logits) != n:
-            raise checks.refuse("logits", f"those of {n} tokens", state.logits.shape)
-        if state.links is not None and state.links.shape != (n, LINK_BYTES):
-            raise checks.refuse("links", f"those of {n} tokens", state.links.shape)
-        logprobs = [] if state.logprobs is None else state.logprobs.sampled(generated, self._n_vocab)
-        logits = [] if state.logits is None else list(state.logits)
-        links = [] if state.links is None else [row.tobytes() for row in state.links]
-        state.sampler.restore(self.sampler, generated)
-        self._decoder.restore(state.undecoded)
-        self._stop.held = state.held
-        self._limit = min(self._limit, state.limit)
-        self.n_generated, self.n_cached = n, state.n_known
-        self.restored = Piece(state.read, generated[:k], logprobs[:k], logits[:k], links[:k])
-        self._piece = Piece(state.unread, generated[k:], logprobs[k:], logits[k:], links[k:])
-        if self._piece.text and not self.whole:
-            self._emit_piece()
 
     def flush(self, error: BaseException | None) -> None:
         """Emits the text that was held back and the last tokens."""
         if not self._stopped and error is None:
-            shown, found = self._stop.push(self._decoder.flush())
-            self._piece.text += shown + ("" if found else self._stop.flush())
-        if self._piece.text or self._piece.tokens:
-            self._emit_piece()
+            shown, found = self.stops.push(self.decoder.flush())
+            self.piece.text += shown + ("" if found else self.stops.flush())
+        if self.piece.text or self.piece.tokens:
+            self.emit_piece()
 
 
-def joined(pieces: list[Piece]) -> Piece:
-    """One piece of several."""
-    whole = Piece("".join(piece.text for piece in pieces))
-    for piece in pieces:
-        whole.tokens.extend(piece.tokens)
-        whole.logprobs.extend(piece.logprobs)
-        whole.logits.extend(piece.logits)
-        whole.links.extend(piece.links)
-    return whole
+class StopStrings:
+    """Holds text back while it may be the beginning of a stop string.
 
-
-class EmbeddingRequest(Request):
-    """A sequence whose hidden states are wanted; its one event before the end is their reduction.
-
-    Parameters
+    Attributes
     ----------
-    reduce : makes the result of float32 (tokens, n_embd), or (1, n_embd) if ``last``; called by the engine
-        thread.
-    last : whether the hidden states of the last token are all that is needed.
+    found : the string that came first, of several at one place the first of ``strings``; None until then.
     """
 
-    def __init__(
-        self,
-        sequence: Sequence,
-        reduce: Callable[[np.ndarray], np.ndarray],
-        *,
-        last: bool = False,
-        key: bytes | None = None,
-    ) -> None:
-        super().__init__(sequence, key=key)
-        self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
-        self._reduce = reduce
-        self._parts: list[np.ndarray] = []
+    def __init__(self, strings: Listed[str]) -> None:
+        self.strings = tuple(strings)
+        self.held = ""
+        self.found: str | None = None
 
-    def take(self, rows: np.ndarray) -> str | None:
-        """Adds the hidden states of a pass; the reason if it was the last."""
-        self._parts.append(rows)
-        if self.sequence.pending:
-            return None
-        self.emit(self._reduce(np.concatenate(self._parts)))
-        return "done"
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
+        self.held += text
+        places = {stop: self.held.find(stop) for stop in self.strings}
+        met = [stop for stop in self.strings if places[stop] >= 0]
+        if met:
+            self.found = min(met, key=places.__getitem__)
+            shown, self.held = self.held[: places[self.found]], ""
+            return shown, True
+        keep = max((self._overlap(stop) for stop in self.strings), default=0)
+        cut = len(self.held) - keep
+        shown, self.held = self.held[:cut], self.held[cut:]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back, when nothing more comes."""
+        shown, self.held = self.held, ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """How many characters at the end of the text begin ``stop``."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)

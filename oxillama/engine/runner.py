@@ -16,9 +16,9 @@ from oxillama.cache.pool import CachePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
-from oxillama.models.batch import Batch, StatePart, StateSlots
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
+from oxillama.models.workspace import Batch, StatePart, StateSlots
 from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ MAX_LAYOUTS = 64
 
 class Output(enum.Enum):
     """Which rows of a sequence's part of a pass are wanted, and as what."""
+
+    __hash__ = object.__hash__  # that of `Enum` is a Python function, and each step looks a layout up
 
     NONE = "none"
     LAST_LOGITS = "logits of the last row, or of the last certain row and of each draft"

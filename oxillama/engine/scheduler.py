@@ -19,17 +19,19 @@ from collections.abc import Callable, Iterable
 
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import SchedulerConfig
+from oxillama.config import MAX_DECODE_WAIT_MS, SchedulerConfig
 from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.prefixes import CachedPrefixes
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
-from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.engine.sequence import SeqState, Sequence, spare_one
 from oxillama.errors import KvCacheFullError, QueueFull
 from oxillama.faults import fault
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
 RETURNS = 1.0  # seconds after its last token for which a request that pauses counts as a running stream
+PATIENCE = 4  # steps of decoding that a stream waits for a token, where those take longer than the default
+TILE = 8  # rows that the products take together: fewer cost as much
 SMOOTHING = 0.3  # weight of the newest step in the measured speed
 
 
@@ -73,7 +75,8 @@ class Scheduler:
         self.preemptions = 0
         self._finished: list[Request] = []
         self._arrivals = 0
-        self._row_seconds = 0.0
+        self._decode_seconds = 0.0  # a step of streams alone takes
+        self._row_seconds = 0.0  # each row of a prompt adds
         self._preemptor: Request | None = None  # preempts others before the next step
         self._starved: Request | None = None  # there was no place for it in the last step
 
@@ -114,9 +117,17 @@ class Scheduler:
         return batch
 
     def observe(self, batch: ScheduledBatch, seconds: float) -> None:
-        """Notes the seconds that a batch took, from which the size of later chunks follows."""
-        if batch.n_prefill >= MIN_CHUNK:
-            measured = seconds / (batch.n_prefill + batch.n_decode)
+        """Notes the seconds that a batch took, from which the size of later chunks follows.
+
+        A step of n rows of prompts beside streams takes about ``_decode_seconds + n * _row_seconds``.
+        """
+        if not batch.n_prefill:
+            known = self._decode_seconds or seconds
+            self._decode_seconds = known + SMOOTHING * (seconds - known)
+        elif batch.n_prefill >= MIN_CHUNK:
+            streams = self._decode_seconds if batch.n_decode else 0.0
+            rows = batch.n_prefill if streams else batch.n_prefill + batch.n_decode
+            measured = max(seconds - streams, seconds / 2) / rows
             known = self._row_seconds or measured
             self._row_seconds = known + SMOOTHING * (measured - known)
 
@@ -140,9 +151,7 @@ class Scheduler:
         if sequence.state is SeqState.FINISHED:
             return
         assert request not in self.in_flight, "its pages are being written"
-        if sequence.is_scheduled:
-            sequence.rollback()
-        sequence.drop_drafts()
+        sequence.take_back()
         self.prefixes.keep(request)
         self.prefixes.end(request)
         if request.keep is None:
@@ -164,7 +173,7 @@ class Scheduler:
     def reap(self, now: float | None = None) -> None:
         """Ends what was cancelled or is past its deadline, and rolls back what a cancelled pass has left."""
         now = self.clock() if now is None else now
-        for request in [*self.waiting, *(self._at_rest() if self.in_flight else self.running)]:
+        for request in [*self.waiting, *(self.at_rest() if self.in_flight else self.running)]:
             reason = request.finish_reason or request.ends_at(now)
             if reason is not None:
                 self.finish(request, reason)
@@ -187,13 +196,13 @@ class Scheduler:
 
     # --- what comes next ------------------------------------------------------------------------
 
-    def _at_rest(self) -> list[Request]:
+    def at_rest(self) -> list[Request]:
         """Those that run and are in no pass that is in flight."""
         return [r for r in self.running if r not in self.in_flight] if self.in_flight else self.running
 
     def recover(self) -> None:
         """Rolls back the sequences of a pass that was cancelled."""
-        for request in self._at_rest():
+        for request in self.at_rest():
             if request.sequence.is_scheduled:
                 self._roll_back(request.sequence)
 
@@ -215,31 +224,26 @@ class Scheduler:
             sequence = request.sequence
             if sequence.state is SeqState.DECODING and request.n_events - request.n_read < request.window:
                 n_decoding += 1
-                has_spare = has_spare or sequence.n_drafts > 0 or bool(sequence.kv.all_records)
+                has_spare = has_spare or sequence.can_spare
                 if not self.in_flight or request not in self.in_flight:
                     streams.append(request)
         if len(streams) > 1:
             streams.sort(key=_rank)
             del streams[-(-n_decoding // self.depth) :]
         if has_spare:
-            self._reclaim_draft_pages([request.sequence for request in reversed(streams)])
+            self._make_room([request.sequence for request in reversed(streams)])
         for request in streams:
             self._run(request, len(request.sequence.tokens) - request.sequence.cached_len, batch)
 
-    def _reclaim_draft_pages(self, sequences: list[Sequence]) -> None:
-        """Has the first sequences free what they can spare, drafts before the rest, where all need more
-        memory than there is: nobody is preempted for another's draft."""
-
-        def is_short() -> bool:
-            return not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences))
-
-        while is_short() and (
-            any(s.n_drafts and s.spare() for s in sequences) or any(s.spare() for s in sequences)
-        ):
-            pass
+    def _make_room(self, sequences: list[Sequence]) -> None:
+        """Has sequences free what they can spare, the first ones first, while all of them need more memory
+        than there is: nobody is preempted for what another can spare."""
+        while not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences)):
+            if not spare_one(sequences):
+                break
 
     def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
-        budget = self._prefill_budget(batch.n_decode, now)
+        budget = self._prefill_budget(batch.n_decode, self._least_wait(now))
         n_active = sum(request.wanted for request in self.running)
         admits = True
         for request in self._prompts(now):
@@ -281,18 +285,29 @@ class Scheduler:
             return
         largest = max(active, key=lambda tenant: (active[tenant], tenant), default=poorest)
         if active[largest] > active[poorest] + (active[poorest] > 0):
-            victim = self._victim([r for r in self._at_rest() if r.tenant == largest and r.wanted])
+            victim = self._victim([r for r in self.at_rest() if r.tenant == largest and r.wanted])
             if victim is not None:
                 self._preempt(victim, batch)
 
-    def _prefill_budget(self, n_decode: int, now: float) -> int:
-        """Rows for prompts in a step that also runs ``n_decode`` streams."""
-        # a consumer that has just got a token is likely to come back while the step is run
-        streams = n_decode or any(now - request.last_token_at < RETURNS for request in self.running)
-        if not streams or not self._row_seconds:
-            return self.chunk
-        rows = int(self.config.max_decode_wait_ms / 1000 / self._row_seconds)
-        return max(min(MIN_CHUNK, self.chunk), min(rows, self.chunk) - n_decode)
+    def _prefill_budget(self, n_decode: int, seconds: float) -> int:
+        """Rows for prompts in a step with ``n_decode`` streams that wait ``seconds`` for a token."""
+        rows = self.chunk - n_decode
+        left = max(0.0, seconds - self._decode_seconds)
+        if left < rows * self._row_seconds:
+            rows = (n_decode + int(left / self._row_seconds)) // TILE * TILE - n_decode
+        return max(min(MIN_CHUNK, self.chunk), rows)
+
+    def _least_wait(self, now: float) -> float:
+        """Seconds that the least patient stream waits for a token; inf without streams."""
+        usual, waits = max(MAX_DECODE_WAIT_MS / 1000, PATIENCE * self._decode_seconds), [math.inf]
+        if self.config.max_decode_wait_ms is not None:
+            usual = self.config.max_decode_wait_ms / 1000
+        for request in self.running:
+            # a consumer that has just got a token is likely to come back while the step is run
+            is_running = request.wanted and request.sequence.state is SeqState.DECODING
+            if is_running or now - request.last_token_at < RETURNS:
+                waits.append(usual if request.max_wait is None else request.max_wait)
+        return min(waits)
 
     def _prompts(self, now: float) -> list[Request]:
         """Requests with a prompt to run: by turns of tenants, by priority, which grows with waiting, and by
@@ -305,7 +320,7 @@ class Scheduler:
             turn = active[request.tenant]
             return turn, -(request.priority + waited), request.sequence.pending, request.id
 
-        started = [r for r in self._at_rest() if r.sequence.state is SeqState.PREFILLING]
+        started = [r for r in self.at_rest() if r.sequence.state is SeqState.PREFILLING]
         return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)
 
     def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
@@ -323,7 +338,7 @@ class Scheduler:
         while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
             if self.prefixes.reclaim(but=request):
                 continue
-            lesser = [r for r in self._at_rest() if not r.wanted or r.priority < request.priority]
+            lesser = [r for r in self.at_rest() if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
                 sequence.forget()
@@ -369,7 +384,7 @@ class Scheduler:
                 continue
             if self.prefixes.reclaim():
                 continue
-            victim = self._victim([r for r in self._at_rest() if r not in batch.requests])
+            victim = self._victim([r for r in self.at_rest() if r not in batch.requests])
             if victim is None:
                 assert self.in_flight
                 return 0  # those free pages when they are completed
@@ -408,7 +423,6 @@ class Scheduler:
         """Has every request that runs wait again: the keys, values and states of all sequences are lost."""
         for request in list(self.running):
             self._wait_again(request)
-        self.prefixes.reclaim()
         for request in self.waiting:
             request.sequence.forget()
         self.prefixes.lose()

@@ -166,6 +166,12 @@ class Sequence:
         self.cached_len = self.scheduled_len = self.kv.truncate(self.cached_len)
         self.drop_drafts()
 
+    def take_back(self) -> None:
+        """Notes that what was scheduled, if anything, has not been run; drafts are forgotten."""
+        if self.is_scheduled:
+            self.rollback()
+        self.drop_drafts()
+
     def draft(self, tokens: Tokens[int]) -> None:
         """Adds tokens that may follow; the next pass runs them with what is pending.
 
@@ -195,6 +201,11 @@ class Sequence:
         """Forgets the drafted tokens that are not certain, run or not."""
         if self.n_drafts:
             self.truncate(len(self.tokens) - self.n_drafts)
+
+    @property
+    def can_spare(self) -> bool:
+        """Whether it has drafts, or records of drafts, to free."""
+        return self.n_drafts > 0 or bool(self.kv.all_records)
 
     def spare(self) -> bool:
         """Frees drafts, else checkpoints, else what has run since its state; whether there was any."""
@@ -246,3 +257,9 @@ class Sequence:
     def release(self) -> None:
         """Frees everything."""
         self.truncate(0)
+
+
+def spare_one(sequences: Tokens[Sequence]) -> bool:
+    """Has the first sequence that can free drafts do so, else the first that can free anything; whether there
+    was one."""
+    return any(s.n_drafts and s.spare() for s in sequences) or any(s.spare() for s in sequences)

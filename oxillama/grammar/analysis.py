@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from oxillama._kernels.grammar.nodes import missing, references
+from oxillama._kernels.grammar.nodes import productive_rules, references
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Distinct, Node, Repeat, Rules, Seq
 
@@ -28,13 +29,30 @@ def walk(node: Node) -> Iterator[Node]:
         todo += children(node)
 
 
-def checked_references(rules: Rules) -> dict[str, list[str]]:
-    """What each rule refers to, each name as often as it does.
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The names that each rule refers to, as often as it does; and the rules that match something."""
+
+    refs: dict[str, list[str]]
+    productive: set[str]
+
+
+def analysis_of(rules: Rules) -> Analysis:
+    """What is known of rules, which is found once.
 
     Raises
     ------
     GrammarError : a front end gave something that is no grammar.
     """
+    if rules.analysis is None:
+        refs = _references(rules)
+        found = Analysis(refs, productive_rules(dict(rules.rules), refs))
+        object.__setattr__(rules, "analysis", found)
+    known: Analysis = rules.analysis
+    return known
+
+
+def _references(rules: Rules) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     if rules.root not in rules.rules:
         raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, got none")
@@ -47,8 +65,3 @@ def checked_references(rules: Rules) -> dict[str, list[str]]:
             if other not in rules.rules:
                 raise GrammarError(f"rule {name}: refers to {other!r}, which is not defined")
     return found
-
-
-def is_productive(node: Node) -> bool:
-    """Whether a node matches something, if every rule does."""
-    return missing(node, ()) is None

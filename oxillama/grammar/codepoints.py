@@ -75,16 +75,7 @@ def complement(ranges: Ranges) -> Ranges:
 
 def intersection(a: Ranges, b: Ranges) -> Ranges:
     """The code points in both."""
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        first, last = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if first <= last:
-            found.append((first, last))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return tuple(found)
+    return complement(union(complement(a), complement(b)))
 
 
 def difference(a: Ranges, b: Ranges) -> Ranges:

@@ -124,7 +124,7 @@ class Constraint:
         mask = self.vocabulary.empty_mask()
         tables.matcher.compute_bitmask(state, mask)
         if self._token_masks:
-            for i in tables.states.token_sets(state):
+            for i in tables.states.next_token_sets(state):
                 mask |= self._token_masks[i]
         if tables.states.accepts(state):
             mask |= self._end_mask
@@ -132,7 +132,7 @@ class Constraint:
             for id in self.vocabulary.end_ids:
                 if self._may_end(tables, state, id):
                     mask[id >> 5] |= np.uint32(1 << (id & 31))
-        mask.flags.writeable = False
+        mask = self.vocabulary.shared(mask)
         with self._lock:
             while len(tables.masks) >= self._most_masks:
                 del tables.masks[next(iter(tables.masks))]

@@ -8,10 +8,10 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from oxillama._kernels.grammar.nodes import matches
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES, Constraint
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
@@ -94,7 +94,7 @@ class Grammar:
             The pattern is malformed, not regular (with the position), over a limit, or matches nothing.
         """
         node = parse_regex(pattern, search=False)
-        if not is_productive(node):
+        if not matches(node, set()):
             raise GrammarError(f"regex {shown(pattern)}: no text matches it")
         return cls(Rules("root", {"root": node}))
 

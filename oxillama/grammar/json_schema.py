@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
 
-from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.analysis import analysis_of
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
@@ -96,9 +96,9 @@ class JsonSchemaCompiler:
             rules = writer.write(root)
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
-        without = unproductive(dict(rules.rules))
-        if "root" in without:
-            raise GrammarError(unmet(rules.rules["root"], rules.rules, writer.states, without))
+        productive = analysis_of(rules).productive
+        if "root" not in productive:
+            raise GrammarError(unmet(rules.rules["root"], rules.rules, writer.states, productive))
         if not place:
             return rules
         return replace(rules, places={name: f"{place}: {path}" for name, path in rules.places.items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
@@ -60,39 +59,8 @@ def regex_node(pattern: str, flags: str) -> Node:
     for flag in flags:
         if flag not in FLAGS:
             raise GrammarError(f"regex: expected the flags i and s, got {flag}")
-    node = parse_regex(_with_dots(pattern, "s" in flags), search=False, alone=False)
+    node = parse_regex(pattern, search=False, alone=False, dots="s" in flags)
     return folded(node) if "i" in flags else node
-
-
-def _with_dots(pattern: str, all_characters: bool) -> str:
-    """A pattern whose dots take every character, or every one but a line feed.
-
-    Groups may say which: ``(?s:.)`` and ``(?-s:.)``, and ``(?s)`` at the beginning for the whole.
-    """
-    found: list[str] = []
-    scopes = [all_characters]  # of the groups that are open
-    for part in _PARTS.finditer(pattern):
-        text = part[0]
-        if text.startswith("(?") and part["flag"]:
-            is_set = part["flag"] == "s"
-            if part["close"] == ":":
-                scopes.append(is_set)
-                found.append("(?:")
-            elif part.start() == 0:
-                scopes[-1] = is_set
-            else:
-                raise GrammarError(f"regex: expected {text} at the beginning, or as {text[:-1]}:...)")
-            continue
-        if text == "(":
-            scopes.append(scopes[-1])
-        elif text == ")" and len(scopes) > 1:
-            scopes.pop()
-        found.append((r"[\s\S]" if scopes[-1] else r"[^\n]") if text == "." else text)
-    return "".join(found)
-
-
-_PARTS = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]|\(\?(?P<flag>-?s)(?P<close>[:)])|.", re.DOTALL)
-"""Escapes, classes, flags of groups, and single characters."""
 
 
 def folded(node: Node) -> Node:

@@ -7,9 +7,9 @@ from threading import Lock
 
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.network import Program as Program
-from oxillama._kernels.grammar.nodes import find_calls, nullable_rules, references, unproductive
+from oxillama._kernels.grammar.nodes import find_calls, nullable_rules, references
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import checked_references
+from oxillama.grammar.analysis import analysis_of
 from oxillama.grammar.rules import Node, Ref, Rules
 
 MAX_STATES = 300_000  # of a piece
@@ -38,13 +38,13 @@ class Pieces:
     """
 
     def __init__(self, rules: Rules) -> None:
-        refs = checked_references(rules)
-        self._rules, self._without = dict(rules.rules), unproductive(dict(rules.rules))
-        if rules.root in self._without:
+        known = analysis_of(rules)
+        self._rules, self._productive = dict(rules.rules), known.productive
+        if rules.root not in self._productive:
             raise GrammarError(f"grammar: no text matches the rule {rules.root}")
-        self._called, self._sizes = find_calls(self._rules, rules.root, rules.deferred, refs)
-        self._nullable = nullable_rules(self._rules, refs)
-        self._names = [name for name in self._rules if name in rules.deferred and name not in self._without]
+        self._called, self._sizes = find_calls(self._rules, rules.root, rules.deferred, known.refs)
+        self._nullable = nullable_rules(self._rules, known.refs)
+        self._names = [name for name in self._rules if name in rules.deferred and name in self._productive]
         self._numbers = {name: i for i, name in enumerate(self._names)}
         for name in self._names:
             self._numbers[name] = self._numbers[self._meant(name)]
@@ -84,13 +84,11 @@ class Pieces:
         return f"{place}: {reason.removeprefix('grammar: ')}" if place else reason
 
     def _piece(self, name: str, pieces: Pieces | None = None) -> Program:
-        builder = Builder(
-            self._rules, self._called, self._sizes, self._nullable, self._without, self._numbers, MAX_STATES
-        )
-        return builder.build(name, pieces)
+        known = self._rules, self._called, self._sizes, self._nullable, self._productive, self._numbers
+        return Builder(*known, MAX_STATES).build(name, pieces)
 
 
 @lru_cache(maxsize=MOST_LEAVES)
 def _leaf(body: Node) -> Program:
     """The piece of a rule that refers to no other; grammars share it, as many have the same formats."""
-    return Builder({"": body}, {""}, {}, set(), set(), {}, MAX_STATES).build("")
+    return Builder({"": body}, {""}, {}, set(), {""}, {}, MAX_STATES).build("")

@@ -23,12 +23,13 @@ START: Any = Assertion("^")
 
 
 @lru_cache(maxsize=64)
-def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
+def parse_regex(pattern: str, search: bool, alone: bool = True, dots: bool | None = None) -> Node:
     """The strings that ``pattern`` matches: somewhere in them if ``search``, else from end to end.
 
     Parameters
     ----------
     alone : nothing stands around the strings. If something may, what looks at it is refused.
+    dots : what dots take, see `Parser`.
 
     Raises
     ------
@@ -36,7 +37,7 @@ def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
     """
     if len(pattern) > MAX_PATTERN:
         raise GrammarError(f"regex: at most {MAX_PATTERN} characters are read, this has {len(pattern)}")
-    parser = Parser(pattern)
+    parser = Parser(pattern, dots)
     node = parser.parse()
     if not alone and pieces(node) is None:
         at = next(assertions(node)).at

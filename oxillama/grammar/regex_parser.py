@@ -38,19 +38,26 @@ _CLASSES = {
     "s": SPACES,
     "S": complement(SPACES),
 }
+_DOT = {None: complement(LINE_ENDS), False: complement(((0xA, 0xA),)), True: EVERYTHING}
 _CONTROLS = {"t": 0x9, "n": 0xA, "v": 0xB, "f": 0xC, "r": 0xD}
 _ASSERTIONS = {"^": "^", "$": "$", "\\b": "b", "\\B": "B"}
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _BRACKETS = re.compile(r"\[(?:[^\\\]]|\\.)*\]", re.DOTALL)
 _BOUNDS = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 _LOOKS = ("?=", "?!", "?<=", "?<!")
+_DOTS = re.compile(r"\?(-?)s([:)])")
 
 
 class Parser:
-    """Recursive descent over the pattern; `at` is the position read next."""
+    """Recursive descent over the pattern; `at` is the position read next.
 
-    def __init__(self, pattern: str) -> None:
-        self.text = pattern
+    ``dots``: whether a dot takes a line feed, beside all other characters; the groups ``(?s:...)`` and
+    ``(?-s:...)``, or ``(?s)`` at the beginning, may say otherwise. None: a dot takes no line end, and no
+    group may say so.
+    """
+
+    def __init__(self, pattern: str, dots: bool | None) -> None:
+        self.text, self.dots = pattern, dots
         self.at = 0
         self.depth = 0
         self.brackets: dict[str, Node] = {}  # by their texts: a pattern often has one many times
@@ -99,10 +106,18 @@ class Parser:
         return self.quantified(self.group() if char == "(" else self.atom(), start)
 
     def group(self) -> Node:
-        start = self.at
+        start, dots = self.at, self.dots
         self.at += 1
         sign = next((look for look in _LOOKS if self.take(look)), None) if self.peek("?") else None
-        if sign is not None:
+        said = None if dots is None else _DOTS.match(self.text, self.at)
+        if said is not None:
+            self.at, self.dots = said.end(), not said[1]
+            if said[2] == ")" and start:
+                flag = f"(?{said[1]}s"
+                raise GrammarError(f"regex: expected {flag}) at the beginning, or as {flag}:...)")
+            if said[2] == ")":
+                return EMPTY
+        elif sign is not None:
             pass
         elif self.take("?<"):
             end = self.text.find(">", self.at)
@@ -114,6 +129,7 @@ class Parser:
         found = self.disjunction()
         if not self.take(")"):
             raise self.fail("'(' is never closed", start)
+        self.dots = dots
         return found if sign is None else Assertion(sign, found, start)  # type: ignore[return-value]
 
     def quantified(self, item: Node, start: int) -> Node:
@@ -152,7 +168,7 @@ class Parser:
         char = self.text[start]
         self.at += 1
         if char == ".":
-            return Chars(complement(LINE_ENDS))
+            return Chars(_DOT[self.dots])
         if char == "[":
             return self.bracket(start)
         if char == "\\":

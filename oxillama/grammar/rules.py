@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from oxillama._kernels.grammar.dfa import Dfa as Dfa
 from oxillama._kernels.grammar.node_types import LAST_CODE_POINT as LAST_CODE_POINT
@@ -37,9 +38,11 @@ class Rules:
     deferred : rules that are built when a text first comes to them. None matches the empty text, holds token
         terminals, or calls itself before it has read something.
     places : where rules come from, by name, for messages: paths in a schema.
+    analysis : what `analysis.analysis_of` has found.
     """
 
     root: str
     rules: Mapping[str, Node] = field(default_factory=dict)
     deferred: frozenset[str] = field(default=frozenset(), compare=False)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    analysis: Any = field(default=None, init=False, compare=False, repr=False)

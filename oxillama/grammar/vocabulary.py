@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Vocabulary:
             inside[id] = 0
         self.trie = Trie(list(strings), bytes(inside))
         self.n_vocab = n
+        self._masks: WeakValueDictionary[bytes, np.ndarray] = WeakValueDictionary()
 
     @classmethod
     def from_tokenizer(cls, tokenizer: TokenizerBridge) -> Vocabulary:
@@ -67,3 +69,11 @@ class Vocabulary:
     def empty_mask(self) -> np.ndarray:
         """A mask that allows nothing: uint32 (n_words,)."""
         return np.zeros(self.n_words, np.uint32)
+
+    def shared(self, mask: np.ndarray) -> np.ndarray:
+        """The mask of these bits that all grammars over the vocabulary have: uint32 (n_words,), read-only."""
+        data = mask.tobytes()
+        found = self._masks.get(data)
+        if found is None:
+            found = self._masks[data] = np.frombuffer(data, np.uint32)
+        return found

@@ -15,21 +15,17 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.batch import Batch
+from oxillama.formats import KV_PAIRS, KV_TYPES
 from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
-from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Step, Workspace
+from oxillama.models.workspace import Batch, Step, Workspace
 from oxillama.on_use import on_use
-from oxillama.weights.embedding import Embedding
-from oxillama.weights.groups import MatrixGroup
-from oxillama.weights.linear import Linear, Pass
+from oxillama.weights.linear import Embedding, Linear, MatrixGroup, PanelStore, Pass, panels_in_use
 from oxillama.weights.loader import Weights
-from oxillama.weights.panels import PanelStore, panels_in_use
 
 if TYPE_CHECKING:
     from oxillama.weights.low_rank import AdaptedRows
@@ -38,6 +34,7 @@ OTHER_STREAMS = 3
 """Streams of hidden states beside the first (Gemma 3n)."""
 load_streams = on_use("oxillama.models.layers.streams:Streams")
 load_layer_embeddings = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
+assign_state_offsets = on_use("oxillama.models.layers.recurrent:assign_state_offsets")
 new_state_batch = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
 load_classifier = on_use("oxillama.models.classifier:load_classifier")
 load_projection = on_use("oxillama.models.projection:load_projection")
@@ -86,8 +83,12 @@ class Decoder:
         self.inputs = InputEmbedding(spec, weights, self.context) if spec.is_first else None
         self.streams = load_streams(spec, weights) if spec.family.streams else None
         self.layers: list[AnyLayer] = [load_layer(spec, i, weights) for i in spec.here]
-        blocks = (block for layer in self.layers for block in layer.blocks())
-        self.state_floats, self.record_floats = assign_state_offsets(blocks)
+        blocks = [
+            block for layer in self.layers for block in layer.blocks() if hasattr(block, "state_floats")
+        ]
+        self.state_floats: int
+        self.record_floats: int
+        self.state_floats, self.record_floats = assign_state_offsets(blocks) if blocks else (0, 0)
         name = spec.family.output_norm if spec.is_last else ""
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights) if spec.is_last else None
@@ -121,7 +122,7 @@ class Decoder:
         return found + [MatrixGroup("head", head.linears()) for head in heads]
 
     def workspace(self) -> Workspace:
-        """Buffers for `forward`, without memory yet."""
+        """Buffers for passes, without memory yet."""
         return Workspace(self.linears())
 
     @functools.cached_property
@@ -142,10 +143,11 @@ class Decoder:
         """Which layers keep their keys and values together."""
         return page_groups(self.spec)
 
-    def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
+    def kv_shapes(self, kv_type: str, page_size: int) -> list[Any]:
         """Of each page group the kernels' `KvShape` of its pages."""
         shape = self.kernels.attention.KvShape
-        return [shape(*group.sizes, kv_type, page_size) for group in self.page_groups]
+        key_type, value_type = (KV_TYPES[name] for name in KV_PAIRS[kv_type])
+        return [shape(*group.sizes, key_type, value_type, page_size) for group in self.page_groups]
 
     def hidden_states(
         self,
@@ -217,7 +219,7 @@ class Decoder:
             work=work,
             scratch=work.scratch,
             n_threads=tuner.n_threads,
-            tables=[self._table(i, batch.positions) for i in range(len(spec.ropes))],
+            tables={i: self._table(i, batch.positions) for i in self.rotations},
             temperatures=self._temperatures(batch.positions),
             adapted=batch.adapted,
         )
@@ -251,19 +253,6 @@ class Decoder:
         finally:
             self.store.end_pass()
         return x, tuner.n_threads
-
-    def forward(
-        self,
-        batch: Batch,
-        kv: Sequence[Any],
-        work: Workspace,
-        tuner: ThreadTuner,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> np.ndarray:
-        """Runs a batch as `hidden_states` does; float32 (wanted, vocab) logits of its wanted rows."""
-        hidden = self.hidden_states(batch, kv, work, tuner, cancelled)
-        adapted = None if batch.adapted is None else batch.adapted.of_rows(batch.wanted)
-        return self.logits(hidden, work, tuner, adapted)
 
     def logits(
         self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner, adapted: AdaptedRows | None = None
@@ -309,6 +298,12 @@ class Decoder:
         with panels_in_use(self.store):
             projected: np.ndarray = self.projection.run(pooled, n_threads)
         return projected
+
+    @functools.cached_property
+    def rotations(self) -> list[int]:
+        """The numbers of the rotations that layers use."""
+        used = {layer.rope for layer in self.spec.layers}
+        return [i for i in range(len(self.spec.ropes)) if i in used]
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

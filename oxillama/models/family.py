@@ -33,7 +33,7 @@ Activation = Literal[
     "silu_clamped",
     "xielu",
 ]
-"""Names of the kernels' activations, and of those in `layers/activations.py`."""
+"""Names of the kernels' activations, and of those in `layers/feed_forward.py`."""
 
 
 @cache

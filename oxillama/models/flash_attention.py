@@ -119,7 +119,7 @@ def batched_flash_attention(
     runs = [run for i in range(len(q)) for run in _runs(i, queries[i], keys[i], values[i], ordered)]
 
     attention = best().attention
-    shape = attention.KvShape(1, kv_heads, head_dim, value_dim, KV_TYPES["f32"], PAGE)
+    shape = attention.KvShape(1, kv_heads, head_dim, value_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE)
     tables = _tables([len(x) for x in keys])
     n_pages = int(tables.max()) + 1
     pages = PageTable(shape.page_bytes)

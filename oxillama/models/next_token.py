@@ -15,14 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from oxillama.models.batch import Batch
 from oxillama.models.decoder import Decoder, load_frequencies
 from oxillama.models.layers.layer import load_layer
 from oxillama.models.layers.norm import load_norm
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Step
-from oxillama.weights.embedding import Embedding
-from oxillama.weights.linear import Linear
+from oxillama.models.workspace import Batch, Step
+from oxillama.weights.linear import Embedding, Linear
 from oxillama.weights.loader import Weights
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from oxillama._kernels import Kernels, best
 from oxillama.config.engine import EngineConfig
 from oxillama.errors import ConfigError, GGUFError, LoadError, TokenizerError
-from oxillama.formats import KV_TYPES
+from oxillama.formats import KV_PAIRS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
 from oxillama.offload.parts import parts_of, pin, sizes_of
@@ -113,9 +113,9 @@ def preflight(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...
     except ConfigError as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
     page = EngineConfig.page_size
-    kv, whole = dict.fromkeys(KV_TYPES, 0), dict.fromkeys(KV_TYPES, 0)
-    for name, id in KV_TYPES.items() if spec.attending else ():
-        for group, shape in zip(model.page_groups, model.kv_shapes(id, page)):
+    kv, whole = dict.fromkeys(KV_PAIRS, 0), dict.fromkeys(KV_PAIRS, 0)
+    for name in KV_PAIRS if spec.attending else ():
+        for group, shape in zip(model.page_groups, model.kv_shapes(name, page)):
             context, reach = spec.context_length, group.reach
             kv[name] += shape.page_bytes // page
             whole[name] += (

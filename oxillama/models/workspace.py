@@ -1,19 +1,83 @@
-"""Buffers of a forward pass, and the values that all its layers share."""
+"""What a pass takes: the rows of a batch, and the buffers that the layers write to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
-from oxillama.models.batch import Batch
 from oxillama.weights.linear import Linear, Pass
 
 if TYPE_CHECKING:
     from oxillama.weights.low_rank import AdaptedRows
+
+
+class StateSlots(NamedTuple):
+    """As `StatePart`, with the numbers of slots and records in place of their memory."""
+
+    before: int | None
+    after: int
+    earlier: Sequence[int]
+    recorded: Sequence[int]
+    settled: int
+
+
+class StatePart(NamedTuple):
+    """The recurrent state that a pass reads and writes for a sequence; arguments of `StateBatch`.
+
+    Attributes
+    ----------
+    before, after : the state that the pass reads (None for zeros), and the one that it writes, float32
+        (floats,) each; one array for both is an update in place.
+    earlier : records of the rows between that state and the first row of the pass.
+    recorded : records that the pass writes for its last rows.
+    settled : how many of its rows, earlier ones first, are applied to the state that it writes.
+    """
+
+    before: np.ndarray | None
+    after: np.ndarray
+    earlier: Sequence[np.ndarray]
+    recorded: Sequence[np.ndarray]
+    settled: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to run, sequence by sequence.
+
+    Examples: a chunk of a prompt, one decode step of many sequences, tokens to score.
+
+    Attributes
+    ----------
+    tokens : int32 (rows,), token ids.
+    positions : int32 (rows,), position of each row in its sequence.
+    row_start : int32 (sequences + 1,), the rows of each sequence.
+    wanted : int64 (logits,), the rows whose logits are wanted, ascending.
+    recurrent_states : of each sequence; None for a model without recurrent layers.
+    adapted : the rows that take adapters; None where no row does.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    row_start: np.ndarray
+    wanted: np.ndarray
+    recurrent_states: list[StatePart] | None = None
+    adapted: AdaptedRows | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int32 (sequences,), position of the first row of each."""
+        starts: np.ndarray = (
+            self.positions[self.row_start[:-1]] if len(self.row_start) > 2 else self.positions[:1]
+        )
+        return starts
+
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
 MAX_GROUPS = 512  # matrices of one call
@@ -112,7 +176,8 @@ class Step(Pass):
     ----------
     batch : its rows.
     kv : of each page group the kernels' `PagedBatch` over them.
-    tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
+    tables : float32 (n, 2, n_rot / 2) for each rotation that layers use, by its number: cosines and sines of
+        the rows' positions.
     temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
     recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
     chosen : int32 (n, most), positions that the rows attend to, chosen by the last selector; None for all.
@@ -121,7 +186,7 @@ class Step(Pass):
     batch: Batch
     kv: Sequence[Any]
     work: Workspace
-    tables: Sequence[np.ndarray]
+    tables: Mapping[int, np.ndarray]
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None

@@ -14,7 +14,8 @@ from typing import Any
 
 from oxillama.config import checks
 from oxillama.errors import ConfigError
-from oxillama.observability.metrics_snapshot import Histogram, MetricsSnapshot
+from oxillama.observability.histogram import Histogram
+from oxillama.observability.metrics_snapshot import MetricsSnapshot
 
 PREFIX = "oxillama:"
 

@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from oxillama._version import __version__
+from oxillama.engine.building import matrix_bytes
 from oxillama.engine.protocols import Observer
 from oxillama.locks import ForkedOpen
+from oxillama.observability.histogram import Histogram
 from oxillama.observability.mask_timer import MaskTimer
-from oxillama.observability.metrics_snapshot import Histogram, MetricsSnapshot
+from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
     from oxillama.engine.batch import ScheduledBatch
+    from oxillama.engine.loading import LoadedModel
     from oxillama.engine.request import Request
+    from oxillama.observability.metrics_snapshot import MetricsSnapshot
+
+new_snapshot = on_use("oxillama.observability.metrics_snapshot:MetricsSnapshot")
 
 REQUEST_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -57,6 +64,7 @@ class EngineMetrics(Observer):
         self._lock = ForkedOpen()
         self.labels = dict(labels or {})
         self.mask_timer = mask_timer or MaskTimer()
+        self.load_seconds = 0.0
         self.steps = 0
         self.prefill_tokens = 0
         self.generation_tokens = 0
@@ -80,6 +88,22 @@ class EngineMetrics(Observer):
         self.prompt_lengths = Histogram(LENGTH_BUCKETS)
         self.text_lengths = Histogram(LENGTH_BUCKETS)
         self.step_rows = Histogram(ROW_BUCKETS)
+
+    @classmethod
+    def of(cls, model: LoadedModel, mask_timer: MaskTimer | None = None) -> EngineMetrics:
+        """Those of a model that is being loaded; ``mask_timer`` as for `EngineMetrics`."""
+        labels = {
+            "model_name": model.name,
+            "architecture": model.spec.family.name,
+            "target": model.kernels.target,
+            "threads": str(model.runner.n_threads),
+            "kv_type": model.config.kv_type,
+            "version": __version__,
+        }
+        return cls(Gauges(model), labels, mask_timer)
+
+    def loaded(self, seconds: float) -> None:
+        self.load_seconds = seconds
 
     def refused(self, n: int) -> None:
         with self._lock.lock:
@@ -143,9 +167,10 @@ class EngineMetrics(Observer):
         """All of it, as it is now."""
         gauges = self._gauges()
         with self._lock.lock:
-            return MetricsSnapshot(
+            found: MetricsSnapshot = new_snapshot(
                 **gauges,
                 labels=dict(self.labels),
+                load_seconds=self.load_seconds,
                 prefill_tokens=self.prefill_tokens,
                 generation_tokens=self.generation_tokens,
                 prefill_seconds=self.prefill_seconds,
@@ -172,6 +197,7 @@ class EngineMetrics(Observer):
                 step_rows=self.step_rows.copy(),
                 steps=self.steps,
             )
+            return found
 
     def as_dict(self) -> dict[str, Any]:
         """Each metric by its name in the Prometheus text, without the prefix; values as JSON has them.
@@ -199,6 +225,38 @@ class EngineMetrics(Observer):
         from oxillama.observability.exposition import prometheus_text
 
         return prometheus_text([(labels, self.snapshot())])
+
+
+class Gauges:
+    """The gauges of an engine, by the names of `MetricsSnapshot`."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        # not the model itself, whose thread ends when nobody refers to it
+        self.pool, self.prefix, self.scheduler = model.pool, model.prefix_cache, model.scheduler
+        self.store, self.matrix_bytes = model.runner.model.store, matrix_bytes(model.runner.model)
+        self.features = model._features
+
+    def __call__(self) -> dict[str, Any]:
+        pool, prefix, scheduler, resident = self.pool, self.prefix, self.scheduler, self.store.resident_bytes
+        adapters = self.features.get("adapters")
+        return {
+            "prompt_tokens": prefix.looked_up_tokens,
+            "cached_prompt_tokens": prefix.hit_tokens,
+            "disk_prompt_tokens": scheduler.prefixes.fetched_tokens,
+            "prefix_hits": prefix.hits,
+            "prefix_misses": prefix.misses,
+            "preemptions": scheduler.preemptions,
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "kv_pages_used": pool.n_used,
+            "kv_pages_cached": prefix.n_pages,
+            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
+            "kv_states_cached": prefix.n_states,
+            "kv_memory_bytes": pool.memory_bytes,
+            "adapters": 0 if adapters is None else adapters.n_loaded,
+            "matrix_bytes": self.matrix_bytes if resident is None else resident,
+            "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
+        }
 
 
 def metrics_text(engines: Mapping[str, EngineMetrics]) -> str:

@@ -2,46 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-
-@dataclass
-class Histogram:
-    """Counts of values up to each bound, their sum, and how many there were."""
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def mean(self) -> float:
-        """nan without values."""
-        return self.total / self.count if self.count else math.nan
-
-    def cumulative(self) -> list[tuple[float, int]]:
-        """Each bound, inf at last, with how many values were up to it."""
-        found, below = [], 0
-        for bound, n in zip((*self.bounds, math.inf), self.counts):
-            below += n
-            found.append((bound, below))
-        return found
-
-    def copy(self) -> Histogram:
-        return Histogram(self.bounds, list(self.counts), self.total)
+from oxillama.observability.histogram import Histogram
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,10 @@ class Tracer(Observer):
         self._stepped_at = 0.0
         self._phases: dict[int, str] = {}  # by number, of the requests that go on
         self.mask_timer = TracedMasks(trace)
-        for i, layer in enumerate(decoder.layers):
-            decoder.layers[i] = layer.with_blocks(partial(TracedBlock, trace, layer=i))
+        decoder.layers = [
+            layer.with_blocks(partial(TracedBlock, trace, layer=number))
+            for number, layer in zip(decoder.spec.here, decoder.layers)
+        ]
         for method, span in (("hidden_states", "forward pass"), ("logits", "logits")):
             setattr(decoder, method, _spanned(getattr(decoder, method), trace, span))
 

@@ -14,12 +14,11 @@ from oxillama.errors import ConfigError
 from oxillama.gguf.extent import Extent
 from oxillama.offload.plan import Sizes
 from oxillama.offload.reader import Work
-from oxillama.weights.groups import MatrixGroup
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, MatrixGroup
 from oxillama.weights.packer import Source
 
 if TYPE_CHECKING:
-    from oxillama._kernels.linear import Linear as CompiledLinear
+    from oxillama._kernels.linear.signatures import Linear as CompiledLinear
 
 
 Fetch = Callable[[Source, int, np.ndarray], object]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from oxillama import _kernels
-from oxillama._kernels.linear import Linear
+from oxillama._kernels.linear.signatures import Linear
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config import EngineConfig
 from oxillama.engine.building import load_weights
@@ -18,9 +18,9 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import SETTLE_SECONDS, ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.weights.linear import PanelStore
 from oxillama.weights.packed_file import PANELS_VERSION, SUFFIX, PackedFacts, PackedFile, write_packed
 from oxillama.weights.packer import Progress, Source
-from oxillama.weights.panels import PanelStore
 
 
 def packed_path(model: Path, config: EngineConfig) -> Path:

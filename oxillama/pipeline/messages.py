@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama.config import EngineConfig
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.batch import Batch, StateSlots
+from oxillama.models.workspace import Batch, StateSlots
 
 
 @dataclass(frozen=True)

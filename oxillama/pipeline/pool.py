@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.cache.pages import MemoryLimit
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.config import EngineConfig
-from oxillama.formats import KV_TYPES
 from oxillama.models import Decoder
 from oxillama.models.page_groups import PageGroup
 from oxillama.pipeline.links import StageLink
@@ -135,7 +134,7 @@ def spread_pool(
     limit, size = MemoryLimit(config.kv_memory_limit), config.page_size
     has_states = bool(model.state_floats or any(each.state_floats for each in facts))
     pools = []
-    for number, (group, shape) in enumerate(zip(groups, model.kv_shapes(KV_TYPES[config.kv_type], size))):
+    for number, (group, shape) in enumerate(zip(groups, model.kv_shapes(config.kv_type, size))):
         parts = [each[number] for each in stages]
         widths = [
             KvLayout(*part.sizes, config.kv_type).page_bytes(size) if part.layers else 0 for part in parts

@@ -15,9 +15,9 @@ from oxillama.config import available_cpus
 from oxillama.engine.building import cache_pool, load_decoder, load_weights, packed_file, weight_store
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.models.batch import Batch
 from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
+from oxillama.models.workspace import Batch
 from oxillama.pipeline.messages import Copy, PassMessage, StageFacts, StagePlan, facts_of_file
 
 NONE = np.empty(0, np.int64)

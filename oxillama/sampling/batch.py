@@ -13,10 +13,9 @@ from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
-from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.chain import SamplerChain, workspaces
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
-from oxillama.sampling.workspaces import workspaces
 
 History = Sequence[int] | np.ndarray
 

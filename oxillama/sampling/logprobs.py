@@ -10,7 +10,7 @@ import numpy as np
 from oxillama._kernels import Kernels, best
 from oxillama.config import checks
 from oxillama.errors import SamplingError
-from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
+from oxillama.sampling.chain import GOOD, as_logits, error_of, workspaces
 
 
 @dataclass(frozen=True)

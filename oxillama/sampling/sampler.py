@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -14,15 +13,42 @@ from oxillama._kernels import Kernels
 from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
-from oxillama.sampling.chain import SamplerChain
+from oxillama.on_use import on_use
+from oxillama.sampling.chain import GOOD, SamplerChain, as_logits, call_stage, error_of, is_row, workspaces
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.stages import call_stage
-from oxillama.sampling.workspaces import GOOD, as_logits, error_of, is_row, workspaces
 from oxillama.tokenizer.bridge import TokenizerBridge
 
+MASK = 2**64 - 1
+
+
+class Xorshift64:
+    """Marsaglia's xorshift64 (2003), seeded through a step of splitmix64 (Steele et al., 2014).
+
+    Attributes
+    ----------
+    state : the whole state, an int in [1, 2^64); set it to continue from there.
+    """
+
+    def __init__(self, seed: int) -> None:
+        z = (seed + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        self.state = (z ^ (z >> 31)) or 1  # zero is the one state xorshift never leaves
+
+    def uniform(self) -> float:
+        """A double in [0, 1) with 53 random bits."""
+        x = self.state
+        x ^= (x << 13) & MASK
+        x ^= x >> 7
+        x ^= (x << 17) & MASK
+        self.state = x
+        return (x >> 11) * 2.0**-53
+
+
 LN2 = 0.6931471805599453
+checked_state = on_use("oxillama.sampling.state:checked_state")
+
 NO_HISTORY = np.empty(0, np.int32)
 
 Distribution = tuple[np.ndarray, np.ndarray]
@@ -133,37 +159,6 @@ class Sampler:
         processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
         return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
 
-    def sample_drafted(
-        self,
-        logits: np.ndarray,
-        history: Sequence[int] | np.ndarray | None,
-        verdict: Callable[[Distribution, float], tuple[int, float]],
-        top: int | None = None,
-    ) -> int | SampledToken:
-        """`sample`, or `sample_with_logprobs`, where ``verdict`` chooses the token.
-
-        Parameters
-        ----------
-        verdict : called with the distribution that `sample` would draw from and a uniform number; returns the
-            token and its probability.
-        top : how many of the likeliest tokens to note, or None for no log-probabilities.
-        """
-        try:
-            workspace, u = self._apply(logits, history)
-            found: Distribution | None = workspace.distribution()
-            if found is None:
-                raise SamplingError("logits: every token is masked")
-            token, probability = verdict(found, u)
-        except BaseException:
-            self.abandon()
-            raise
-        logprob = math.log(probability)
-        self.take(GOOD, token, logprob, workspace.vocab)
-        if top is None:
-            return token
-        processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
-        return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
-
     def distribution(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None
     ) -> Distribution:
@@ -174,7 +169,7 @@ class Sampler:
         int32 (n,) ids and float64 (n,) probabilities, in the order of the draw
         """
         try:
-            workspace, _ = self._apply(logits, history)
+            workspace, _ = self.apply(logits, history)
         finally:
             self.abandon()
         found: Distribution | None = workspace.distribution()
@@ -224,7 +219,7 @@ class Sampler:
     ) -> tuple[int, float, Any]:
         """Samples step by step: token, its log-probability, and the workspace with the candidates."""
         try:
-            workspace, u = self._apply(logits, history)
+            workspace, u = self.apply(logits, history)
             status, token, logprob = workspace.draw(u)
         except BaseException:
             self.abandon()
@@ -232,7 +227,7 @@ class Sampler:
         self.take(status, token, logprob, workspace.vocab)
         return token, logprob, workspace
 
-    def _apply(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, float]:
+    def apply(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, float]:
         """Applies every step: the workspace, and the number for the draw."""
         logits = as_logits(logits)
         vocab = len(logits)
@@ -383,30 +378,3 @@ def as_tokens(name: str, tokens: Any) -> np.ndarray:
 def checked_seed(seed: Any) -> int:
     """A seed as an int. Raises ConfigError."""
     return checks.integer("seed", seed, 0, checks.MAX_SEED)
-
-
-def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
-    """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
-
-    def is_random(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
-
-    def is_number(value: Any) -> bool:
-        is_finite = isinstance(value, (int, float)) and abs(value) < checks.FLOAT_MAX
-        return is_finite and not isinstance(value, bool)
-
-    try:
-        tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
-        good = (
-            isinstance(state["seed"], int)
-            and is_random(state["random"])
-            and is_number(state["mu"])
-            and all(map(checks.is_token, tokens))
-            and len(before) <= len(tokens)
-            and all(is_random(random) and is_number(mu) for random, mu in before)
-        )
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
-    if not good:
-        raise SamplingError("state: expected what Sampler.state gave, got other values")
-    return as_tokens("state", list(tokens)), before

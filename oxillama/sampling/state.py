@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
+from oxillama.config import checks
 from oxillama.errors import SamplingError
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs
-from oxillama.sampling.sampler import Sampler
+from oxillama.sampling.sampler import Sampler, as_tokens
 
 UINT64 = 2**64 - 1
 
@@ -105,3 +106,30 @@ class LogprobArrays:
             for i, (logprob, count) in enumerate(zip(self.logprobs.ravel().tolist(), counts))
         )
         return [SampledToken(raw.token, raw, next(parts)) for raw in parts]
+
+
+def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
+    """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
+
+    def is_random(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
+
+    def is_number(value: Any) -> bool:
+        is_finite = isinstance(value, (int, float)) and abs(value) < checks.FLOAT_MAX
+        return is_finite and not isinstance(value, bool)
+
+    try:
+        tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
+        good = (
+            isinstance(state["seed"], int)
+            and is_random(state["random"])
+            and is_number(state["mu"])
+            and all(map(checks.is_token, tokens))
+            and len(before) <= len(tokens)
+            and all(is_random(random) and is_number(mu) for random, mu in before)
+        )
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
+    if not good:
+        raise SamplingError("state: expected what Sampler.state gave, got other values")
+    return as_tokens("state", list(tokens)), before

@@ -227,7 +227,7 @@ def start(
     started: list[Generation] = []
     try:
         for prompt in prompts:
-            started += engine.stream_n(prompt, options, n=n)
+            started += engine.stream_n(prompt, options, n=n) if n > 1 else [engine.stream(prompt, options)]
         context().generations += started
     except BaseException:
         cancel(started)

@@ -12,10 +12,11 @@ from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
 from oxillama.engine import features
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.request import RequestState, TextRequest
+from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError
 from oxillama.sessions.codec import Plain
 from oxillama.sessions.options import plain_options
+from oxillama.sessions.request_state import RequestState
 from oxillama.sessions.sequences import SequenceCopy, model_facts
 from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot
 
@@ -62,7 +63,7 @@ def snapshot_of_request(model: LoadedModel, request: TextRequest, notes: Notes =
             raise ConfigError(f"generation: expected one that goes on, got one with {reason!r}")
         model.scheduler.recover()
         parts = {name: part.state() for name, part in request.parts.items() if name in features.STATES}
-        return SequenceCopy.of(request.sequence), request.state(model.scheduler.clock()), parts
+        return SequenceCopy.of(request.sequence), RequestState.of(request, model.scheduler.clock()), parts
 
     copied, state, parts = model.call(copy)
     options = _with_whole_paths(plain_options(request.options))

@@ -17,7 +17,7 @@ from oxillama.atomic_file import replaced_file
 from oxillama.config import checks
 from oxillama.config.engine import COMPUTE, MAX_CONTEXT
 from oxillama.errors import ConfigError, ReceiptError
-from oxillama.formats import KV_TYPES, WRITABLE
+from oxillama.formats import KV_PAIRS, WRITABLE
 from oxillama.sessions.codec import ANY_TEXT, TOKENS, check_fields, decode, encode, parse_json
 
 FORMAT = "oxillama receipt"
@@ -79,7 +79,7 @@ class Receipt:
     model: Annotated[str, 64]
     compute: Annotated[str, COMPUTE]
     quantize: Annotated[str, tuple(WRITABLE)] | None
-    kv_type: Annotated[str, tuple(KV_TYPES)]
+    kv_type: Annotated[str, tuple(KV_PAIRS)]
     context_size: Annotated[int, (1, MAX_CONTEXT)]
     adapters: tuple[AdapterUse, ...]
     prompt: Annotated[list[int], TOKENS]

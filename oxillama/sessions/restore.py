@@ -29,7 +29,7 @@ from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot, Source, read
 from oxillama.weights.packer import Progress
 
-LATER = ("priority", "timeout", "window", "speculate")
+LATER = ("priority", "max_decode_wait_ms", "timeout", "window", "speculate")
 """Options of a request that decide no token of it."""
 
 DECIDES_BITS = ("kv_type", "compute", "quantize")
@@ -241,7 +241,7 @@ def _restored_request(
     if attach is not None:
         attach(request)
     with refusals():
-        request.restore(state, tokens[n_prompt:])
+        state.restore(request, tokens[n_prompt:])
         for name, part in request.parts.items():
             if name in features.STATES:
                 part.restore(snapshot.parts.get(name))

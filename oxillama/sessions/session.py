@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,11 +14,11 @@ import numpy as np
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.generation import Generation, text_of
-from oxillama.engine.loading import LoadedModel
+from oxillama.engine.loading import LoadedModel, Prompt, checked_tokens
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.snapshots import Captured
 from oxillama.errors import (
     ConfigError,
     EngineClosed,
@@ -62,7 +61,7 @@ class KvSnapshot:
     adapters: tuple[tuple[bytes, float], ...] = ()
 
 
-class Session(NotCopied):
+class Session(NotCopied, Captured):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -286,27 +285,6 @@ class Session(NotCopied):
             sequence = self._idle_sequence()
             copy = self._call(lambda: SequenceCopy.of(sequence))
             return snapshot_of_sequence(self._model, copy, "session", sequence.adapters, notes)
-
-    def snapshot(self, *, compress: bool = False, notes: Notes = None) -> bytes:
-        """Where it is now, for `InferenceEngine.restore` in any process; it goes on itself, too.
-
-        Parameters
-        ----------
-        compress : store with zlib what gets smaller by it.
-        notes : what is to be kept with it, as what JSON can hold.
-
-        Raises
-        ------
-        ConfigError : an option cannot be saved; the session is closed, or a generation goes on from it.
-        EngineClosed : the engine was closed.
-        """
-        return self.capture(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self, path: str | os.PathLike[str], *, compress: bool = False, notes: Notes = None
-    ) -> None:
-        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        self.capture(notes).write(path, compress=compress)
 
     def replace_sequence(self, tokens: list[int], n_cached: int, data: list[np.ndarray]) -> None:
         """Puts tokens and the pages of those that were run (`page_data`) in place of the sequence.

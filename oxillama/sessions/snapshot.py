@@ -20,8 +20,7 @@ from oxillama.cache.positions import position_bytes
 from oxillama.config import checks
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine import features
-from oxillama.engine.request import RequestState
-from oxillama.formats import KV_TYPES
+from oxillama.formats import KV_PAIRS
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.models.page_groups import PageGroup
 from oxillama.sessions.codec import ANY_TEXT, Plain, decode, encode
@@ -35,6 +34,7 @@ from oxillama.sessions.container import (
     refusals,
     write_file,
 )
+from oxillama.sessions.request_state import RequestState
 
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24
@@ -62,7 +62,7 @@ class ModelFacts:
     fingerprint: ModelFingerprint
     tokenizer: str
     n_vocab: Annotated[int, (1, checks.INT_MAX)]
-    kv_type: Annotated[str, tuple(KV_TYPES)]
+    kv_type: Annotated[str, tuple(KV_PAIRS)]
     page_groups: tuple[PageGroup, ...]
     state_floats: Annotated[int, (0, 2**40)]
 

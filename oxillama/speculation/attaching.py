@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
-from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.sampler import Xorshift64
 from oxillama.speculation.sampling import RejectionSampler
 from oxillama.speculation.state import SPECULATION, Speculation
 
@@ -37,5 +37,5 @@ def attach_drafter(model: LoadedModel, request: TextRequest, drafter: Drafter, m
     found = request.parts[SPECULATION] = Speculation(drafter, most, random)
     if random is not None:
         request.sampler = RejectionSampler(request.sampler, request.sequence, found.distributions, random)
-    model.loop.drafter = model.feature("speculator")
+    model.loop.use_drafter(model.feature("speculator"))
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.loading import Prompt
 from oxillama.errors import ConfigError, GenerationCancelled
 from oxillama.speculation.attaching import attach_drafter
 from oxillama.speculation.run_ahead import RunAheadDrafter

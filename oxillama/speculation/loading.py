@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from oxillama.config import EngineConfig, OffloadPolicy
+from oxillama.config import EngineConfig
 from oxillama.config.engine import Texts
+from oxillama.config.offload import OffloadPolicy
 from oxillama.engine.building import (
     load_decoder,
     load_weights,

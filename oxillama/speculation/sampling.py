@@ -17,10 +17,9 @@ import numpy as np
 
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import GrammarError, SamplingError
-from oxillama.sampling.logprobs import SampledToken
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Distribution, Sampler
-from oxillama.sampling.workspaces import workspaces
+from oxillama.sampling.chain import GOOD, workspaces
+from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
+from oxillama.sampling.sampler import Distribution, Sampler, Xorshift64
 
 
 class DraftSampler:
@@ -132,9 +131,41 @@ class RejectionSampler(Sampler):
         """The next drafted token, or another in its place."""
         n = self._sequence.n_drafts
         drafted, draft, random = self._sequence.tokens[-n], self._distributions[-n], self._residuals
-        return self.sample_drafted(
-            logits, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
+        return sample_drafted(
+            self, logits, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
         )
+
+
+def sample_drafted(
+    sampler: Sampler,
+    logits: np.ndarray,
+    history: Any,
+    verdict: Callable[[Distribution, float], tuple[int, float]],
+    top: int | None = None,
+) -> int | SampledToken:
+    """`Sampler.sample`, or `Sampler.sample_with_logprobs`, where ``verdict`` chooses the token.
+
+    Parameters
+    ----------
+    verdict : called with the distribution that `Sampler.sample` would draw from and a uniform number; returns
+        the token and its probability.
+    top : how many of the likeliest tokens to note, or None for no log-probabilities.
+    """
+    try:
+        workspace, u = sampler.apply(logits, history)
+        found: Distribution | None = workspace.distribution()
+        if found is None:
+            raise SamplingError("logits: every token is masked")
+        token, probability = verdict(found, u)
+    except BaseException:
+        sampler.abandon()
+        raise
+    logprob = math.log(probability)
+    sampler.take(GOOD, token, logprob, workspace.vocab)
+    if top is None:
+        return token
+    processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
+    return SampledToken(token, token_logprobs(logits, token, top, sampler.chain.kernels), processed)
 
 
 def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from oxillama.engine.batch import ScheduledBatch
+from oxillama.engine.protocols import Drafter as CoreDrafter
 from oxillama.engine.protocols import HiddenHook
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.sequence import SeqState
@@ -26,7 +27,7 @@ from oxillama.speculation.state import SPECULATION, Speculation, speculation_of
 log = logging.getLogger(__name__)
 
 
-class Speculator:
+class Speculator(CoreDrafter):
     """Drafts for the streams of an engine, before each step.
 
     Parameters
@@ -151,7 +152,7 @@ class Speculator:
                 catches_up = any(s.acceptance.idle for s in speculations)
                 self._costs.observe_start(name, seconds - longest * min(passes), at_most=catches_up)
 
-    def hidden_hooks(self, requests: Listed[Request]) -> list[HiddenHook | None]:
+    def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
         """For each request what takes the hidden states of its rows, or None; [] if none is wanted."""
         found = [self._hook(request) for request in requests]
         return found if any(found) else []
@@ -179,7 +180,7 @@ class Speculator:
             except Exception:
                 give_up(drafter, [request])
 
-    def observe(self, batch: ScheduledBatch) -> None:
+    def stepped(self, batch: ScheduledBatch, now: float) -> None:
         """Notes how long a step took, drafting left out, and what became of its drafts."""
         if not batch.n_prefill:
             self._costs.observe(batch.n_decode, batch.times.end - batch.times.schedule)
@@ -193,7 +194,7 @@ class Speculator:
             else:
                 speculation.acceptance.note(0, 0)
 
-    def forget(self, request: TextRequest) -> None:
+    def ended(self, request: Request, now: float) -> None:
         """Frees what a drafter keeps of a request that has ended."""
         speculation = speculation_of(request)
         if speculation is not None:
@@ -208,7 +209,7 @@ def new_speculator(model: object) -> Speculator:
     return Speculator()
 
 
-def give_up(drafter: Drafter, requests: list[TextRequest]) -> None:
+def give_up(drafter: Drafter, requests: Listed[Request]) -> None:
     """Logs the error of a drafter. The texts go on without drafts."""
     for request in requests:
         note(

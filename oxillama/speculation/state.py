@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from oxillama.engine.request import Request
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Distribution, Sampler
+from oxillama.sampling.sampler import Distribution, Sampler, Xorshift64
 from oxillama.speculation.drafters import Drafter
 from oxillama.speculation.length import Acceptance, Outlook
 from oxillama.speculation.sampling import DraftSampler

@@ -15,9 +15,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.characters import View, class_view, space_view
+from oxillama.on_use import on_use
+
+if TYPE_CHECKING:
+    from oxillama.tokenizer.characters import View
+
+class_view = on_use("oxillama.tokenizer.characters:class_view")
+space_view = on_use("oxillama.tokenizer.characters:space_view")
 
 # What `\p{...}` holds: the stand-in for characters outside ASCII, and the ASCII members.
 _SETS = {
@@ -46,6 +53,13 @@ Finder = Callable[[str, int, int], Iterator[tuple[int, int]]]
 def _view_of(expression: str) -> View:
     """The class view that an expression runs over."""
     return "han" if r"\p{Han}" in expression else "cased" if r"\p{Upper}" in expression else ""
+
+
+def _view(step: str | Finder, text: str) -> str:
+    """What a step looks at in place of a text that is not all ASCII."""
+    if callable(step):
+        return str(class_view(text))
+    return str(class_view(text, _view_of(step)) if r"\p{" in step else space_view(text))
 
 
 @cache
@@ -132,11 +146,11 @@ class PreTokenizer:
 
 def _cut(step: str | Finder, text: str, ends: list[int]) -> list[int]:
     """Refine the pieces of `text` that end at `ends` (ascending offsets) by one step."""
+    view = text if text.isascii() else _view(step, text)
     if callable(step):
-        view, find = class_view(text), step
+        find = step
     else:
         pattern = _compile(step)
-        view = class_view(text, _view_of(step)) if r"\p{" in step else space_view(text)
 
         def find(view: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             return map(_SPAN, pattern.finditer(view, start, end))

@@ -1,26 +1,130 @@
-"""Linear layers: y = x W^T + bias, with matrices packed for the kernels.
+"""Linear layers: y = x W^T + bias, with matrices packed for the kernels; and tables of embeddings.
 
-`Linear` here asks its `Panels` for the packed matrices when it is first applied; the product itself is the
-compiled ``kernels.linear.Linear``, which each `Linear` holds.
+The `PanelStore` of a model gives each of its linear layers a `Panels`, which the layer asks for the packed
+matrices when it is applied. `ResidentStore` packs them at first use and keeps them. The product itself is the
+compiled ``kernels.linear.Linear``, which each `Linear` holds. Small tables of embeddings are in memory, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from oxillama._kernels import Kernels
-from oxillama.formats import LAYOUTS
+from oxillama._kernels import Kernels, pack
+from oxillama.formats import FORMAT_BY_ID, LAYOUTS, Format
+from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.weights.packer import Source
-from oxillama.weights.panels import Panels
+from oxillama.weights.packer import Packer, Source
 
 if TYPE_CHECKING:
-    from oxillama._kernels.linear import LowRankPlan
+    from oxillama._kernels.linear.signatures import Linear as CompiledLinear
     from oxillama.weights.low_rank import AdaptedRows
+
+
+class Panels(Protocol):
+    """The packed matrices of one linear layer."""
+
+    def place(self, linear: CompiledLinear) -> bool:
+        """Gives the kernels' `Linear` its panels (``linear.give``), unless it has them.
+
+        Returns True if they stay there for good. Otherwise this is called before each product, and the panels
+        stay until the product is done.
+
+        Raises ModelFileError if a file cannot be read or has changed since it was opened, and GGUFError if
+        a format cannot hold a value. The next call tries again.
+        """
+        ...
+
+
+class PanelStore(Protocol):
+    """Gives the linear layers of a model their `Panels`.
+
+    Attributes
+    ----------
+    resident_bytes : of the matrices that are in memory; None for all of them.
+    """
+
+    resident_bytes: int | None = None
+
+    def panels(self, sources: list[Source], cols: int) -> Panels:
+        """The panels of a layer of matrices of ``cols`` columns.
+
+        Layers call this in the order in which they are built, which is the same for each load of a model.
+        """
+        ...
+
+    def arrange(self, groups: Sequence[MatrixGroup]) -> None:
+        """Takes the model's groups of matrices, in the order of a pass, once it is built.
+
+        Raises ConfigError if the store cannot hold such a model.
+        """
+        return
+
+    def preload(self, linears: Sequence[Linear], progress: Callable[[str, int], object]) -> None:
+        """Brings the linear layers of the model into memory now; ``progress`` gets (tensor name, bytes)."""
+        for linear in linears:
+            linear.pack()
+
+    def begin_pass(self) -> None:
+        """Called before linear layers are applied. Raises ModelFileError if a file has changed."""
+        return
+
+    def end_pass(self) -> None:
+        """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
+        return
+
+    def rest(self) -> float:
+        """Called when the engine is idle; returns the seconds after which to call again."""
+        return math.inf
+
+    def busy_seconds(self) -> float:
+        """A clock of computing time, which stops while computing waits for panels."""
+        return time.perf_counter()
+
+
+@contextmanager
+def panels_in_use(store: PanelStore) -> Iterator[None]:
+    """A block that applies linear layers. Raises ModelFileError as `PanelStore.begin_pass`."""
+    store.begin_pass()
+    try:
+        yield
+    finally:
+        store.end_pass()
+
+
+class ResidentPanels:
+    """Panels in memory, packed at their first use."""
+
+    def __init__(self, packer: Packer, sources: list[Source], cols: int) -> None:
+        self._packer = packer
+        self._cols = cols
+        self._parts = [(source, packer.memory(source.packed_bytes(cols))) for source in sources]
+        self._n_packed = 0
+
+    def place(self, linear: CompiledLinear) -> bool:
+        """As `Panels.place`. Matrices that were packed before an error are not packed again."""
+        for source, data in self._parts[self._n_packed :]:
+            self._packer.pack(source, self._cols, data)
+            self._n_packed += 1
+        linear.give([data for _, data in self._parts])
+        return True
+
+
+class ResidentStore(PanelStore):
+    """Packs each matrix once and keeps it in memory."""
+
+    def __init__(self, packer: Packer) -> None:
+        self.packer = packer
+
+    def panels(self, sources: list[Source], cols: int) -> ResidentPanels:
+        return ResidentPanels(self.packer, sources, cols)
+
 
 Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Called with a matrix (its tensor, its expert) and the float32 (n, cols) that the matrix multiplies."""
@@ -110,49 +214,102 @@ class Linear:
             self._panels = None
 
 
-class GroupedLinear:
-    """Linear layers of one shape, each applied to its own rows of a batch: one per expert, or per head.
+KEPT_BYTES = 16 << 20
+"""The largest table that is kept in memory from its first use on. Models with such a table are so fast that
+reading rows would take some percent of their time."""
+
+
+class Embedding:
+    """A table of embeddings whose rows are dequantized when they are looked up.
+
+    Parameters
+    ----------
+    name : of the tensor, for errors.
+    table : the rows in the file.
+    format_id : id of its format.
+    cols : elements of a row.
+    kernels : the target that quantizes.
+    requantize : format that rows are quantized to, and dequantized from again; None to use them as they are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Extent,
+        format_id: int,
+        cols: int,
+        kernels: Kernels,
+        requantize: Format | None = None,
+    ) -> None:
+        self.name = name
+        self.table = table
+        self.row_bytes = FORMAT_BY_ID[format_id].nbytes(cols)
+        self.format_id = format_id
+        self.cols = cols
+        self.kernels = kernels
+        self.requantize = requantize
+        self._kept: np.ndarray | None = None  # the table, if it is small
+
+    def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
+        """out (n, cols) float32 = the rows of ``ids`` (n,).
+
+        Raises GGUFError if ``requantize`` cannot hold a value of these rows, and ModelFileError if the file
+        cannot be read or has changed since it was opened.
+        """
+        if self._kept is None and self.table.nbytes <= KEPT_BYTES:
+            self._kept = self.table.read().reshape(-1, self.row_bytes)
+        rows = self.table.read_rows(ids, self.row_bytes) if self._kept is None else self._kept[ids]
+        pack.dequantize(self.format_id, rows.reshape(-1), out)
+        if self.requantize is not None and len(ids):
+            from oxillama.weights.requantize import check_range, quantized  # on use
+
+            check_range(self.name, out, self.requantize)
+            blocks = quantized(self.kernels, out, self.requantize, None)
+            pack.dequantize(self.requantize.id, blocks.reshape(-1), out)
+
+
+class ExpertPages(Protocol):
+    """Loads experts of one layer into memory, if not all of them are in memory."""
+
+    def most(self, n: int) -> int:
+        """How many of ``n`` experts may be used together."""
+        ...
+
+    def hold(self, now: list[int], soon: list[int]) -> None:
+        """Keeps the experts ``now``, at most `most`, in memory until the next call, and reads those ``soon``.
+
+        Missing experts are read while others compute.
+        """
+        ...
+
+
+@dataclass
+class Experts:
+    """The experts of one layer.
 
     Attributes
     ----------
-    members : the layers, by number of the expert or head.
-    rows, cols : of each.
+    members : the linear layers of each.
+    n_used : experts that a token uses.
+    pages : loads them before they are used; None if all are in memory.
     """
 
-    def __init__(self, kernels: Kernels, members: list[Linear]) -> None:
-        self.kernels = kernels
-        self.members = members
-        self.rows, self.cols = members[0].rows, members[0].cols
+    members: list[list[Linear]]
+    n_used: int
+    pages: ExpertPages | None = None
 
-    def apply(
-        self,
-        numbers: list[int],
-        counts: np.ndarray,
-        x: np.ndarray,
-        rows: np.ndarray | None,
-        out: np.ndarray,
-        step: Pass,
-        tokens: np.ndarray,
-    ) -> None:
-        """out[i] = x[rows[i]] W^T + bias (x[i] where ``rows`` is None), and what adapters add.
 
-        The first ``counts[0]`` rows i take the layer ``numbers[0]``, the next ``counts[1]`` the layer
-        ``numbers[1]``, and so on.
+@dataclass
+class MatrixGroup:
+    """Linear layers that a pass uses together: those of a layer of the model, or the output.
 
-        Parameters
-        ----------
-        tokens : int32 (m,), the row of the pass that each row of ``out`` belongs to.
-        """
-        linears, start = [], 0
-        for number, count in zip(numbers, counts.tolist()):
-            member, span = self.members[number], slice(start, start + count)
-            if member.observer is None:
-                linears.append(member.prepare(x))
-            else:
-                linears.append(member.prepare(x[span] if rows is None else x[rows[span]]))
-            start += count
-        plans: tuple[LowRankPlan, ...] = ()
-        if step.adapted is not None:
-            members: list[object] = [self.members[number] for number in numbers]
-            plans = step.adapted.group_plans(members, counts, tokens)
-        self.kernels.linear.apply_groups(linears, counts, x, rows, out, step.scratch, step.n_threads, plans)
+    Attributes
+    ----------
+    name : for messages.
+    linears : those that every pass uses, in the order of their use.
+    experts : those of which a pass uses some.
+    """
+
+    name: str
+    linears: list[Linear]
+    experts: Experts | None = field(default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +13,14 @@ from oxillama.errors import LoadError
 from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import ModelFile, TensorInfo
-from oxillama.weights.embedding import Embedding
-from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.on_use import on_use
+from oxillama.weights.linear import Embedding, Linear, PanelStore, ResidentStore
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
-from oxillama.weights.panels import PanelStore, ResidentStore
+
+if TYPE_CHECKING:
+    from oxillama.weights.grouped import GroupedLinear
+
+new_grouped = on_use("oxillama.weights.grouped:GroupedLinear")
 
 
 class Weights:
@@ -215,7 +220,8 @@ class Weights:
             self._linear(sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
             for expert, sources in enumerate(slices)
         ]
-        return GroupedLinear(self.kernels, members)
+        grouped: GroupedLinear = new_grouped(self.kernels, members)
+        return grouped
 
     def linear_from(self, name: str, values: np.ndarray, part: MatrixPart | None = None) -> Linear:
         """A linear layer of a matrix computed from the tensor ``name``.

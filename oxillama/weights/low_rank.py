@@ -15,7 +15,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 
 if TYPE_CHECKING:
-    from oxillama._kernels.linear import LowRank, LowRankPlan
+    from oxillama._kernels.linear.signatures import LowRank, LowRankPlan
 
 
 @dataclass(frozen=True)

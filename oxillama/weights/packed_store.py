@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from oxillama._kernels.linear import Linear
+from oxillama._kernels.linear.signatures import Linear
 from oxillama.gguf.extent import Extent, OpenFile
+from oxillama.weights.linear import Panels, PanelStore, ResidentPanels
 from oxillama.weights.packed_file import PackedFile
 from oxillama.weights.packer import Packer, Source
-from oxillama.weights.panels import Panels, PanelStore, ResidentPanels
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 

@@ -119,7 +119,7 @@ def test_a_changed_file_is_loaded_again(engine: InferenceEngine, tmp_path: Path,
     path = tmp_path / "adapter.gguf"
     path.write_bytes(demo.PIRATE.read_bytes())
     first = engine.load_adapter(path)
-    assert engine.load_adapter(path) is first
+    assert engine.load_adapter(path) is engine.adapters.load(path) is engine.adapters.load(str(path)) is first
     replaced = tmp_path / "new"
     replaced.write_bytes(other.read_bytes())
     replaced.replace(path)

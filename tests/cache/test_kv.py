@@ -38,7 +38,13 @@ def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None
 
 
 @pytest.mark.parametrize("name", ["llama", "narrow values, tied, Q8_0"])
-@pytest.mark.parametrize(("kv_type", "close"), [("f32", 0), ("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 4e-2)])
+@pytest.mark.parametrize(
+    ("kv_type", "close"),
+    [
+        *(("f32", 0), ("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 4e-2), ("q5_1", 0.2), ("q5_0", 0.4)),
+        *(("q4_1", 0.4), ("q4_0", 0.8), ("iq4_nl", 0.8), ("q8_0:q4_1", 0.4)),
+    ],
+)
 @pytest.mark.parametrize("page_size", [1, 8, 16, 64])
 def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, page_size: int) -> None:
     serving = Serving(name, kv_type=kv_type, page_size=page_size)

@@ -9,9 +9,9 @@ from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pool import CachePool
 from oxillama.cache.positions import from_positions, position_bytes, to_positions
-from oxillama.formats import KV_TYPES
+from oxillama.formats import KV_PAIRS, KV_TYPES
 from tests.support.kernels import normal
-from tests.support.paged_cache import Cache
+from tests.support.paged_cache import KINDS, Cache
 
 N = 37
 
@@ -21,7 +21,8 @@ def cache_of(
 ) -> tuple[PagedKvCache, list[np.ndarray]]:
     """A cache with rows of keys, then values, and copies of its pages; memory beside them is ``fill``."""
     sizes = (layout.n_layers, layout.n_heads, layout.key_dim, layout.value_dim)
-    shape = Cache("portable", sizes).attention.KvShape(*sizes, KV_TYPES[layout.kv_type], page_size)
+    types = (KV_TYPES[name] for name in KV_PAIRS[layout.kv_type])
+    shape = Cache("portable", sizes).attention.KvShape(*sizes, *types, page_size)
     pool = KvCachePool(shape, layout, page_size)
     kv = PagedKvCache(CachePool([pool]))
     kv.reserve(0, N)
@@ -39,7 +40,7 @@ def cache_of(
     return kv, kv.snapshot(N)
 
 
-@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("kv_type", KINDS)
 @pytest.mark.parametrize("dims", [(1, 32, 32), (2, 40, 24), (3, 7, 1)], ids=str)
 def test_the_bytes_do_not_depend_on_pages(kv_type: str, dims: tuple[int, int, int]) -> None:
     layout = KvLayout(2, *dims, kv_type)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama import AsyncEngine, SamplerConfig
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
@@ -181,6 +180,17 @@ def test_pinned_states_stay_and_the_one_before_the_last_token_too() -> None:
     pinned.release()
     cache.clear()
     assert cache.n_pages == cache.n_states == 0
+
+
+def test_a_pinned_prefix_keeps_the_state_right_before_its_last_token() -> None:
+    cache = Cache(room=12, cached=8)
+    cache.put(range(8))
+    cache.put(range(9))
+    pinned = cache.pin(KEY, range(9))
+    assert pinned is not None
+    cache.clear()
+    assert [cache.known(range(n)) for n in (8, 9)] == [8, 9]
+    pinned.release()
 
 
 def test_marks_are_a_grid_and_the_last_whole_page() -> None:

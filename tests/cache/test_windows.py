@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import best
-from oxillama.cache.block_table import NO_PAGE, BlockTable
-from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv import NO_PAGE, BlockTable, PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.engine.building import cache_pool
@@ -173,6 +171,21 @@ def test_what_is_kept_for_rewinding_gives_way() -> None:
     assert sequence.cached_len == 60
 
 
+def test_drafts_free_no_pages_that_certain_tokens_see() -> None:
+    sequence = Sequence(cache_pool(decoder("gemma3"), "f16", 1), tokens_of(20, 40), checkpoints=0)
+    sequence.schedule(20)
+    sequence.commit()
+    sequence.draft([1] * 8)
+    sequence.schedule(8)
+    sequence.commit()
+    sequence.free_out_of_window()
+    (table,) = [table for table in sequence.kv.tables if table.pool.reach.is_limited]
+    assert table.first == table.pool.reach.first_seen(20) > 0
+    sequence.keep_drafts()
+    sequence.free_out_of_window()
+    assert table.first == table.pool.reach.first_seen(28)
+
+
 def test_a_fork_of_freed_pages_begins_anew() -> None:
     serving = Serving("gemma3", page_size=4)
     sequence = Sequence(serving.pool, tokens_of(60, n_vocab_of("gemma3")), checkpoints=0)
@@ -204,7 +217,7 @@ def test_a_long_text_takes_little_more_than_its_windows_need(
     limit, pools, needed, n = MemoryLimit(), [], 0, 16384
     for layers, reach in ((whole, Reach()), (others, Reach(window))):
         layout = KvLayout(len(layers), n_heads, dim, dim, "f16")
-        shape = best().attention.KvShape(len(layers), n_heads, dim, dim, KV_TYPES["f16"], 16)
+        shape = best().attention.KvShape(len(layers), n_heads, dim, dim, KV_TYPES["f16"], KV_TYPES["f16"], 16)
         pools.append(KvCachePool(shape, layout, 16, limit, layers=layers, reach=reach))
         needed += layout.page_bytes(16) // 16 * min(n, reach.window or n)
     kv = PagedKvCache(CachePool(pools))

@@ -322,7 +322,7 @@ class FixedParser:
         (["-p", "x", "--temp", "-1"], "temperature: expected a number >= 0, got -1.0"),
         (["-p", "x", "--temp", "nan"], "temperature: expected a number >= 0, got nan"),
         (["-p", "x", "--top-k", "1.5"], "error: --top-k: expected an integer, got '1.5'"),
-        (["-p", "x", "--kv-type", "f8"], "kv_type: expected one of f32, f16, bf16, q8_0, got 'f8'"),
+        (["-p", "x", "--kv-type", "f8"], "KEYS:VALUES of these, got 'f8'"),
         (["-p", "x", "--page-size", "17"], "page_size: expected a power of two, got 17"),
         (["-p", "x", "--ctx", "1000000"], "context_size: expected an integer >= 1 and <= 999999"),
         (["-p", "x", "--stop", ""], "stop: expected strings that are not empty"),

@@ -26,6 +26,12 @@ from tests.support.command_line import (
 )
 from tests.support.tiny_file import write_tiny_model
 
+KV_BYTES = {
+    **{"f32": 512, "f16": 256, "bf16": 256, "q8_0": 8 * 34, "q5_1": 8 * 24, "q5_0": 8 * 22},
+    **{"q4_1": 8 * 20, "q4_0": 8 * 18, "iq4_nl": 8 * 18},
+}
+"""Of a token: two layers with two key heads of 16; blocks have 32 dimensions."""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -100,9 +106,9 @@ def test_info_as_json(model: Path) -> None:
             "resident": facts["memory"]["weights"],
             "least_budget": 122880,
             "tables": 4 * 64 * tensors[0]["shape"][1],
-            "kv_per_token": {"f32": 512, "f16": 256, "bf16": 256, "q8_0": 272},
+            "kv_per_token": KV_BYTES,
             "context": 4096,
-            "kv_at_context": {"f32": 512 << 12, "f16": 256 << 12, "bf16": 256 << 12, "q8_0": 272 << 12},
+            "kv_at_context": {name: n << 12 for name, n in KV_BYTES.items()},
             "state": 0,
         },
         "packed": [],
@@ -125,7 +131,8 @@ def test_info_for_people(tmp_path: Path) -> None:
     assert "F32 5 1.2 KiB 32 f32 x f32" in lines
     assert "Q8_0 16 108.8 KiB 8.5 c8 x q8_32" in lines
     assert "attention grouped queries, layers 2, key width 16, value width 16" in lines
-    assert "keys and values f32 512 B, f16 256 B, bf16 256 B, q8_0 272 B a token" in lines
+    shown = ", ".join(f"{name} {n} B" for name, n in KV_BYTES.items())
+    assert f"keys and values {shown} a token" in lines
     assert "blk.0.ffn_up.weight Q8_0 64 x 96 6.4 KiB" in lines
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, OxiLlamaError, RecurrentStatePool
-from oxillama.cache.memory_limit import MemoryLimit
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.compat.pools import PoolError, SequencePool
 from tests.cache.test_prefix import Shape
 

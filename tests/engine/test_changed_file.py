@@ -18,7 +18,7 @@ from oxillama.errors import ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.quantize.model import quantize_model
-from oxillama.weights import embedding, packer
+from oxillama.weights import linear, packer
 from tests.support.tiny_file import write_tiny_model
 
 CHANGED = "changed while it was in use"
@@ -77,7 +77,7 @@ def test_between_two_layers(
 def test_during_a_generation(
     path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "KEPT_BYTES", 0)  # as if the table were large
+    monkeypatch.setattr(linear, "KEPT_BYTES", 0)  # as if the table were large
     other = write_tiny_model(path.with_name("other.gguf"))
     with InferenceEngine(path) as engine, InferenceEngine(other) as untouched:
         expected = untouched.generate("once upon", max_tokens=8, temperature=0)

@@ -36,7 +36,7 @@ OPTIONAL = (
 )
 """Rooms that a greedy text does without."""
 
-MOST_LINES = 17_600
+MOST_LINES = 16_000
 """Lines of the Python modules that a greedy text imports; to be lowered, never raised."""
 
 WORDS = r"specul|draft|jump.?forward|pipeline|\bdisk|shared.?prompt|grammar|snapshot|receipt|trace"
@@ -131,7 +131,7 @@ def test_the_loop_and_the_scheduler_hardly_name_features() -> None:
         for line in (ROOT / "engine" / f"{name}.py").read_text().splitlines()
         if re.search(WORDS, line, re.IGNORECASE)
     ]
-    assert len(lines) <= 30, "\n".join(lines)
+    assert len(lines) <= 12, "\n".join(lines)
 
 
 def test_the_engine_has_few_public_names() -> None:
@@ -144,10 +144,10 @@ def test_the_engine_has_few_public_names() -> None:
 def test_the_core_is_small() -> None:
     files = sorted((ROOT / "engine").glob("*.py"))
     assert len(files) <= 20
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 5_100
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 5_000
 
 
-CALLS = 150
+CALLS = 146
 """Python calls of a step with one sequence of the demo model (4 layers)."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama.config.engine import SchedulerConfig
-from oxillama.engine.request import EmbeddingRequest
+from oxillama.embeddings.pooling import EmbeddingRequest
 from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
@@ -93,13 +93,13 @@ def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
     serving.submit(prompt(150, seed=1), max_tokens=1)
     seen = batches(serving)
     serving.step()
-    assert seen[0].n_decode + seen[0].n_prefill == 50
+    assert (seen[0].n_decode, seen[0].n_prefill) == (1, 47)  # 50 rows would be six tiles of 8 and two rows
     serving.scheduler._row_seconds = 1.0
     serving.step()
     assert seen[1].n_prefill == 16  # it goes on, however slowly
     serving.cancel(stream)
     serving.step()
-    assert seen[2].n_prefill == 150 - 49 - 16  # nobody waits
+    assert seen[2].n_prefill == 150 - 47 - 16  # nobody waits
 
 
 def test_a_reader_that_has_just_left_is_expected_back() -> None:
@@ -111,11 +111,52 @@ def test_a_reader_that_has_just_left_is_expected_back() -> None:
     serving.submit(prompt(150, seed=1), max_tokens=1)
     seen = batches(serving)
     serving.step()
-    assert (seen[0].n_decode, seen[0].n_prefill) == (0, 50)
+    assert (seen[0].n_decode, seen[0].n_prefill) == (0, 48)
     serving.scheduler._row_seconds = 0.002
     serving.clock.now += 2
     serving.step()
-    assert seen[1].n_prefill == 100
+    assert seen[1].n_prefill == 150 - 48
+
+
+def chunk_beside(streams: list[float | None], **config: Any) -> int:
+    """Rows of a long prompt in a step beside streams of some ``max_decode_wait_ms``.
+
+    A row of a prompt takes 2 ms, a step of streams alone 40.
+    """
+    serving = Serving(chunk=512, **config)
+    for i, wait in enumerate(streams):
+        serving.submit(prompt(5, seed=i + 2), max_tokens=LONG, max_decode_wait_ms=wait)
+    serving.step()
+    serving.scheduler._decode_seconds, serving.scheduler._row_seconds = 0.04, 0.002
+    serving.submit(prompt(150, seed=1), max_tokens=1)
+    seen = batches(serving)
+    serving.step()
+    assert seen[0].n_decode == len(streams)
+    return seen[0].n_prefill
+
+
+def test_a_chunk_is_cut_for_the_least_patient_stream() -> None:
+    assert chunk_beside([None], max_decode_wait_ms=100) == 23  # 30 rows in 60 ms: three tiles
+    assert chunk_beside([120.0, 1e9], max_decode_wait_ms=50) == 38
+    assert chunk_beside([1e9, None], max_decode_wait_ms=100) == 30
+    assert chunk_beside([None]) == 55  # 4 steps of streams: 160 ms
+
+
+def test_no_chunk_is_cut_where_nobody_reads() -> None:
+    assert chunk_beside([1e9, 1e9], max_decode_wait_ms=100) == 150
+    assert chunk_beside([None], max_decode_wait_ms=1e9) == 150
+
+
+def test_the_time_of_streams_is_not_the_prompts() -> None:
+    scheduler = Serving().scheduler
+    scheduler.observe(ScheduledBatch(n_decode=4), 0.04)
+    assert scheduler._decode_seconds == 0.04
+    scheduler.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.1)
+    assert scheduler._row_seconds == pytest.approx(0.002)
+    scheduler.observe(ScheduledBatch(n_decode=4), 0.05)
+    assert scheduler._decode_seconds == pytest.approx(0.043)
+    scheduler.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.03)  # no row takes less than half its share
+    assert scheduler._row_seconds == pytest.approx(0.002 + 0.3 * (0.0005 - 0.002))
 
 
 def test_the_measured_speed_follows_the_steps() -> None:

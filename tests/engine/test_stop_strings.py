@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.engine.stop_strings import StopStrings
+from oxillama.engine.request import StopStrings
 
 LETTERS = st.text("ab", max_size=12)
 

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from oxillama._kernels.grammar.json_values import fingerprint
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
@@ -362,3 +363,39 @@ def test_numbers_of_any_exponent_are_compared() -> None:
     assert grammar.matches(f"[[1e{nines}], [10e{nines}], [1e-{nines}]]")
     assert not grammar.matches(f"[[1e{nines}], [10e{eights}]]")
     assert not grammar.matches(f"[[1e-{nines}], [0.1e-{eights}]]")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('["a b"]', '["ab"]'),
+        ("[1]", '["1"]'),
+        ("[true]", '["True"]'),
+        ("[1, 2]", "[12]"),
+        ('["\\ud800"]', '["\\ud801"]'),
+        ('{"a": 1}', '{"a": [1]}'),
+        ("[1e10]", "[1e9]"),
+        ("[null]", "[]"),
+    ],
+)
+def test_values_that_differ_have_other_fingerprints(one: str, other: str) -> None:
+    assert fingerprint(one.encode()) != fingerprint(other.encode())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 1.0, "b": [2e1]}', '{"b":[20], "a":10e-1}'),
+        ('{"a": 1, "a": 2}', '{"a": 2}'),
+        ("[-0]", "[0.0e5]"),
+        ('["\\u0041\\n"]', '["A\\u000a"]'),
+    ],
+)
+def test_values_that_are_equal_have_one_fingerprint(one: str, other: str) -> None:
+    assert fingerprint(one.encode()) == fingerprint(other.encode())
+
+
+def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:
+    grammar = Grammar.from_json_schema(unique({"type": "array"}))
+    with pytest.raises(GrammarError, match="nested too deeply"):
+        grammar.matches(f"[{'[' * 5000}{']' * 5000}]")

@@ -217,3 +217,15 @@ def test_masks_of_random_grammars_equal_the_definition(
             Grammar.from_rules(rules)
         return
     check(rules, choices)
+
+
+def test_equal_masks_of_two_grammars_are_one_object() -> None:
+    one, other = (
+        GrammarState(Grammar.parse(text), VOCABULARY) for text in ('root ::= "a" "b"', 'root ::= "a" "c"')
+    )
+    assert one.mask() is not other.mask()  # "ab" follows in the first one only
+    for state in (one, other):
+        state.advance(STRINGS.index(b"a"))
+    one.advance(STRINGS.index(b"b"))
+    other.advance(STRINGS.index(b"c"))
+    assert one.mask() is other.mask() and not one.mask().flags.writeable

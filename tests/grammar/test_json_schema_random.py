@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._kernels.grammar.nodes import unproductive
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
+from oxillama.grammar.analysis import analysis_of
 from oxillama.grammar.rules import Rules
 from tests.support.schema_samples import Sampler
 
@@ -105,7 +105,7 @@ def compiled(schema: dict[str, object]) -> tuple[Rules | None, bool]:
 
 def check_every_rule(rules: Rules) -> None:
     """Each deferred rule that matches something can be built alone."""
-    for name in rules.deferred - unproductive(rules.rules):
+    for name in rules.deferred & analysis_of(rules).productive:
         Grammar.from_rules(Rules(name, rules.rules))
 
 

@@ -143,6 +143,13 @@ def test_tables_that_are_too_large_to_merge_are_exact() -> None:
     assert found == [44_980, 45_006] and state == -1
 
 
+def test_tables_that_take_too_long_to_merge_are_exact() -> None:
+    """All states accept, so each round of merging tells only a few more of them apart."""
+    counted = meet([automaton(parse_regex("a*", search=False))], most=12_000)
+    assert counted.n_states == 12_001 and counted.accepting == set(range(12_001))
+    assert counted.edges == (*(((97, 97, n + 1),) for n in range(12_000)), ())
+
+
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda p: (p[0], p[0] + p[1])))
 
 

@@ -62,7 +62,8 @@ PATTERNS = {
     "two loops": 'root ::= "\\"" [^"]* "\\"" ("," | ":" [a-z ]* ",") root?',
 }
 
-ALWAYS_SLICED = ("all but a quotation mark", "all that stands in a line", "two loops", "counted, few")
+NEVER_SLICED = "letters"
+"""After its comma as much may follow as before, so the comma is taken for one of the loop's characters."""
 
 
 def mask_of(state: GrammarState, matcher: Matcher) -> set[int]:
@@ -94,7 +95,7 @@ def follow(grammar: Grammar, rng: random.Random, text: str = "", steps: int = 12
 def test_slices_hold_the_tokens_of_a_loop(name: str) -> None:
     for seed in range(4):
         sliced = follow(Grammar.parse(PATTERNS[name]), random.Random(seed))
-        assert sliced.n_shared > 0 or name not in ALWAYS_SLICED
+        assert (sliced.n_shared > 0) == (name != NEVER_SLICED)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
-from oxillama.formats import KV_TYPES, LAYOUTS
+from oxillama.formats import LAYOUTS
 from tests.references import attention as twin
 from tests.support.kernels import PRESENT, normal, same_bits
-from tests.support.paged_cache import SHAPES, Cache, rows, some_options, wanted
+from tests.support.paged_cache import KINDS, SHAPES, Cache, rows, some_options, wanted
 from tests.support.spread import leading, pairs
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
@@ -20,7 +20,7 @@ on_targets = pytest.mark.parametrize("target", PRESENT)
 
 @pytest.mark.parametrize(
     ("target", "name", "kv_type"),
-    [*pairs(PRESENT[:1], SHAPES, KV_TYPES), *pairs(PRESENT[1:], SHAPES, KV_TYPES)],
+    [*pairs(PRESENT[:1], SHAPES, KINDS), *pairs(PRESENT[1:], SHAPES, KINDS)],
 )
 def test_attention_is_that_of_the_twin(target: str, name: str, kv_type: str) -> None:
     shape, heads = SHAPES[name]
@@ -76,7 +76,7 @@ def test_how_a_sequence_is_run_changes_no_bit(seed: int) -> None:
     """Chunks, neighbours, threads, page size and target; against the sequence run whole, alone."""
     rng = np.random.default_rng(seed)
     shape, heads = SHAPES[str(rng.choice(sorted(SHAPES)))]
-    kv_type, scale = str(rng.choice(sorted(KV_TYPES))), shape[2] ** -0.5
+    kv_type, scale = str(rng.choice(KINDS)), shape[2] ** -0.5
     options = some_options(rng, heads) if seed % 2 else {}
     sequences = [rows(int(rng.integers(1, 150)), shape, heads, seed=i) for i in range(rng.integers(1, 5))]
     whole = [Cache(PRESENT[0], shape, kv_type).run([(0, x)], heads, scale, **options)[0] for x in sequences]
@@ -110,7 +110,7 @@ def test_threads_change_no_bit(target: str) -> None:
             assert same_bits(a, b)
 
 
-@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("kv_type", KINDS)
 @pytest.mark.parametrize("page_size", [4, 32])
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x7F, 0xFC])
 @on_targets
@@ -262,17 +262,19 @@ def test_layers_keep_apart(target: str) -> None:
 @on_targets
 def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
     make = load(target).attention.KvShape
-    assert make(2, 3, 24, 32, LAYOUTS["f16"].id, 64).page_bytes == 2 * 3 * 64 * (24 + 32) * 2
+    assert make(2, 3, 24, 32, *[LAYOUTS["f16"].id] * 2, 64).page_bytes == 2 * 3 * 64 * (24 + 32) * 2
+    assert make(1, 3, 40, 32, LAYOUTS["c8"].id, LAYOUTS["m5"].id, 64).page_bytes == 3 * 64 * (2 * 34 + 24)
     for arguments, text in (
-        ((0, 1, 16, 16, 0, 16), "expected sizes >= 1"),
-        ((1, 0, 16, 16, 0, 16), "expected sizes >= 1"),
-        ((1, 1, 0, 16, 0, 16), "expected sizes >= 1"),
-        ((1, 1, 16, -1, 0, 16), "expected sizes >= 1, and >= 0 of value_dim"),
-        ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: expected"),
-        ((1, 1, 16, 16, -1, 16), "kv_type: expected"),
-        ((1, 1, 16, 16, 0, -8), "page_size: expected a power of two up to 16777216, got -8"),
-        ((1, 1, 16, 16, 0, 48), "page_size: expected a power of two up to 16777216, got 48"),
-        ((1, 1, 16, 16, 0, 0), "page_size"),
+        ((0, 1, 16, 16, 0, 0, 16), "expected sizes >= 1"),
+        ((1, 0, 16, 16, 0, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 0, 16, 0, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 16, -1, 0, 0, 16), "expected sizes >= 1, and >= 0 of value_dim"),
+        ((1, 1, 16, 16, LAYOUTS["k4"].id, 0, 16), "key_type: expected"),
+        ((1, 1, 16, 16, 0, LAYOUTS["e4"].id, 16), "value_type: expected"),
+        ((1, 1, 16, 16, -1, 0, 16), "key_type: expected"),
+        ((1, 1, 16, 16, 0, 0, -8), "page_size: expected a power of two up to 16777216, got -8"),
+        ((1, 1, 16, 16, 0, 0, 48), "page_size: expected a power of two up to 16777216, got 48"),
+        ((1, 1, 16, 16, 0, 0, 0), "page_size"),
     ):
         with pytest.raises(ValueError, match=text):
             make(*arguments)
@@ -281,7 +283,7 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
 @on_targets
 def test_a_batch_that_does_not_fit_its_pages_is_refused(target: str) -> None:
     attention = load(target).attention
-    shape = attention.KvShape(1, 1, 16, 16, 0, 16)
+    shape = attention.KvShape(1, 1, 16, 16, 0, 0, 16)
     pages = PageTable(shape.page_bytes)
     pages.put(0, np.zeros((3, shape.page_bytes), np.uint8))
 

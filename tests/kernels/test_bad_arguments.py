@@ -96,7 +96,7 @@ def test_records_are_of_rows_that_there_are() -> None:
 def test_a_batch_keeps_the_pages_that_it_has_found(target: str) -> None:
     """What the caller does to its table and to its arrays afterwards is nothing to the batch."""
     attention = load(target).attention
-    shape = attention.KvShape(1, 1, 16, 16, 0, 16)
+    shape = attention.KvShape(1, 1, 16, 16, 0, 0, 16)
     memory = np.zeros((1, shape.page_bytes), np.uint8)
     kept = weakref.ref(memory)
     pages = PageTable(shape.page_bytes)
@@ -258,6 +258,6 @@ def test_only_what_a_builder_made_is_a_program(wrong: Any) -> None:
 
 @pytest.mark.parametrize("number", [-1, 1 << 29])
 def test_numbers_of_units_are_checked(number: int) -> None:
-    builder = Builder({"root": Ref("unit")}, {"root", "unit"}, {}, set(), set(), {"unit": number}, 99)
+    builder = Builder({"root": Ref("unit")}, {"root", "unit"}, {}, set(), {"unit"}, {"unit": number}, 99)
     with pytest.raises(ValueError, match="unit: expected numbers from 0"):
         builder.build("root")

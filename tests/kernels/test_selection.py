@@ -193,4 +193,4 @@ def test_choices_that_cannot_be_are_refused(target: str) -> None:
     bare = Cache(target, (1, 1, 16, 0)).batch([(0, 3)])
     with pytest.raises(ValueError, match="attend: expected pages with values, got keys alone"):
         bare.attend(0, q, 1, 1.0, np.zeros((3, 0), np.float32), scratch, 1)
-    assert attention.KvShape(1, 1, 16, 0, 0, 16).page_bytes == 16 * 16 * 4
+    assert attention.KvShape(1, 1, 16, 0, 0, 0, 16).page_bytes == 16 * 16 * 4

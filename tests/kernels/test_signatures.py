@@ -1,7 +1,8 @@
 """The signatures that type checkers see are those of the compiled modules.
 
-Modules of a target have theirs as a ``...Module`` protocol in the ``__init__.py`` of their folder, the others
-in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes (``embedsignature``).
+Modules of a target have theirs as a ``...Module`` protocol in the ``signatures.py`` of their folder, the
+others in a ``.pyi``. Both are compared with the first lines of docstrings, which Cython writes
+(``embedsignature``).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def stub(module: str) -> dict[str, list[Argument]]:
         return declared(ast.parse((KERNELS / f"{module.replace('.', '/')}.pyi").read_text()).body)
     folder, name = module.split(".")
     protocol = f"{name.title()}Module."
-    body = ast.parse((KERNELS / folder / "__init__.py").read_text()).body
+    body = ast.parse((KERNELS / folder / "signatures.py").read_text()).body
     mine = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == protocol[:-1])
     fields = {
         n.target.id for n in mine.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
@@ -94,7 +95,10 @@ def from_source(module: str, name: str) -> list[Argument] | None:
         source += (path.parent / part).read_text()
     body = source.partition(f"cdef class {name}")[2].partition("\ncdef class ")[0]
     match = re.search(r"def __cinit__\(([^)]*)\)", body)
-    return from_text(" ".join(match[1].split())) if match and "*_" not in match[1] else None
+    if not match:
+        return None
+    own, rest, _ = " ".join(match[1].split()).partition(", *_")  # the rest is for classes made of this one
+    return None if rest and own == "self" else from_text(own)
 
 
 def from_text(arguments: str) -> list[Argument]:

@@ -28,8 +28,7 @@ class Cancellable(Running):
 
     def __init__(self, data: bytes, n_threads: int) -> None:
         super().__init__(data, n_threads=n_threads)
-        for name in ("forward", "hidden_states"):
-            setattr(self.model, name, self._cancellable(getattr(self.model, name)))
+        self.model.hidden_states = self._cancellable(self.model.hidden_states)  # type: ignore[method-assign]
 
     def _cancellable(self, run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         """``run`` that asks `cancelled`."""

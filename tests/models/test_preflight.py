@@ -20,7 +20,7 @@ from oxillama import InferenceEngine
 from oxillama.cli import main
 from oxillama.cli.facts import describe
 from oxillama.errors import GGUFError, LoadError, TokenizerError
-from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.formats import FORMATS, KV_PAIRS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.preflight import preflight
 from tests.models.test_models import OPTIONS, VALUES
@@ -47,8 +47,8 @@ def test_memory_is_what_loading_takes(name: str) -> None:
         packed += sum(map(len, matrices.prepare(np.empty((0, matrices.cols), np.float32)).panels))
     assert found.weight_bytes == packed
     assert found.state_bytes == 4 * running.model.state_floats
-    for kind, id in KV_TYPES.items():
-        shapes = running.model.kv_shapes(id, 16) if found.spec and found.spec.attending else []
+    for kind in KV_PAIRS:
+        shapes = running.model.kv_shapes(kind, 16) if found.spec and found.spec.attending else []
         assert found.kv_bytes[kind] == sum(shape.page_bytes for shape in shapes) // 16
 
 

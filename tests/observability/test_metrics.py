@@ -15,8 +15,8 @@ from oxillama.engine.batch import Sampled, ScheduledBatch, StepTimes
 from oxillama.engine.protocols import Observer, Observers
 from oxillama.engine.request import Request
 from oxillama.observability.exposition import TABLE
+from oxillama.observability.histogram import Histogram
 from oxillama.observability.metrics import EngineMetrics
-from oxillama.observability.metrics_snapshot import Histogram
 from tests.support.paths import DOCS
 from tests.support.serving import Serving
 from tests.support.tiny_models import tokens_of

@@ -112,7 +112,8 @@ def test_a_trace_has_steps_layers_and_requests(path: Path) -> None:
 
 def test_a_track_follows_preemption_and_cancellation(path: Path) -> None:
     serving = Serving(max_pages=6)
-    tracer = Tracer(path, "engine", SimpleNamespace(layers=[], hidden_states=None, logits=None))  # type: ignore[arg-type]
+    decoder = SimpleNamespace(spec=SimpleNamespace(here=[]), layers=[], hidden_states=None, logits=None)
+    tracer = Tracer(path, "engine", decoder)  # type: ignore[arg-type]
     serving.loop = EngineLoop(serving.runner, serving.scheduler, tracer)
     requests = [serving.submit(tokens_of(30, 40, seed=n), max_tokens=40) for n in range(3)]
     waiting = serving.submit(tokens_of(30, 40), max_tokens=4)
@@ -300,5 +301,5 @@ def test_a_pipeline_is_traced(path: Path) -> None:
     check_nested(found)
     assert len(spans(found, "step")) == len(spans(found, "forward pass")) == steps >= 6
     layers = {event["args"]["layer"] for event in spans(found, "attention")}
-    assert layers < set(range(engine.model.spec.n_layers))
+    assert layers == set(engine.model.runner.model.spec.here) < set(range(engine.model.spec.n_layers))
     assert len(phases(found)) == 2

@@ -9,6 +9,8 @@ import pytest
 
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.config import SamplerConfig
+from oxillama.engine.protocols import Drafter
+from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError
@@ -175,3 +177,23 @@ def test_no_border_between_layers_that_share_a_choice() -> None:
     assert [layer.selected_by for layer in spec.layers] == [0, 0, 2]
     assert borders_allowed(spec) == [2]
     assert borders_allowed(decoder("deepseek32").spec) == [1, 2]
+
+
+class InFlightSeen(Drafter):
+    """Proposes nothing; notes how many requests are in flight, and whether it was given one of them."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving, self.n_in_flight, self.was_given_one = serving, 0, False
+
+    def propose(self, requests: list[TextRequest]) -> None:
+        in_flight = self.serving.scheduler.in_flight
+        self.n_in_flight += len(in_flight)
+        self.was_given_one = self.was_given_one or any(request in in_flight for request in requests)
+
+
+def test_a_drafter_is_given_no_request_in_flight() -> None:
+    serving = Serving("llama", borders=[1])
+    drafter = InFlightSeen(serving)
+    serving.loop.use_drafter(drafter)
+    serving.run(*[serving.submit(tokens_of(10, 40, seed=n), max_tokens=8) for n in range(3)])
+    assert drafter.n_in_flight and not drafter.was_given_one

@@ -25,6 +25,7 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.batch import ScheduledBatch
+from oxillama.engine.sequence import SeqState
 from oxillama.samples.seeds import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
@@ -171,6 +172,20 @@ def test_what_is_kept_for_others_gives_way(others: list[tuple[int, int]]) -> Non
         assert request.finish_reason == "length"
     check_as_alone(serving, second, 4)
     serving.check_empty()
+
+
+def test_a_sample_that_finds_no_room_keeps_its_own_prompt() -> None:
+    serving, second = kept_for_one_that_pauses()
+    other = serving.submit(tokens_of(29, 40), max_tokens=2, sampler=NEVER_ENDS)
+    while not other.tokens:
+        serving.step()
+    second.window = 100
+    serving.step()
+    assert second.sequence.state is SeqState.WAITING
+    assert serving.scheduler.preemptions == 0
+    serving.run(second, other)
+    assert second.n_cached == 49
+    check_as_alone(serving, second, 4)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -10,10 +10,9 @@ import pytest
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Sampler
+from oxillama.sampling.sampler import Sampler, Xorshift64
 from oxillama.speculation import sampling as drafts
-from oxillama.speculation.sampling import DraftSampler, accept_or_replace, draw
+from oxillama.speculation.sampling import DraftSampler, accept_or_replace, draw, sample_drafted
 
 N = 8
 DRAWS = 200_000
@@ -121,7 +120,8 @@ def test_every_option_counts_in_both_distributions(config: SamplerConfig) -> Non
         trial.rewind()
         assert drafted is not None
         draft = trial.distributions[0]
-        token = drafting.sample_drafted(
+        token = sample_drafted(
+            drafting,
             LOGITS,
             [1, 3],
             lambda target, u, draft=draft, drafted=drafted: accept_or_replace(  # type: ignore[misc]
@@ -155,7 +155,7 @@ def test_a_draft_leaves_the_sampler_as_it_was() -> None:
 
 def test_log_probabilities_are_those_of_the_processed_distribution() -> None:
     sampler, plain = sampler_of(CONFIGS["cuts"]), sampler_of(CONFIGS["cuts"])
-    drawn = sampler.sample_drafted(LOGITS, [], lambda target, u: (int(target[0][0]), target[1][0]), top=3)
+    drawn = sample_drafted(sampler, LOGITS, [], lambda target, u: (int(target[0][0]), target[1][0]), top=3)
     ids, p = plain.distribution(LOGITS, [])
     order = sorted(zip((-p).tolist(), ids.tolist()))[:3]
     assert not isinstance(drawn, int)

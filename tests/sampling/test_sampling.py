@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from oxillama._kernels import load
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
-from oxillama.sampling.random import Xorshift64
-from oxillama.sampling.sampler import Sampler
+from oxillama.sampling.sampler import Sampler, Xorshift64
 from tests.references.sampling import distribution
 from tests.support.kernels import PRESENT, normal
 

@@ -245,7 +245,7 @@ class Slow(RowCosts):
 
 def test_where_drafts_do_not_pay_the_drafter_is_asked_ever_more_seldom() -> None:
     serving = Serving()
-    serving.loop.drafter = Speculator(Slow())
+    serving.loop.use_drafter(Speculator(Slow()))
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=4, right=1.0)
     serving.run(request)
     check_as_alone(serving, request, 150)
@@ -266,7 +266,7 @@ class Fast(RowCosts):
 
 def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
     serving = Serving()
-    serving.loop.drafter = Speculator(Fast())
+    serving.loop.use_drafter(Speculator(Fast()))
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=2, right=1.0)
     n_steps = serving.run(request)
     check_as_alone(serving, request, 150)

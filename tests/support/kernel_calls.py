@@ -26,7 +26,6 @@ from oxillama._kernels.grammar.registers import Registers
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
-from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.closure import Closure
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
@@ -36,12 +35,12 @@ from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import (
     find_calls,
     is_nullable,
-    missing,
+    matches,
     nullable_rules,
+    productive_rules,
     references,
     repeat_copies,
     size,
-    unproductive,
 )
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -308,7 +307,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
 
 
 def of_attention(k: Kernels) -> dict[str, Maker]:
-    shape = k.attention.KvShape(2, 2, 16, 16, 0, 16)
+    shape = k.attention.KvShape(2, 2, 16, 16, 0, 0, 16)
     pages = PageTable(shape.page_bytes)
     pages.put(0, zeros(3, shape.page_bytes, dtype=np.uint8))
 
@@ -316,7 +315,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         return k.attention.PagedBatch(shape, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
 
     made = batch()
-    keys = k.attention.KvShape(1, 1, 16, 0, 0, 16)
+    keys = k.attention.KvShape(1, 1, 16, 0, 0, 0, 16)
     choosing = k.attention.PagedBatch(keys, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
     return {
         "KvShape": lambda: Call(
@@ -326,7 +325,8 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             n_heads=2,
             key_dim=16,
             value_dim=16,
-            kv_type=0,
+            key_type=0,
+            value_type=0,
             page_size=16,
         ),
         "PagedBatch": lambda: Call(
@@ -712,7 +712,7 @@ def of_builder() -> dict[str, Maker]:
             called={"root"},
             known_sizes={},
             nullable=set(),
-            without=set(),
+            productive=set(),
             units={},
             most=99,
         ),
@@ -770,13 +770,13 @@ def of_nodes() -> dict[str, Maker]:
     node = Repeat(Ref("a"), 1, 2)
     return {
         "references": lambda: Call(references, node=node),
-        "unproductive": lambda: Call(unproductive, rules={"a": node}),
+        "productive_rules": lambda: Call(productive_rules, rules={"a": node}, refs={"a": ["a"]}),
         "nullable_rules": lambda: Call(nullable_rules, rules={"a": node}, refs={"a": []}),
         "find_calls": lambda: Call(find_calls, rules={"a": node}, root="a", deferred=(), refs={"a": []}),
         "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
         "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
         "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
-        "missing": lambda: Call(missing, node=node, open_rules={"a"}),
+        "matches": lambda: Call(matches, node=node, rules={"a"}),
     }
 
 
@@ -800,7 +800,7 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.accepts": lambda: Call(states().accepts, state=0),
         "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
-        "ParserStates.token_sets": lambda: Call(states().token_sets, state=0),
+        "ParserStates.next_token_sets": lambda: Call(states().next_token_sets, state=0),
         "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
         "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
@@ -842,10 +842,6 @@ def of_corrections() -> dict[str, Maker]:
     return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states)}
 
 
-def of_json_values() -> dict[str, Maker]:
-    return {"canonical_form": lambda: Call(json_values.canonical_form, text=b'{"a": [1.0, "\\u0061"]}')}
-
-
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.automata": dict,  # this and others: for kernels alone
@@ -856,9 +852,6 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.corrections": of_corrections,
     "grammar.covers": of_covers,
     "grammar.dfa": of_dfa,
-    "grammar.edges": dict,
-    "grammar.flags": dict,
-    "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.machines": of_machines,
     "grammar.matcher": of_matcher,
@@ -1077,7 +1070,7 @@ def check_complete(target: str) -> list[str]:
 
 INNER = {
     *("Allowed", "Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
-    *("Comparison", "Remainders"),
+    *("Comparison", "Remainders", "Leads", "Rows"),
 }
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 

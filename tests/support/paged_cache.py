@@ -10,7 +10,7 @@ import numpy as np
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.formats import KV_TYPES
+from oxillama.formats import KV_PAIRS, KV_TYPES
 from tests.references import attention as reference
 from tests.support.kernels import normal
 
@@ -32,8 +32,8 @@ class Cache:
 
     def __post_init__(self) -> None:
         self.attention = load(self.target).attention
-        layout = KV_TYPES[self.kv_type]
-        self.kv_shape = self.attention.KvShape(*self.shape, layout, self.page_size)
+        key_type, value_type = (KV_TYPES[name] for name in KV_PAIRS[self.kv_type])
+        self.kv_shape = self.attention.KvShape(*self.shape, key_type, value_type, self.page_size)
         self.table = PageTable(self.kv_shape.page_bytes)
         self.memory = [aligned_empty(self.kv_shape.page_bytes) for _ in range(self.n_pages)]
         for i, page in enumerate(self.memory):
@@ -96,10 +96,14 @@ def wanted(
     _, kv_heads, key_dim, value_dim = shape
     q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
     n = len(qkv)
-    k = reference.rounded(k.reshape(n, kv_heads, key_dim), kv_type)
-    v = reference.rounded(v.reshape(n, kv_heads, value_dim), kv_type)
+    key_type, value_type = KV_PAIRS[kv_type]
+    k = reference.rounded(k.reshape(n, kv_heads, key_dim), key_type)
+    v = reference.rounded(v.reshape(n, kv_heads, value_dim), value_type)
     return reference.attend(q.reshape(n, heads, key_dim), k, v, scale, **options).reshape(n, -1)
 
+
+KINDS = (*KV_TYPES, "q8_0:q4_0", "f16:q5_1", "iq4_nl:bf16", "q8_0:f32")
+"""Every type, and some pairs."""
 
 SHAPES = {
     "multi-head": ((1, 4, 32, 32), 4),

@@ -266,7 +266,8 @@ class AsManyAsMayBe(Speculator):
 
 def use_drafter(model: LoadedModel, drafter: Drafter) -> None:
     """Has a drafter propose the tokens of a loaded model, in the place of its own."""
-    model._features["speculator"] = model.loop.drafter = drafter
+    model._features["speculator"] = drafter
+    model.loop.use_drafter(drafter)
 
 
 def drafter_of(engine: InferenceEngine, name: object = None) -> Any:
@@ -330,7 +331,7 @@ class Serving:
             self.runner = Runner(model, self.pool, threads)
         self.metrics = EngineMetrics(dict)
         self.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
-        self.loop.drafter = AsManyAsMayBe()
+        self.loop.use_drafter(AsManyAsMayBe())
 
     def request(
         self,

@@ -20,9 +20,9 @@ from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.weights.linear import PanelStore, ResidentStore
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Packer
-from oxillama.weights.panels import PanelStore, ResidentStore
 from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter

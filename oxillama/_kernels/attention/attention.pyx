@@ -23,7 +23,7 @@ from libc.string cimport memcpy
 from oxillama._kernels.arrays cimport (
     check_apart, check_dimensions, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data, i32_out, u8_out)
 from oxillama._kernels.attention.kvpage cimport (
-    LANES, Pages, keys_at, page_layout, put_key, put_value, values_at)
+    LANES, Pages, is_kv_type, keys_at, page_layout, put_key, put_value, values_at)
 from oxillama._kernels.attention.page_table cimport PageTable
 from oxillama._kernels.attention.panels cimport BLOCK, Source, ask_for, find_panels, is_gathered
 from oxillama._kernels.attention.selection cimport choose_positions, score_positions
@@ -50,14 +50,15 @@ cdef class KvShape:
     ----------
     n_layers, n_heads : layers, and key/value heads in each
     key_dim, value_dim : width of a key and of a value, 0 for keys without values
-    kv_type : layout id of f32, f16, bf16 or c8 (which is q8_0)
+    key_type, value_type : layout ids of f32, f16, bf16, c8 (which is q8_0), c4 (q4_0), m4 (q4_1), c5 (q5_0),
+        m5 (q5_1), t4 (iq4_nl)
     page_size : tokens per page, a power of two
     """
 
     cdef Pages c
 
     def __cinit__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
-                  int kv_type, Py_ssize_t page_size):
+                  int key_type, int value_type, Py_ssize_t page_size):
         if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 0:
             raise ValueError("KvShape: expected sizes >= 1, and >= 0 of value_dim, got "
                              f"{(n_layers, n_heads, key_dim, value_dim)}")
@@ -67,9 +68,11 @@ cdef class KvShape:
                              f"{(n_layers, n_heads, key_dim, value_dim)}")
         if not 1 <= page_size <= MOST or page_size & (page_size - 1):
             raise ValueError(f"page_size: expected a power of two up to {MOST}, got {page_size}")
-        if kv_type not in (L_F32, L_F16, L_BF16, L_C8):
-            raise ValueError(f"kv_type: expected the layout id of f32, f16, bf16 or c8, got {kv_type}")
-        self.c = page_layout(n_layers, n_heads, key_dim, value_dim, kv_type, page_size)
+        for kv_type, name in ((key_type, "key_type"), (value_type, "value_type")):
+            if not is_kv_type(kv_type):
+                raise ValueError(f"{name}: expected the layout id of f32, f16, bf16, c8, c4, c5, m4, m5 or t4, got "
+                                 f"{kv_type}")
+        self.c = page_layout(n_layers, n_heads, key_dim, value_dim, key_type, value_type, page_size)
 
     @property
     def page_bytes(self):
@@ -516,17 +519,17 @@ cdef class PagedBatch:
         cdef Py_ssize_t end = min((partition + 1) * PARTITION, last_seen(&u.view, u.position + u.n_tokens - 1))
         w.block = max(partition * PARTITION, first_seen(&u.view, u.position)) & ~<Py_ssize_t>(BLOCK - 1)
         w.next = find_panels(&u.source, w.block, end, w.panels)
-        ask_for(&w.next, LANES * self.shape.key_bytes, LANES * self.shape.value_bytes)
+        ask_for(&w.next, LANES * self.shape.walk_key_bytes, LANES * self.shape.walk_value_bytes)
         clear_rows(&w.state, n, w.value_pad)
         while w.block < end:
             w.now = w.next
             if w.block + BLOCK < end and not is_gathered(&u.source):
                 w.next = find_panels(&u.source, w.block + BLOCK, end, w.panels)
-            if self.shape.kv_type == L_F32:
+            if self.shape.walk_type == L_F32:
                 block_rows(L_F32, w, n)
-            elif self.shape.kv_type == L_F16:
+            elif self.shape.walk_type == L_F16:
                 block_rows(L_F16, w, n)
-            elif self.shape.kv_type == L_BF16:
+            elif self.shape.walk_type == L_BF16:
                 block_rows(L_BF16, w, n)
             else:
                 block_rows(L_C8, w, n)
@@ -558,5 +561,5 @@ cdef class PagedBatch:
 
 cdef inline Py_ssize_t thread_floats(const Pages* c) noexcept nogil:
     """A thread's own memory: queries, weights twice, and the panels of a block where they have to be gathered."""
-    cdef Py_ssize_t gathered = BLOCK * (c.key_bytes + c.value_bytes)
+    cdef Py_ssize_t gathered = BLOCK * (c.walk_key_bytes + c.walk_value_bytes)
     return MAX_ROWS * c.key_dim + 2 * BLOCK * MAX_TILE + (gathered + 63) // 64 * 16

@@ -1,19 +1,27 @@
 """How keys and values lie in a page, and how they get there.
 
 A page holds ``page_size`` positions of every layer: per layer and head the keys, then the values, both in
-panels of ``lanes`` positions: 16, or all of the page where it holds fewer.
+panels of ``lanes`` positions: 16, or all of the page where it holds fewer. Keys and values have a type each.
 
     page           [layer] { keys [head][panel], values [head][panel] }
     f32 f16 bf16   keys [key_dim][lanes]       values [lanes][value_pad]
-    q8_0           per block of 32 dimensions a scale (f16) and codes (int8) to each position
-                   keys [block] { scale [lanes], code [32][lanes] }
-                   values [block] { scale [lanes], code [lanes][32] }
+    coded          per block of 32 dimensions one or two halves and the codes to each position
+                   keys [block] { halves [lanes], code bytes [bytes][lanes] }
+                   values [block] { halves [lanes], code bytes [lanes][bytes] }
+
+    coded types    halves                 code bytes
+    q8_0           scale                  32: the codes, signed
+    q4_0 iq4_nl    scale                  16: code i in the low half of byte i, code i + 16 in the high half
+    q4_1           scale, minimum         the same
+    q5_0           scale                  20: the same, then bit i % 8 of byte 16 + i / 8 for the fifth bit of code i
+    q5_1           scale, minimum         the same
 
 A key stands dimension by dimension, so that a vector lane is a position and no score is summed over lanes. A
-value stands in one piece, padded with zeros to whole vectors of 16 (q8_0: blocks of 32). What is stored of a
+value stands in one piece, padded with zeros to whole vectors of 16 (coded: blocks of 32). What is stored of a
 position depends on its own key and value only.
 
-The walk over positions takes panels of 16. Smaller ones are gathered into one first (`panels.pxd`).
+The walk over positions takes panels of 16 floats or q8_0 codes, of one type for keys and values. Smaller panels are
+gathered into such ones first, other types are decoded to float32 on the way (`panels.pxd`).
 A page of keys alone has a ``value_dim`` of 0.
 """
 
@@ -21,34 +29,62 @@ from libc.math cimport fabsf
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
+from oxillama._kernels.packing.formats cimport (
+    L_BF16, L_C4, L_C5, L_C8, L_F16, L_F32, L_M4, L_M5, L_T4, VALUES_T4, code_bits, code_excess, has_minima)
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     LANES = 16
-    Q8_BLOCK = 32
-    Q8_BYTES = 34  # of a block at one position: an f16 and 32 codes
+    KV_BLOCK = 32  # dimensions that share a scale
+    HALF_NAN = 0x7e00
 
 
 cdef struct Pages:
     Py_ssize_t n_layers, n_heads, key_dim, value_dim, value_pad, page_size, lanes
-    Py_ssize_t key_bytes, value_bytes  # of one position and head
+    Py_ssize_t key_bytes, value_bytes      # of one position and head
     Py_ssize_t keys_bytes, layer_bytes
-    int kv_type
+    int key_type, value_type
+    int walk_type                          # of the panels that the walk takes
+    Py_ssize_t walk_key_bytes, walk_value_bytes  # of one position in them
+
+
+cdef inline bint is_kv_type(int layout) noexcept nogil:
+    return layout in (L_F32, L_F16, L_BF16, L_C8, L_C4, L_C5, L_M4, L_M5, L_T4)
+
+
+cdef inline int kv_halves(const int kv_type) noexcept nogil:
+    """Halves to a block of 32 dimensions: the scale, and the minimum if the type has one."""
+    return 2 if has_minima(kv_type) else 1
+
+
+cdef inline int kv_code_bytes(const int kv_type) noexcept nogil:
+    return KV_BLOCK // 8 * code_bits(kv_type)
+
+
+cdef inline int kv_block_bytes(const int kv_type) noexcept nogil:
+    """Bytes of a block of 32 dimensions at one position."""
+    return 2 * kv_halves(kv_type) + kv_code_bytes(kv_type)
+
+
+cdef inline Py_ssize_t kv_row_bytes(int kv_type, Py_ssize_t dim) noexcept nogil:
+    """Bytes of ``dim`` numbers at one position."""
+    if code_bits(kv_type):
+        return (dim + KV_BLOCK - 1) // KV_BLOCK * kv_block_bytes(kv_type)
+    return dim * (4 if kv_type == L_F32 else 2)
 
 
 cdef inline Pages page_layout(Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
-                              int kv_type, Py_ssize_t page_size) noexcept nogil:
+                              int key_type, int value_type, Py_ssize_t page_size) noexcept nogil:
     cdef Pages c
-    cdef Py_ssize_t item = 4 if kv_type == L_F32 else 2, unit = Q8_BLOCK if kv_type == L_C8 else LANES
+    cdef Py_ssize_t unit
     c.n_layers, c.n_heads, c.key_dim, c.value_dim = n_layers, n_heads, key_dim, value_dim
-    c.kv_type, c.page_size, c.lanes = kv_type, page_size, min(page_size, <Py_ssize_t>LANES)
+    c.key_type, c.value_type = key_type, value_type
+    c.page_size, c.lanes = page_size, min(page_size, <Py_ssize_t>LANES)
+    c.walk_type = key_type if code_bits(key_type) in (0, 8) and value_type == key_type else L_F32
+    unit = KV_BLOCK if code_bits(value_type) else LANES
     c.value_pad = (value_dim + unit - 1) // unit * unit
-    if kv_type == L_C8:
-        c.key_bytes = (key_dim + Q8_BLOCK - 1) // Q8_BLOCK * Q8_BYTES
-        c.value_bytes = c.value_pad // Q8_BLOCK * Q8_BYTES
-    else:
-        c.key_bytes, c.value_bytes = key_dim * item, c.value_pad * item
+    c.key_bytes, c.value_bytes = kv_row_bytes(key_type, key_dim), kv_row_bytes(value_type, c.value_pad)
+    c.walk_key_bytes, c.walk_value_bytes = kv_row_bytes(c.walk_type, key_dim), kv_row_bytes(c.walk_type, c.value_pad)
     c.keys_bytes = n_heads * page_size * c.key_bytes
     c.layer_bytes = c.keys_bytes + n_heads * page_size * c.value_bytes
     return c
@@ -93,53 +129,157 @@ cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float
             (<uint16_t*>base)[i + j] = ox_bf16_from_f32(x[j])
 
 
-cdef inline uint16_t q8_block(const float* x, Py_ssize_t n, int8_t* codes) noexcept nogil:
-    """Codes of ``n`` values, zeros up to 32, and their scale as f16: the largest magnitude / 127, as GGUF's Q8_0.
+# A block of 32 numbers as codes: number = (code - excess) * scale + minimum, or a value of a table * scale.
+cdef struct CodedBlock:
+    uint16_t halves[2]          # scale, minimum
+    uint8_t codes[KV_BLOCK]
 
-    Codes are rounded to nearest, ties to even. A block whose scale is no finite half (a NaN, an infinity, or a
-    value beyond 8.3e6 in it) is NaN as a whole: 0 times that scale.
+
+cdef inline int clipped(float code, int top) noexcept nogil:
+    """A code that was rounded by adding one half, cut to 0 .. top."""
+    return <int>min(max(code, <float>0.0), <float>top)
+
+
+cdef inline int nearest_value(float x) noexcept nogil:
+    """The number of the value of IQ4_NL's table that is nearest to x, the upper one of two that are as near."""
+    cdef int i, found = 0
+    for i in range(15):
+        found = found + (2 * x >= VALUES_T4[i] + VALUES_T4[i + 1])
+    return found
+
+
+cdef inline void code_table(const float* x, float scale, CodedBlock* out) noexcept nogil:
+    """Codes of IQ4_NL by the nearest value, then the scale of the least squared error, large numbers weighing more,
+    as ggml's quantize_row_iq4_nl_ref does without a search."""
+    cdef float inverse = <float>1.0 / scale if scale != 0 else 0, products = 0, squares = 0, value
+    cdef int i
+    for i in range(KV_BLOCK):
+        out.codes[i] = nearest_value(x[i] * inverse)
+        value = VALUES_T4[out.codes[i]]
+        products = products + x[i] * x[i] * value * x[i]
+        squares = squares + x[i] * x[i] * value * value
+    out.halves[0] = ox_f16_from_f32(products / squares if squares > 0 else 0)
+
+
+cdef inline void code_block(const int kv_type, const float* given, Py_ssize_t n, CodedBlock* out) noexcept nogil:
+    """Codes of ``n`` numbers, zeros up to 32.
+
+    q8_0: scale = the largest magnitude / 127, codes rounded to nearest, ties to even. q4_0, q5_0: scale = the number of
+    the largest magnitude / -8 or -16; q4_1, q5_1: scale = (highest - lowest) / 15 or 31, minimum = the lowest; both
+    as ggml's references of these formats. A block that a finite half cannot scale (a NaN, an infinity or too large a
+    number in it) is NaN as a whole.
     """
-    cdef float most = 0, inverse
-    cdef uint16_t scale
-    cdef Py_ssize_t i
-    memset(codes, 0, Q8_BLOCK)
+    cdef float x[KV_BLOCK]
+    cdef float most = 0, largest = 0, low, high, scale, inverse
+    cdef int i, top = (1 << code_bits(kv_type)) - 1
+    memset(out, 0, sizeof(out[0]))
+    memset(x, 0, sizeof(x))
+    memcpy(x, given, n * sizeof(float))
+    low = high = given[0]
     for i in range(n):
         if not fabsf(x[i]) <= most:
-            most = fabsf(x[i])
+            most, largest = fabsf(x[i]), x[i]
             if most != most:
-                return 0x7e00
-    scale = ox_f16_from_f32(most / <float>127.0)
-    if scale >= 0x7c00:
-        return 0x7e00
-    if scale != 0:
-        inverse = <float>127.0 / most
-        for i in range(n):  # adding 1.5 * 2^23 rounds to an integer
-            codes[i] = <int8_t>((x[i] * inverse + <float>12582912.0) - <float>12582912.0)
-    return scale
+                break
+        low, high = min(low, x[i]), max(high, x[i])
+    for i in range(n, KV_BLOCK):
+        x[i] = low if has_minima(kv_type) else 0
+    if kv_type == L_C8:
+        scale = most / <float>127.0
+    elif kv_type == L_T4:
+        scale = largest / VALUES_T4[0]
+    elif has_minima(kv_type):
+        scale = (high - low) / <float>top
+    else:
+        scale = largest / <float>-code_excess(kv_type)
+    out.halves[0] = ox_f16_from_f32(scale)
+    if has_minima(kv_type):
+        out.halves[1] = ox_f16_from_f32(low)
+    if most != most or (out.halves[0] & 0x7c00) == 0x7c00 or (out.halves[1] & 0x7c00) == 0x7c00:
+        out.halves[0], out.halves[1] = HALF_NAN, 0
+        return
+    if kv_type == L_T4:
+        code_table(x, scale, out)
+    elif kv_type == L_C8:
+        if out.halves[0] != 0:
+            inverse = <float>127.0 / most
+            for i in range(KV_BLOCK):  # adding 1.5 * 2^23 rounds to an integer
+                out.codes[i] = <uint8_t><int8_t>((x[i] * inverse + <float>12582912.0) - <float>12582912.0)
+    else:
+        inverse = <float>1.0 / scale if scale != 0 else 0
+        for i in range(KV_BLOCK):
+            if has_minima(kv_type):
+                out.codes[i] = clipped((x[i] - low) * inverse + <float>0.5, top)
+            else:
+                out.codes[i] = clipped(x[i] * inverse + (code_excess(kv_type) + <float>0.5), top)
+
+
+cdef inline void put_codes(const int kv_type, const CodedBlock* block, uint8_t* out, Py_ssize_t stride) noexcept nogil:
+    """The code bytes of a block, ``stride`` bytes apart."""
+    cdef int i, j
+    cdef uint8_t bits
+    if code_bits(kv_type) == 8:
+        for i in range(KV_BLOCK):
+            out[i * stride] = block.codes[i]
+        return
+    for i in range(16):
+        out[i * stride] = (block.codes[i] & 15) | <uint8_t>((block.codes[i + 16] & 15) << 4)
+    if code_bits(kv_type) == 5:
+        for i in range(4):
+            bits = 0
+            for j in range(8):
+                bits = bits | <uint8_t>((block.codes[8 * i + j] >> 4) << j)
+            out[(16 + i) * stride] = bits
+
+
+cdef inline void put_blocks(const int kv_type, const float* x, Py_ssize_t dim, uint8_t* panel, Py_ssize_t lanes,
+                            Py_ssize_t lane, bint is_key) noexcept nogil:
+    """The blocks of one position."""
+    cdef CodedBlock block
+    cdef Py_ssize_t d
+    cdef uint8_t* bytes_
+    cdef int h
+    for d in range(0, dim, 32):
+        code_block(kv_type, x + d, min(<Py_ssize_t>KV_BLOCK, dim - d), &block)
+        for h in range(kv_halves(kv_type)):
+            (<uint16_t*>panel)[h * lanes + lane] = block.halves[h]
+        bytes_ = panel + 2 * kv_halves(kv_type) * lanes
+        if is_key:
+            put_codes(kv_type, &block, bytes_ + lane, lanes)
+        else:
+            put_codes(kv_type, &block, bytes_ + lane * kv_code_bytes(kv_type), 1)
+        panel = panel + kv_block_bytes(kv_type) * lanes
+
+
+cdef inline void put_coded(int kv_type, const float* x, Py_ssize_t dim, uint8_t* panel, Py_ssize_t lanes,
+                           Py_ssize_t lane, bint is_key) noexcept nogil:
+    if kv_type == L_C8:
+        put_blocks(L_C8, x, dim, panel, lanes, lane, is_key)
+    elif kv_type == L_C4:
+        put_blocks(L_C4, x, dim, panel, lanes, lane, is_key)
+    elif kv_type == L_C5:
+        put_blocks(L_C5, x, dim, panel, lanes, lane, is_key)
+    elif kv_type == L_M4:
+        put_blocks(L_M4, x, dim, panel, lanes, lane, is_key)
+    elif kv_type == L_M5:
+        put_blocks(L_M5, x, dim, panel, lanes, lane, is_key)
+    else:
+        put_blocks(L_T4, x, dim, panel, lanes, lane, is_key)
 
 
 cdef inline void put_key(const Pages* c, uint8_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
-    cdef Py_ssize_t d, i, n
-    cdef int8_t codes[Q8_BLOCK]
-    if c.kv_type != L_C8:
-        for d in range(c.key_dim):
-            put(c.kv_type, panel, d * c.lanes + lane, x[d])
+    cdef Py_ssize_t d
+    if code_bits(c.key_type):
+        put_coded(c.key_type, x, c.key_dim, panel, c.lanes, lane, True)
         return
-    for d in range(0, c.key_dim, 32):
-        n = min(<Py_ssize_t>Q8_BLOCK, c.key_dim - d)
-        (<uint16_t*>panel)[lane] = q8_block(x + d, n, codes)
-        for i in range(n):
-            (<int8_t*>panel)[(2 + i) * c.lanes + lane] = codes[i]
-        panel = panel + Q8_BYTES * c.lanes
+    for d in range(c.key_dim):
+        put(c.key_type, panel, d * c.lanes + lane, x[d])
 
 
 cdef inline void put_value(const Pages* c, uint8_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
     cdef Py_ssize_t d
-    if c.kv_type != L_C8:
-        for d in range(0, c.value_dim, 16):
-            put_lanes(c.kv_type, panel, lane * c.value_pad + d, x + d, c.value_dim - d)
+    if code_bits(c.value_type):
+        put_coded(c.value_type, x, c.value_dim, panel, c.lanes, lane, False)
         return
-    for d in range(0, c.value_dim, 32):
-        (<uint16_t*>panel)[lane] = q8_block(x + d, min(<Py_ssize_t>Q8_BLOCK, c.value_dim - d),
-                                            <int8_t*>panel + 2 * c.lanes + Q8_BLOCK * lane)
-        panel = panel + Q8_BYTES * c.lanes
+    for d in range(0, c.value_dim, 16):
+        put_lanes(c.value_type, panel, lane * c.value_pad + d, x + d, c.value_dim - d)

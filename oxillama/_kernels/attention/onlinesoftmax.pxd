@@ -11,7 +11,7 @@ dimensions, both are summed in order of dimension and of position.
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from oxillama._kernels.attention.kvpage cimport LANES, Q8_BLOCK
+from oxillama._kernels.attention.kvpage cimport LANES, KV_BLOCK
 from oxillama._kernels.attention.panels cimport BLOCK, PANELS, Panels
 from oxillama._kernels.packing.formats cimport L_C8, L_F32
 from oxillama._kernels.packing.layouts cimport float_load
@@ -126,14 +126,14 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
     if kv_type == L_C8:
         d = 0
         while d < w.key_dim:
-            end = min(w.key_dim, d + Q8_BLOCK)
+            end = min(w.key_dim, d + KV_BLOCK)
             for t in range(P * T):
                 part[t] = f32_zero()
             while d < end:
                 for p in range(P):
                     if d & (line_step(kv_type) - 1) == 0:
-                        ox_prefetch_far(w.next.keys[p0 + p] + at + 32 + LANES * (d & (Q8_BLOCK - 1)))
-                    k = f32_load_i8(<const int8_t*>w.now.keys[p0 + p] + at + 32 + LANES * (d & (Q8_BLOCK - 1)))
+                        ox_prefetch_far(w.next.keys[p0 + p] + at + 32 + LANES * (d & (KV_BLOCK - 1)))
+                    k = f32_load_i8(<const int8_t*>w.now.keys[p0 + p] + at + 32 + LANES * (d & (KV_BLOCK - 1)))
                     for t in range(T):
                         part[p * T + t] = f32_fma(k, f32_set1(q[d * T + t]), part[p * T + t])
                 d = d + 1
@@ -242,8 +242,8 @@ cdef inline void add_vectors(const int kv_type, const int T, const int V, const 
         for v in range(V):
             if kv_type == L_C8:
                 if v == 0:
-                    ox_prefetch_far(following + (first >> 1) * Q8_PANEL + 32 + Q8_BLOCK * (j % LANES))
-                x = f32_load_i8(<const int8_t*>values + (first >> 1) * Q8_PANEL + 32 + Q8_BLOCK * (j % LANES)
+                    ox_prefetch_far(following + (first >> 1) * Q8_PANEL + 32 + KV_BLOCK * (j % LANES))
+                x = f32_load_i8(<const int8_t*>values + (first >> 1) * Q8_PANEL + 32 + KV_BLOCK * (j % LANES)
                                 + LANES * ((first & 1) + v))
             else:
                 if v % line_step(kv_type) == 0:

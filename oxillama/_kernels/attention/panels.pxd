@@ -1,15 +1,15 @@
 """The panels of a block of positions: where they lie in the pages, or gathered into a thread's own memory.
 
 A block is 64 positions that follow each other, or 64 of a list of chosen ones. Panels of 16 positions are read where
-they lie. Those of smaller pages and those of chosen positions are gathered first, so whoever reads them finds the same
-numbers in the same lanes.
+they lie. Those of smaller pages, those of chosen positions and those of types that the walk does not take are gathered
+first, so whoever reads them finds the same numbers in the same lanes.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from oxillama._kernels.attention.kvpage cimport (
-    LANES, Q8_BLOCK, Q8_BYTES, Pages, keys_at, values_at)
+from oxillama._kernels.attention.decoding cimport decode_panel
+from oxillama._kernels.attention.kvpage cimport KV_BLOCK, LANES, Pages, keys_at, kv_block_bytes, values_at
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_C8, L_F32
 from oxillama._kernels.simd.simd cimport *
@@ -34,8 +34,13 @@ cdef struct Source:
     const int* chosen               # positions, which a block's positions count; NULL for all
 
 
+cdef inline bint is_decoded(const Pages* c) noexcept nogil:
+    """Whether the walk takes float32 where the page has something else."""
+    return c.walk_type != c.key_type or c.walk_type != c.value_type
+
+
 cdef inline bint is_gathered(const Source* from_) noexcept nogil:
-    return from_.shape.lanes < LANES or from_.chosen != NULL
+    return from_.shape.lanes < LANES or from_.chosen != NULL or is_decoded(from_.shape)
 
 
 cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t value_bytes) noexcept nogil:
@@ -67,19 +72,22 @@ cdef inline void take_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes
 cdef inline void take(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
                       uint8_t* to_keys, uint8_t* to_values) noexcept nogil:
     """Position ``lane`` of two panels becomes position ``at`` of panels of 16."""
-    cdef Py_ssize_t _b, n = c.lanes, item = 4 if c.kv_type == L_F32 else 2
-    if c.kv_type != L_C8:
+    cdef Py_ssize_t _b, n = c.lanes, item = 4 if c.key_type == L_F32 else 2, size = kv_block_bytes(L_C8)
+    if is_decoded(c):
+        decode_panel(c, keys, values, lane, 1, at, <float*>to_keys, <float*>to_values)
+        return
+    if c.key_type != L_C8:
         take_strips(to_keys + at * item, keys + lane * item, n, c.key_dim, item)
         memcpy(to_values + at * c.value_bytes, values + lane * c.value_bytes, c.value_bytes)
         return
-    for _b in range(c.key_bytes // Q8_BYTES):
+    for _b in range(c.key_bytes // size):
         memcpy(to_keys + 2 * at, keys + 2 * lane, 2)
-        take_strips(to_keys + 2 * LANES + at, keys + 2 * n + lane, n, Q8_BLOCK, 1)
-        to_keys, keys = to_keys + Q8_BYTES * LANES, keys + Q8_BYTES * n
-    for _b in range(c.value_bytes // Q8_BYTES):
+        take_strips(to_keys + 2 * LANES + at, keys + 2 * n + lane, n, KV_BLOCK, 1)
+        to_keys, keys = to_keys + size * LANES, keys + size * n
+    for _b in range(c.value_bytes // size):
         memcpy(to_values + 2 * at, values + 2 * lane, 2)
-        memcpy(to_values + 2 * LANES + Q8_BLOCK * at, values + 2 * n + Q8_BLOCK * lane, Q8_BLOCK)
-        to_values, values = to_values + Q8_BYTES * LANES, values + Q8_BYTES * n
+        memcpy(to_values + 2 * LANES + KV_BLOCK * at, values + 2 * n + KV_BLOCK * lane, KV_BLOCK)
+        to_values, values = to_values + size * LANES, values + size * n
 
 
 cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t first, Py_ssize_t n,
@@ -92,19 +100,21 @@ cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lan
 
 cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t first, uint8_t* to_keys,
                         uint8_t* to_values) noexcept nogil:
-    """A small panel of keys and one of values become positions first .. of panels of 16."""
-    cdef Py_ssize_t b, n = c.lanes
-    if c.kv_type != L_C8:
+    """A panel of keys and one of values become positions first .. of panels of 16."""
+    cdef Py_ssize_t b, n = c.lanes, size = kv_block_bytes(L_C8)
+    if is_decoded(c):
+        decode_panel(c, keys, values, 0, n, first, <float*>to_keys, <float*>to_values)
+        return
+    if c.key_type != L_C8:
         gather_strips(to_keys, keys, n, first, c.key_dim, c.key_bytes // c.key_dim)
         gather_strips(to_values, values, n, first, 1, c.value_bytes)
         return
-    for b in range(c.key_bytes // Q8_BYTES):
-        gather_strips(to_keys + b * Q8_BYTES * LANES, keys + b * Q8_BYTES * n, n, first, 1, 2)
-        gather_strips(to_keys + b * Q8_BYTES * LANES + 2 * LANES, keys + (b * Q8_BYTES + 2) * n, n, first, Q8_BLOCK, 1)
-    for b in range(c.value_bytes // Q8_BYTES):
-        gather_strips(to_values + b * Q8_BYTES * LANES, values + b * Q8_BYTES * n, n, first, 1, 2)
-        gather_strips(to_values + b * Q8_BYTES * LANES + 2 * LANES, values + (b * Q8_BYTES + 2) * n, n, first, 1,
-                      Q8_BLOCK)
+    for b in range(c.key_bytes // size):
+        gather_strips(to_keys + b * size * LANES, keys + b * size * n, n, first, 1, 2)
+        gather_strips(to_keys + b * size * LANES + 2 * LANES, keys + (b * size + 2) * n, n, first, KV_BLOCK, 1)
+    for b in range(c.value_bytes // size):
+        gather_strips(to_values + b * size * LANES, values + b * size * n, n, first, 1, 2)
+        gather_strips(to_values + b * size * LANES + 2 * LANES, values + (b * size + 2) * n, n, first, 1, KV_BLOCK)
 
 
 cdef inline void gather_panel(const Source* from_, Py_ssize_t at, Py_ssize_t end, uint8_t* keys,
@@ -141,9 +151,9 @@ cdef inline Panels find_panels(const Source* from_, Py_ssize_t at, Py_ssize_t en
         if at >= end:  # nothing in it is seen, but a tile may go through it all the same
             found.keys[p], found.values[p] = found.keys[0], found.values[0]
         elif is_gathered(from_):
-            found.keys[p], found.values[p] = memory, memory + LANES * shape.key_bytes
-            gather_panel(from_, at, end, memory, memory + LANES * shape.key_bytes)
-            memory = memory + LANES * (shape.key_bytes + shape.value_bytes)
+            found.keys[p], found.values[p] = memory, memory + LANES * shape.walk_key_bytes
+            gather_panel(from_, at, end, memory, memory + LANES * shape.walk_key_bytes)
+            memory = memory + LANES * (shape.walk_key_bytes + shape.walk_value_bytes)
         else:
             ensure(0 <= at // shape.page_size < from_.width)
             page = from_.table[at // shape.page_size]

@@ -76,11 +76,11 @@ cdef inline void score_positions(const Source* source, const float* q, Py_ssize_
             w.next = w.now
             for p in range(PANELS):
                 sums[p] = f32_load(scores + at + LANES * p) if h0 else f32_zero()
-            if source.shape.kv_type == L_F32:
+            if source.shape.walk_type == L_F32:
                 score_heads(L_F32, &w, n, weights + h0, sums)
-            elif source.shape.kv_type == L_F16:
+            elif source.shape.walk_type == L_F16:
                 score_heads(L_F16, &w, n, weights + h0, sums)
-            elif source.shape.kv_type == L_BF16:
+            elif source.shape.walk_type == L_BF16:
                 score_heads(L_BF16, &w, n, weights + h0, sums)
             else:
                 score_heads(L_C8, &w, n, weights + h0, sums)

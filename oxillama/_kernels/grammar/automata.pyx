@@ -6,48 +6,28 @@ is at most the target's most) and what it makes of it (RESET, KEEP, NEXT, ONE).
 
 cimport cython
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport free
 
-from oxillama._kernels.grammar.edges cimport (
-    CALLS, COUNT_BITS, ENOUGH, EPSILON, KINDS, MORE, NEXT, ONE, RESET, Edge, List, add_edge, free_edges,
-    sort_edges,
+from oxillama._kernels.grammar.network cimport (
+    CALLS, COUNT_BITS, ENOUGH, EPSILON, FINAL, KINDS, MORE, NEXT, ONE, RESET, Edge, List, Program, State, add_edge,
 )
-from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport REGISTER
 
 from oxillama.errors import GrammarError
 
 
-cdef class Automata:
+cdef class Automata(Program):
     """States and edges, which are numbered in the order in which they were added."""
 
     def __cinit__(self):
         self.labels = {}
 
-    def __dealloc__(self):
-        cdef int kind
-        for kind in range(KINDS):
-            free_edges(&self.edges[kind])
-        free(self.least)
-        free(self.most)
-        free(self.slack)
-        free(self.final)
-
     cdef int32_t new(self) except -1:
-        cdef int32_t room
-        if self.n >= self.most_states:
+        if self.n_states >= self.most_states:
             raise GrammarError(f"grammar: expected at most {self.most_states} states, got more")
-        if self.n == self.room:
-            room = max(64, 2 * self.room)
-            self.least = <int32_t*>grown(self.least, 4 * <Py_ssize_t>room)
-            self.most = <int32_t*>grown(self.most, 4 * <Py_ssize_t>room)
-            self.slack = <int32_t*>grown(self.slack, 4 * <Py_ssize_t>room)
-            self.final = <uint8_t*>grown(self.final, room)
-            self.room = room
-        self.least[self.n] = self.most[self.n] = self.slack[self.n] = 0
-        self.final[self.n] = 0
-        self.n += 1
-        return self.n - 1
+        self.make_room(1)
+        self.rtn[self.n_states] = State(0, 0, 0, 0)
+        self.n_states += 1
+        return self.n_states - 1
 
     cdef int add(self, int kind, int32_t source, int32_t what, int32_t op, int32_t target) except -1:
         return add_edge(&self.edges[kind], Edge(source, what, op, target))
@@ -59,13 +39,6 @@ cdef class Automata:
         if found is None:
             found = self.labels[bits] = len(self.labels)
         return found
-
-    cdef int index(self) except -1:
-        """Sort the edges by their sources."""
-        cdef int kind
-        for kind in range(KINDS):
-            sort_edges(&self.edges[kind], self.n)
-        return 0
 
     cdef int32_t nonempty(self, int32_t start) except -1:
         """A new start state without epsilon edges: it has the edges of all states that they lead to."""
@@ -83,7 +56,7 @@ cdef class Automata:
                     self.add(kind, fresh, edge.what, op, edge.target)
             for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
                 edge = self.edges[EPSILON].items[i]
-                if (not edge.op & ENOUGH or self.least[q] == 0) and edge.target not in seen:
+                if (not edge.op & ENOUGH or self.rtn[q].least == 0) and edge.target not in seen:
                     seen.add(edge.target)
                     todo.append(edge.target)
         return fresh
@@ -136,7 +109,8 @@ cdef class Automata:
         for body in bodies.values():
             for q in body:
                 fresh = copy[q] = self.new()
-                self.least[fresh], self.most[fresh], self.slack[fresh] = self.least[q], self.most[q], self.slack[q]
+                self.rtn[fresh] = self.rtn[q]
+                self.rtn[fresh].flags = 0
         for number, body in bodies.items():
             for q in (*body, starts[number]):
                 fresh = copy.get(q, start)
@@ -145,8 +119,8 @@ cdef class Automata:
                         edge = self.edges[kind].items[i]
                         if kind != CALLS or fresh != start or edge.what not in bodies:
                             self.add(kind, fresh, edge.what, edge.op, copy[edge.target])
-                if self.final[q]:
-                    self.final[fresh] = number == goal
+                if self.rtn[q].flags & FINAL:
+                    self.rtn[fresh].flags = FINAL if number == goal else 0
                     for caller in bodies:
                         other = starts[caller]
                         for i in range(self.edges[CALLS].first[other], self.edges[CALLS].first[other + 1]):

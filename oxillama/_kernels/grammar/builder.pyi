@@ -10,7 +10,7 @@ class Builder:
         called: set[str],
         known_sizes: dict[str, int],
         nullable: set[str],
-        without: set[str],
+        productive: set[str],
         units: dict[str, int],
         most: int,
     ) -> None: ...

@@ -17,15 +17,16 @@ from libc.string cimport memset
 
 from oxillama._kernels.grammar.characters cimport Characters
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
-from oxillama._kernels.grammar.edges cimport BYTES, CALLS, ENOUGH, EPSILON, KEEP, MORE, NEXT, RESET, TOKENS
-from oxillama._kernels.grammar.network cimport UNIT, Program
+from oxillama._kernels.grammar.network cimport (
+    BYTES, CALLS, ENOUGH, EPSILON, FINAL, KEEP, KINDS, MORE, NEXT, RESET, TOKENS, UNIT, Program, State,
+)
 from oxillama._kernels.grammar.pruning cimport program_of
 from oxillama._kernels.grammar.registers cimport (
     ALL, AT_LEAST, BEGIN, BY_TEXT, END, END_JSON, FEWER, MARK, MARKS, SPARE, operation,
 )
 
 from oxillama.errors import GrammarError
-from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, missing, repeat_copies, size
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, matches, repeat_copies, size
 from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
@@ -37,7 +38,7 @@ cdef enum:
 cdef struct Mark:
     # How much was built at some time.
     int32_t n
-    int32_t[4] n_edges
+    int32_t[KINDS] n_edges
 
 
 cdef class Builder(Characters):
@@ -49,25 +50,25 @@ cdef class Builder(Characters):
     called : names of the rules that are called, not copied in place of their name
     known_sizes : roughly how many states each rule makes, copies included
     nullable : names of the rules that match the empty text
-    without : names of the rules that match nothing
+    productive : names of the rules that match something
     units : numbers of the rules that are other pieces, by name
     most : states it may have; GrammarError beyond
     """
 
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of, units
-    cdef set called, nullable, without
+    cdef set called, nullable, productive
     cdef list bodies, token_sets
     cdef int depth
     cdef int32_t slack_of_registers  # of the `Distinct` under way
 
     def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
-                  set without not None, dict units not None, int32_t most):
+                  set productive not None, dict units not None, int32_t most):
         cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
         self.rules, self.called, self.sizes = rules, called, known_sizes
-        self.nullable, self.without, self.units, self.most_states = nullable, without, units, most
+        self.nullable, self.productive, self.units, self.most_states = nullable, productive, units, most
         self.number_of = {}
         self.bodies, self.token_sets = [], []
         for i in range(256):
@@ -89,7 +90,7 @@ cdef class Builder(Characters):
             start = self.new()
             end = self.node(self.bodies[len(starts)], start)
             if end != NEVER:
-                self.final[end] = 1
+                self.rtn[end].flags = FINAL
             elif not starts:
                 raise GrammarError(f"grammar: no text matches the rule {root}")
             starts.append(start)
@@ -104,20 +105,20 @@ cdef class Builder(Characters):
     cdef Mark mark(self) noexcept:
         cdef Mark found
         cdef int kind
-        found.n = self.n
-        for kind in range(4):
+        found.n = self.n_states
+        for kind in range(KINDS):
             found.n_edges[kind] = self.edges[kind].n
         return found
 
     cdef void undo(self, const Mark* mark) noexcept:
         """Drop what was built since."""
         cdef int kind
-        self.n = mark.n
-        for kind in range(4):
+        self.n_states = mark.n
+        for kind in range(KINDS):
             self.edges[kind].n = mark.n_edges[kind]
 
     cdef bint matches_something(self, object node) except -1:
-        return missing(node, self.without) is None
+        return matches(node, self.productive)
 
     # ------------------------------------------------------------------ rules
 
@@ -216,7 +217,7 @@ cdef class Builder(Characters):
 
     cdef int32_t ref(self, object node, int32_t start) except -2:
         cdef int32_t end
-        if node.name in self.without:
+        if node.name not in self.productive:
             return NEVER
         if not self.is_called(node) and self.depth <= MAX_INLINE_DEPTH:
             return self.node(self.rules[node.name], start)
@@ -228,7 +229,7 @@ cdef class Builder(Characters):
 
     cdef int32_t dfa(self, Dfa node, int32_t start) except -2:
         """The automaton's states, one by one, and the states inside the characters between them."""
-        cdef int32_t base = self.n, end, q, i, k, target
+        cdef int32_t base = self.n_states, end, q, i, k, target
         cdef Arcs same = Arcs(NULL, 0, 0)
         cdef dict tails = {}
         cdef list needs = node.to_the_end()
@@ -304,12 +305,12 @@ cdef class Builder(Characters):
         cdef int32_t loop = self.after_nothing(start), end = self.new()
         cdef dict tails = {}
         cdef tuple inside
-        self.least[loop] = 0 if is_nullable(node.item, self.nullable) else node.least
-        self.most[loop] = -1 if node.most is None else node.most
+        self.rtn[loop].least = 0 if is_nullable(node.item, self.nullable) else node.least
+        self.rtn[loop].most = -1 if node.most is None else node.most
         self.add(EPSILON, loop, 0, ENOUGH | RESET, end)
         characters, others = self.split(node.item)
         others = [one for one in others if self.matches_something(one)]
-        inside = (self.least[loop], node.most, 1, 1)
+        inside = (self.rtn[loop].least, node.most, 1, 1)
         any_one = bool(others)
         for chars in characters:
             any_one = self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside) or any_one
@@ -448,7 +449,7 @@ cdef class Builder(Characters):
     cdef int32_t register(self, int32_t bound) except -1:
         """A new state whose count is a register."""
         cdef int32_t state = self.new()
-        self.least[state], self.slack[state] = bound, self.slack_of_registers
+        self.rtn[state] = State(0, bound, 0, self.slack_of_registers)
         return state
 
     cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:

@@ -9,7 +9,7 @@ from libc.string cimport memset
 
 from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, add_arc
-from oxillama._kernels.grammar.edges cimport BYTES, KEEP, RESET
+from oxillama._kernels.grammar.network cimport BYTES, KEEP, RESET, State
 
 # UTF-8 beyond ASCII: the points of each number of bytes, the bytes after the first, and the bits that mark the first.
 cdef int32_t[3] FIRST_POINT = [0x80, 0x800, 0x10000]
@@ -144,10 +144,8 @@ cdef class Characters(Automata):
         """A new state, given the bounds, the fewest characters from it to an end, and the most of these of any."""
         cdef int32_t state = self.new()
         least, most, needed, furthest = inside
-        self.least[state], self.most[state] = least, -1
+        self.rtn[state] = State(0, least, -1, 0)
         if most is not None:
-            self.most[state] = max(0, most - needed)
-            if self.most[state] == 0:  # the count is 0 here; with a least and no most it would be a register
-                self.least[state] = 0
-            self.slack[state] = furthest - needed
+            # where the count is 0 there is no least: with it and no most it would be a register
+            self.rtn[state] = State(0, least if most > needed else 0, max(0, most - needed), furthest - needed)
         return state

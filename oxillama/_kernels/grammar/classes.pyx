@@ -4,12 +4,13 @@ A row is what a state of an automaton takes, or a set of characters: ranges, eac
 noted, then their bounds cut the code points into intervals, then each row splits the classes of these.
 """
 
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.dfa cimport Arc
-from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.memory cimport grown, lowest_bit
+from oxillama._kernels.grammar.partitions cimport begin_partition, end_partition, refine
 
 cdef enum:
     LAST_POINT = 0x10FFFF
@@ -28,11 +29,8 @@ cdef class Classes:
     def __dealloc__(self):
         free(self.begins)
         free(self.first)
-        free(self.number)
-        free(self.sample)
-        free(self.split_number)
         free(self.column)
-        free(self.table)
+        end_partition(&self.parts)
 
     cdef int note(self, const Arc* row, int32_t n) except -1:
         """A row that is going to split the classes."""
@@ -47,31 +45,22 @@ cdef class Classes:
         """An interval begins with a code point."""
         if not self.begins[point >> 6] >> (point & 63) & 1:
             self.begins[point >> 6] |= <uint64_t>1 << (point & 63)
-            self.used[point // PAGE] = True
             self.n_intervals += 1
 
     cdef int settle(self) except -1:
         """All rows are noted: one class of all intervals."""
-        cdef int32_t page, point, n = self.n_intervals
-        self.n, self.table_size = 1, 16
-        while self.table_size < 2 * n:
-            self.table_size *= 2
-        self.first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
-        self.number = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
-        self.sample = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
-        self.split_number = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
-        self.column = <int32_t*>grown(NULL, 4 * <Py_ssize_t>n)
-        self.table = <int32_t*>grown(NULL, 4 * <Py_ssize_t>self.table_size)
-        memset(self.number, 0, 4 * <Py_ssize_t>n)
-        self.sample[0] = 0
-        n = 0
-        for page in range(N_PAGES):
-            if not self.used[page]:
-                continue
-            for point in range(page * PAGE, (page + 1) * PAGE):
-                if self.begins[point >> 6] >> (point & 63) & 1:
-                    self.first[n] = point
-                    n += 1
+        cdef int32_t i, n = 0
+        cdef uint64_t word
+        begin_partition(&self.parts, self.n_intervals)
+        self.n, self.number = 1, self.parts.number
+        self.first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>self.n_intervals + 1))
+        self.column = <int64_t*>grown(NULL, 8 * <Py_ssize_t>self.n_intervals)
+        for i in range(WORDS):
+            word = self.begins[i]
+            while word:
+                self.first[n] = 64 * i + lowest_bit(word)
+                word &= word - 1
+                n += 1
         self.first[n] = LAST_POINT + 1
         return 0
 
@@ -88,32 +77,20 @@ cdef class Classes:
 
     cdef int split(self, const Arc* row, int32_t n) except -1:
         """Tell apart what has different targets in this row."""
-        cdef int32_t i, k, slot, found = 0
-        cdef int32_t* old = self.number
+        cdef int32_t i, k
         if self.n == self.n_intervals:
             return 0
-        memset(self.column, 0xFF, 4 * <Py_ssize_t>self.n_intervals)
+        memset(self.column, 0xFF, 8 * <Py_ssize_t>self.n_intervals)
         for i in range(n):
             for k in range(self.interval(row[i].first), self.interval(row[i].last + 1)):
                 self.column[k] = row[i].target
-        memset(self.table, 0xFF, 4 * <Py_ssize_t>self.table_size)
-        for i in range(self.n_intervals):  # the table holds the first interval of each new class
-            slot = <int32_t>(
-                mixed(<uint64_t>old[i] << 32 ^ <uint64_t>self.column[i]) & <uint64_t>(self.table_size - 1)
-            )
-            k = self.table[slot]
-            while k >= 0 and (old[k] != old[i] or self.column[k] != self.column[i]):
-                slot = (slot + 1) & (self.table_size - 1)
-                k = self.table[slot]
-            if k < 0:
-                self.table[slot] = i
-                self.sample[found] = self.first[i]
-                self.split_number[i] = found
-                found += 1
-            else:
-                self.split_number[i] = self.split_number[k]
-        self.number, self.split_number, self.n = self.split_number, old, found
+        refine(&self.parts, self.column)
+        self.n, self.number = self.parts.n_sets, self.parts.number
         return 0
+
+    cdef int32_t sample(self, int32_t k) noexcept:
+        """A code point of a class."""
+        return self.first[self.parts.sample[k]]
 
     cdef int fill(self, const Arc* row, int32_t n, int32_t* targets) except -1:
         """The target of each class in a row, which has split them; -1 for none."""

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, uint8_t
 
+from oxillama._kernels.grammar.network cimport Edge
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.stacks cimport Stacks
 
@@ -23,5 +24,5 @@ cdef class Closure(Stacks):
     cdef int finish(self) except -1
     cdef int pop(self, int32_t p) except -1
     cdef int close(self) except -1
-    cdef int make_room(self) except -1
-    cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
+    cdef int make_room_for_items(self) except -1
+    cdef int32_t after(self, const Edge* edge, int32_t q, int32_t n) except -2

@@ -8,11 +8,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from oxillama._kernels.debugging cimport ensure
-from oxillama._kernels.grammar.edges cimport COUNT_BITS, ENOUGH, KEEP, MORE, NEXT, ONE
-from oxillama._kernels.grammar.flags cimport CONSUMES, FINAL
 from oxillama._kernels.grammar.item_sets cimport Item, sort_items
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.network cimport UNIT
+from oxillama._kernels.grammar.network cimport (
+    CALLS, CONSUMES, COUNT_BITS, ENOUGH, EPSILON, FINAL, KEEP, MORE, NEXT, ONE, UNIT, Edge, List,
+)
 from oxillama._kernels.grammar.registers cimport FRESH_BIT, MARKS, REGISTER, SOME
 from oxillama._kernels.grammar.stacks cimport ABOVE, BELOW, FRESH, MAX_WIDTH, RESULT_FLAGS, Stacks
 
@@ -69,7 +69,7 @@ cdef class Closure(Stacks):
             self.made[i].p = united
         else:
             if self.n_made >= self.made_room:
-                self.make_room()
+                self.make_room_for_items()
             i = self.n_made
             self.n_made += 1
             self.made[i] = Item(q, n, p)
@@ -83,7 +83,7 @@ cdef class Closure(Stacks):
             self.n_queue += 1
         return 0
 
-    cdef int make_room(self) except -1:
+    cdef int make_room_for_items(self) except -1:
         cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.made_room))
         if self.n_made >= MAX_WIDTH:
             raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
@@ -109,26 +109,28 @@ cdef class Closure(Stacks):
         """Follow epsilon edges, calls and returns until nothing new comes."""
         cdef int32_t i, e, n
         cdef Item item
-        cdef const int32_t* edge
+        cdef const Edge* edge
+        cdef const List* epsilon = &self.edges[EPSILON]
+        cdef const List* calls = &self.edges[CALLS]
         while self.n_queue:
             self.n_queue -= 1
             i = self.queue[self.n_queue]
             self.queued[i] = 0
             item = self.made[i]
-            self.spend(1 + self.epsilon_first[item.q + 1] - self.epsilon_first[item.q]
-                       + self.calls_first[item.q + 1] - self.calls_first[item.q])
-            if self.flags[item.q] & FINAL:
+            self.spend(1 + epsilon.first[item.q + 1] - epsilon.first[item.q]
+                       + calls.first[item.q + 1] - calls.first[item.q])
+            if self.rtn[item.q].flags & FINAL:
                 self.pop(item.p)
-            for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
-                edge = self.epsilon_edges + 3 * e
+            for e in range(epsilon.first[item.q], epsilon.first[item.q + 1]):
+                edge = &epsilon.items[e]
                 n = self.after(edge, item.q, item.n)
                 if n >= 0:
-                    self.add(edge[2], n, item.p)
-            for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
-                edge = self.calls + 3 * e
+                    self.add(edge.target, n, item.p)
+            for e in range(calls.first[item.q], calls.first[item.q + 1]):
+                edge = &calls.items[e]
                 n = self.after(edge, item.q, item.n)
                 if n >= 0:
-                    self.add(self.called(edge[0]), 0, self.push(edge[2], n, item.p))
+                    self.add(self.called(edge.what), 0, self.push(edge.target, n, item.p))
         return 0
 
     cdef int called(self, int32_t what) except -1:
@@ -136,26 +138,26 @@ cdef class Closure(Stacks):
         if what < UNIT:
             return what
         self.missing = what - UNIT
-        if self.missing >= self.network.n_units or self.network.unit_start[self.missing] < 0:
+        if self.missing >= self.n_units or self.unit_start[self.missing] < 0:
             raise NotBuilt
-        return self.network.unit_start[self.missing]
+        return self.unit_start[self.missing]
 
     cdef int finish(self) except -1:
         """The number of the parser state that has been put in."""
         cdef int32_t i, n = 0
         self.close()
         for i in range(self.n_made):
-            if self.flags[self.made[i].q] & CONSUMES:
+            if self.rtn[self.made[i].q].flags & CONSUMES:
                 self.made[n] = self.made[i]
                 n += 1
         sort_items(self.made, n)
         return self.intern(&self.states, self.made, self.drop_subsumed(self.made, n), self.made_flags)
 
-    cdef inline int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2:
+    cdef inline int32_t after(self, const Edge* edge, int32_t q, int32_t n) except -2:
         """The count that an edge leaves, -1 where the count does not allow it."""
-        cdef int32_t op = edge[1], most
+        cdef int32_t op = edge.op, most
         if op & REGISTER:
-            n = self.registers.after(op, n, self.slack[q] >> MARKS, self.made_tape)
+            n = self.registers.after(op, n, self.rtn[q].slack >> MARKS, self.made_tape)
             if n >= SOME and n - SOME & FRESH_BIT:
                 self.made_flags |= FRESH
             return n
@@ -164,12 +166,12 @@ cdef class Closure(Stacks):
                 return -1
             op = op & COUNT_BITS
             return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
-        if op & ENOUGH and n < self.least[q]:
+        if op & ENOUGH and n < self.rtn[q].least:
             return -1
-        most = self.most[edge[2]] if op & MORE else -1
+        most = self.rtn[edge.target].most if op & MORE else -1
         op = op & COUNT_BITS
         if op == NEXT:
-            n = min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
+            n = min(n + 1, self.rtn[q].least) if self.rtn[q].most < 0 else n + 1
         elif op != KEEP:
             n = 1 if op == ONE else 0
         return -1 if 0 <= most < n else n

@@ -1,30 +1,33 @@
 """What the values of a register change in a mask, as the matcher sees it."""
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint32_t
 
 from oxillama._kernels.grammar.parser_states cimport ParserStates
-from oxillama._kernels.grammar.trie cimport Trie
+from oxillama._kernels.grammar.trie cimport Nodes, Trie
+
+
+cdef class Leads:
+    cdef Nodes nodes
+
+    cdef int build(self, Trie trie) except -1
 
 
 cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
-    # (nodes): 1: a value may begin, or a bracket close, within a token at or below it; 2: one may begin at its end
-    cdef const uint8_t* leads
+    cdef Leads leads
     cdef int32_t* path       # (depths): parser states along the way
     cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
     cdef dict fresh_items    # by RTN state and count, see `fresh_of`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
-    cdef bytes find_leads(self)
     cdef list fresh_nodes(self, int32_t abstract)
     cdef tuple fresh_of(self, int32_t q, int32_t n)
     cdef int walk_fresh(
         self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
     ) except -1
-    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
     cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1
-    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits, uint8_t wanted=*) except -1
-    cdef void allow(self, int32_t node, uint32_t* bits) noexcept
-    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept
+    cdef int decide(self, Nodes* nodes, int32_t node, int32_t state, uint32_t* bits) except -1
+    cdef void allow(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept
+    cdef void forbid(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept

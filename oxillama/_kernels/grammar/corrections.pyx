@@ -7,24 +7,37 @@ array ends: such tokens hold a bracket or a comma, so they are found in advance.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 
 from oxillama._kernels.grammar.item_sets cimport Item
+from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
 from oxillama._kernels.grammar.told_apart cimport open_in
-from oxillama._kernels.grammar.trie cimport Nodes, Trie
+from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, key_of, nodes_build, nodes_free
 
-cdef enum:  # what the bytes of a token so far say
-    NOTHING = 0
-    SPACE = 1       # all is white space
-    OPENED = 2      # a bracket opened, or a comma came, and white space
-    INSIDE = 3      # a member began or a bracket closed
-    LITERAL = 4     # ... and LITERAL + 1, ...: white space, and the first letters of true, false or null
 
-cdef bytes LITERALS = b"true\0false\0null\0"
+cdef class Leads:
+    """The tokens within which a value may begin, or an object or array end, as a trie. Only kernels make one."""
+
+    def __dealloc__(self):
+        nodes_free(&self.nodes)
+
+    cdef int build(self, Trie trie) except -1:
+        cdef Key* keys = <Key*>grown(NULL, sizeof(Key) * (trie.n_tokens + 1))
+        cdef int32_t i, token, length, n = 0
+        try:
+            for i in range(<int32_t>trie.n_tokens):
+                token = trie.nodes.order[i]
+                length = trie.first[token + 1] - trie.first[token]
+                if may_lead(trie.data + trie.first[token], length):
+                    keys[n] = key_of(trie.data + trie.first[token], length, token)
+                    n += 1
+            return nodes_build(&self.nodes, keys, n)
+        finally:
+            free(keys)
 
 
 cdef class Corrections:
@@ -46,53 +59,29 @@ cdef class Corrections:
         cdef const uint8_t* data
         cdef int32_t node, to = -1
         cdef uint8_t first = 0
-        if self.leads == NULL:
+        if self.leads is None:
             if self.trie.leads is None:
-                self.trie.leads = self.find_leads()
+                self.trie.leads = Leads.__new__(Leads)
+                (<Leads>self.trie.leads).build(self.trie)
+                self.states.spend(self.trie.n_tokens // 8)
             self.leads = self.trie.leads
         for node, text in self.fresh_nodes(abstract):
             data = text
             if to < 0 or data[0] != first:
                 first = data[0]
                 to = stepped(self.states, state, first)
-            self.decide_leads(node, self.states.run(to, data + 1, len(text) - 1), bits)
+            self.decide(&self.leads.nodes, node, self.states.run(to, data + 1, len(text) - 1), bits)
         if self.states.states.flags[state] & TAPED:
             self.old_values(state, bits)
         return 0
 
     # ------------------------------------------------------------------ values that begin or end within a token
 
-    cdef bytes find_leads(self):
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i, k, d
-        cdef uint8_t bit
-        cdef uint8_t* leads = <uint8_t*>calloc(nodes.n + 1, 1)
-        cdef uint8_t* said = <uint8_t*>malloc(self.trie.max_depth + 2)
-        cdef int32_t* above = <int32_t*>malloc(4 * (self.trie.max_depth + 2))
-        try:
-            if not (leads and said and above):
-                raise MemoryError()
-            said[0] = SPACE
-            for i in range(<int32_t>nodes.n):
-                d = nodes.at[i].depth
-                above[d] = i
-                said[d] = after_byte(said[d - 1], nodes.at[i].byte, d == 1)
-                bit = 1 if said[d] >= INSIDE else 2 if said[d] == OPENED else 0
-                k = d
-                while bit and k > 0 and not leads[above[k]] & bit:
-                    leads[above[k]] |= bit
-                    k -= 1
-            self.states.spend(nodes.n // 8)
-            return leads[:nodes.n]
-        finally:
-            free(leads)
-            free(said)
-            free(above)
-
     cdef list fresh_nodes(self, int32_t abstract):
-        """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
+        """The nodes of `Leads` by which a value began or a bracket closed, but not above them, with the bytes to them.
+        """
         cdef ParserStates states = self.states
-        cdef Nodes* nodes = &self.trie.nodes
+        cdef Nodes* nodes = &self.leads.nodes
         cdef int32_t i, node, to, end = 0, token
         cdef Item item
         cdef list found = self.fresh.get(abstract), all_begun = [], begun, ended
@@ -122,7 +111,6 @@ cdef class Corrections:
 
     cdef tuple fresh_of(self, int32_t q, int32_t n):
         """The same nodes for an RTN state and a count whatever the stack; and nodes at which its subnetwork may end."""
-        cdef Nodes* nodes = &self.trie.nodes
         cdef Item item = Item(q, n, OPEN)
         cdef tuple found = self.fresh_items.get((q, n))
         cdef int32_t state
@@ -130,7 +118,7 @@ cdef class Corrections:
         if found is not None:
             return found
         state = self.states.intern(&self.states.states, &item, 1, 0)
-        self.walk_fresh(state, 0, <int32_t>nodes.n, 0, begun, ended)
+        self.walk_fresh(state, 0, <int32_t>self.leads.nodes.n, 0, begun, ended)
         self.states.charge(200 + 40 * (len(begun) + len(ended)))
         self.fresh_items[q, n] = begun, ended
         return begun, ended
@@ -139,16 +127,13 @@ cdef class Corrections:
         self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
     ) except -1:
         """Note the nodes from i to end - 1 by which a value began, and those at which the open stack is met."""
-        cdef Nodes* nodes = &self.trie.nodes
+        cdef Nodes* nodes = &self.leads.nodes
         cdef int32_t d
-        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1, flags
+        cdef uint8_t flags
         cdef Py_ssize_t visits = 0
         self.path[depth] = state
         while i < end:
             visits += 1
-            if not self.leads[i] & wanted:
-                i = nodes.at[i].skip
-                continue
             d = nodes.at[i].depth
             self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             flags = self.states.states.flags[self.path[d]]
@@ -161,14 +146,6 @@ cdef class Corrections:
                 ended.append(i)
             i += 1
         return self.states.spend(visits)
-
-    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
-        """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
-        if state == DEAD:
-            self.forbid(node, bits)
-            return 0
-        self.allow(node, bits)
-        return self.decide_below(node, state, bits, 3 if self.states.registers.may_run_out else 1)
 
     # ------------------------------------------------------------------ values that came before
 
@@ -210,53 +187,45 @@ cdef class Corrections:
                 continue
             self.states.spend(1)
             to = stepped(self.states, state, byte)
-            if to == DEAD:
-                self.forbid(i, bits)
+            if to == DEAD or below is None or (space and complete):
+                self.decide(nodes, i, to, bits)
             else:
-                self.allow(i, bits)
-                if below is None or (space and complete):
-                    self.decide_below(i, to, bits)
-                elif space:
-                    self.follow(i, to, below, at, False, bits)
-                else:
-                    longer = [rest for rest in below if len(rest) > at + 1]
-                    self.follow(i, to, longer, at + 1, len(longer) < len(below), bits)
+                self.allow(nodes, i, bits)
+                longer = below if space else [rest for rest in below if len(rest) > at + 1]
+                self.follow(i, to, longer, at + (not space), len(longer) < len(below), bits)
             i = nodes.at[i].skip
         return 0
 
-    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits, uint8_t wanted=0) except -1:
-        """Decide over the tokens below a node with the real registers: all, or those in ``leads`` that are wanted."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.at[node].skip, d
+    cdef int decide(self, Nodes* nodes, int32_t node, int32_t state, uint32_t* bits) except -1:
+        """Decide with the real registers over the tokens at and below a node, which leads to a parser state."""
+        cdef int32_t i = node, end = nodes.at[node].skip, d
         self.path[nodes.at[node].depth] = state
         while i < end:
             self.states.spend(1)
-            if wanted and not self.leads[i] & wanted:
-                i = nodes.at[i].skip
-                continue
             d = nodes.at[i].depth
-            self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
+            if i > node:
+                self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             if self.path[d] == DEAD:
-                self.forbid(i, bits)
+                self.forbid(nodes, i, bits)
                 i = nodes.at[i].skip
             else:
-                self.allow(i, bits)
+                self.allow(nodes, i, bits)
                 i += 1
         return 0
 
     # ------------------------------------------------------------------ bits
 
-    cdef void allow(self, int32_t node, uint32_t* bits) noexcept:
+    cdef void allow(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept:
         """Set the tokens that end at a node."""
         cdef int32_t k
-        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[node + 1]):
-            bits[self.trie.nodes.order[k] >> 5] |= <uint32_t>1 << (self.trie.nodes.order[k] & 31)
+        for k in range(nodes.token_first[node], nodes.token_first[node + 1]):
+            bits[nodes.order[k] >> 5] |= <uint32_t>1 << (nodes.order[k] & 31)
 
-    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept:
+    cdef void forbid(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept:
         """Clear the tokens at and below a node."""
         cdef int32_t k
-        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[self.trie.nodes.at[node].skip]):
-            bits[self.trie.nodes.order[k] >> 5] &= ~(<uint32_t>1 << (self.trie.nodes.order[k] & 31))
+        for k in range(nodes.token_first[node], nodes.token_first[nodes.at[node].skip]):
+            bits[nodes.order[k] >> 5] &= ~(<uint32_t>1 << (nodes.order[k] & 31))
 
 
 # --------------------------------------------------------------------------- plain C
@@ -266,26 +235,17 @@ cdef inline bint goes_on(uint8_t byte) noexcept:
     return 0x30 <= byte <= 0x39 or byte in (0x2B, 0x2D, 0x2E, 0x45, 0x65)
 
 
-cdef uint8_t after_byte(uint8_t said, uint8_t byte, bint first) noexcept:
-    """What a token's bytes say after one more; ``first``: before it a value may have begun already."""
-    cdef const uint8_t* letters = LITERALS
-    cdef int32_t i
-    if said == INSIDE or byte in (0x5D, 0x7D):
-        return INSIDE
-    if said <= OPENED and said and (byte == 0x20 or 0x09 <= byte <= 0x0D):
-        return said
-    if said == OPENED:
-        return INSIDE
-    if said == SPACE and not first:
-        if byte in (0x22, 0x2D, 0x5B, 0x7B) or 0x30 <= byte <= 0x39:
-            return INSIDE
-        for i in (0, 5, 11):
-            if letters[i] == byte:
-                return <uint8_t>(LITERAL + i)
-    if said >= LITERAL:
-        i = said - LITERAL + 1
-        if letters[i] == byte:
-            return <uint8_t>(said + 1)
-        if letters[i] == 0 and not 0x61 <= byte <= 0x7A:
-            return INSIDE
-    return OPENED if byte in (0x2C, 0x5B, 0x7B) else NOTHING
+cdef bint may_lead(const uint8_t* text, int32_t n) noexcept:
+    """Whether a token has a bracket or a comma, or white space and then what a value begins with.
+
+    At its first byte a value may have begun already.
+    """
+    cdef int32_t i = 0
+    while i < n and (text[i] == 0x20 or 0x09 <= text[i] <= 0x0D):
+        i += 1
+    if 0 < i < n and (0x30 <= text[i] <= 0x39 or text[i] in (0x22, 0x2D, 0x66, 0x6E, 0x74)):
+        return True
+    for i in range(n):
+        if text[i] in (0x2C, 0x5B, 0x5D, 0x7B, 0x7D):
+            return True
+    return False

@@ -22,7 +22,9 @@ cdef class Dfa:
     cdef uint8_t* ends      # of each state, whether a string may end in it
     cdef readonly int32_t n_states
     cdef Py_hash_t hash
+    cdef list needs         # what `to_the_end` has found
     cdef int take(self, int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends) except -1
+    cdef list fewest(self, int32_t whole)
     cdef bint is_ascii(self, int32_t state) noexcept
 
 

@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memset
 
-from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.memory cimport grown, mixed, sort_by
 
 cdef enum:
     LAST_POINT = 0x10FFFF
@@ -123,57 +123,38 @@ cdef class Dfa:
 
     def holds_text(self):
         """Whether it accepts a string; none with a surrogate is one."""
-        cdef int32_t q, i, n = 1
-        cdef int32_t* seen = <int32_t*>grown(NULL, 8 * <Py_ssize_t>self.n_states)
-        cdef int32_t* todo = seen + self.n_states
-        cdef Arc arc
-        try:
-            memset(seen, 0, 4 * <Py_ssize_t>self.n_states)
-            todo[0], seen[0] = 0, 1
-            while n:
-                n -= 1
-                q = todo[n]
-                if self.ends[q]:
-                    return True
-                for i in range(self.first[q], self.first[q + 1]):
-                    arc = self.arcs[i]
-                    if not seen[arc.target] and not is_surrogate(&arc):
-                        seen[arc.target] = 1
-                        todo[n] = arc.target
-                        n += 1
-            return False
-        finally:
-            free(seen)
+        return self.to_the_end()[0] is not None
 
     def to_the_end(self, object spelled=None):
         """For each state, the fewest characters to an accepting one; None where there is no way.
 
         ``spelled``: only arcs into states below this number complete a character; None: all do.
         """
-        cdef int32_t whole = self.n_states if spelled is None else spelled
+        if spelled is None:
+            self.needs = self.needs or self.fewest(self.n_states)
+            return self.needs
+        if not 0 <= spelled <= self.n_states:
+            raise ValueError(f"spelled: expected 0 to {self.n_states} states, got {spelled}")
+        return self.fewest(spelled)
+
+    cdef list fewest(self, int32_t whole):
         cdef int32_t n = self.n_states, n_arcs = self.first[self.n_states], q, i, depth = 0, n_here = 0, n_next
-        cdef int32_t* needs = <int32_t*>grown(NULL, 4 * (4 * <Py_ssize_t>n + 2 + 3 * <Py_ssize_t>n_arcs))
+        cdef int32_t* needs = <int32_t*>grown(NULL, 4 * (4 * <Py_ssize_t>n + 2 + 5 * <Py_ssize_t>n_arcs))
         cdef int32_t* first = needs + n         # arcs by target
-        cdef int32_t* sources = first + n + 2
-        cdef int32_t* here = sources + n_arcs
+        cdef int32_t* into = first + n + 2
+        cdef int32_t* target = into + n_arcs
+        cdef int32_t* source = target + n_arcs
+        cdef int32_t* here = source + n_arcs
         cdef int32_t* next = here + n_arcs + n
         try:
-            if not 0 <= whole <= n:
-                raise ValueError(f"spelled: expected 0 to {n} states, got {whole}")
-            memset(first, 0, 4 * (<Py_ssize_t>n + 2))
-            for i in range(n_arcs):
-                first[self.arcs[i].target + 2] += not is_surrogate(&self.arcs[i])
-            for q in range(self.n_states):
-                first[q + 2] += first[q + 1]
-            for q in range(self.n_states):
+            for q in range(n):
                 needs[q] = -1
                 if self.ends[q]:
                     here[n_here] = q
                     n_here += 1
                 for i in range(self.first[q], self.first[q + 1]):
-                    if not is_surrogate(&self.arcs[i]):
-                        sources[first[self.arcs[i].target + 1]] = q
-                        first[self.arcs[i].target + 1] += 1
+                    source[i], target[i] = q, n if is_surrogate(&self.arcs[i]) else self.arcs[i].target
+            sort_by(target, n_arcs, n + 1, first, into)
             while n_here:
                 n_next = 0
                 while n_here:
@@ -183,17 +164,17 @@ cdef class Dfa:
                         continue
                     needs[q] = depth
                     for i in range(first[q], first[q + 1]):
-                        if needs[sources[i]] >= 0:
+                        if needs[source[into[i]]] >= 0:
                             continue
                         if q < whole:
-                            next[n_next] = sources[i]
+                            next[n_next] = source[into[i]]
                             n_next += 1
                         else:
-                            here[n_here] = sources[i]
+                            here[n_here] = source[into[i]]
                             n_here += 1
                 here, next, n_here = next, here, n_next
                 depth += 1
-            return [needs[q] if needs[q] >= 0 else None for q in range(self.n_states)]
+            return [needs[q] if needs[q] >= 0 else None for q in range(n)]
         finally:
             free(needs)
 
@@ -245,74 +226,36 @@ cdef int add_arc(Arcs* arcs, int32_t first, int32_t last, int32_t target) except
 # ---------------------------------------------------------------------- some strings, or all but some
 
 
-cdef struct Branch:
-    # A place in the tree of beginnings: its first continuation, and the next one of the place before it.
-    int32_t point, below, beside
-    bint ends
-
-
 def of_texts(object texts, bint others):
     """Exactly these strings; or, if ``others``, every string but these.
 
     Takes time in the texts' length: the tree of their beginnings, and one state for whatever has left it.
     """
-    cdef Branch* tree = NULL
-    cdef Arcs arcs = Arcs(NULL, 0, 0)
-    cdef int32_t* first = NULL
-    cdef uint8_t* ends = NULL
-    cdef int32_t n = 1, room = 256, q, place, next, before, point, away
+    cdef list tree = [{}], edges = []  # the continuations of each beginning, by their first code points
+    cdef set ends = set()
+    cdef int32_t q, point, start, away
     cdef str text
-    cdef Dfa found
-    tree = <Branch*>grown(NULL, room * sizeof(Branch))
-    try:
-        tree[0] = Branch(0, 0, 0, False)
-        for text in texts:
-            q = 0
-            for point in text:
-                before, next = -1, tree[q].below
-                while next and tree[next].point < point:
-                    before, next = next, tree[next].beside
-                if not next or tree[next].point != point:
-                    if n == room:
-                        if room >= MOST_STATES:
-                            raise MemoryError()
-                        room *= 2
-                        tree = <Branch*>grown(tree, <Py_ssize_t>room * sizeof(Branch))
-                    tree[n] = Branch(point, 0, next, False)
-                    if before < 0:
-                        tree[q].below = n
-                    else:
-                        tree[before].beside = n
-                    next = n
-                    n += 1
-                q = next
-            tree[q].ends = True
-        away = n
-        first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 2))
-        ends = <uint8_t*>grown(NULL, n + 1)
-        for q in range(n):
-            first[q] = arcs.n
-            ends[q] = tree[q].ends != others
-            place, point = tree[q].below, 0
-            while place:
-                if others and point < tree[place].point:
-                    add_arc(&arcs, point, tree[place].point - 1, away)
-                add_arc(&arcs, tree[place].point, tree[place].point, place)
-                point = tree[place].point + 1
-                place = tree[place].beside
-            if others and point <= LAST_POINT:
-                add_arc(&arcs, point, LAST_POINT, away)
-        first[n] = arcs.n
-        if others:
-            add_arc(&arcs, 0, LAST_POINT, away)
-            ends[away] = 1
-            n += 1
-            first[n] = arcs.n
-        found = made(n, &arcs, first, ends)
-        arcs.items, first, ends = NULL, NULL, NULL
-        return found
-    finally:
-        free(tree)
-        free(arcs.items)
-        free(first)
-        free(ends)
+    cdef dict below
+    for text in texts:
+        q = 0
+        for point in text:
+            below = tree[q]
+            if point not in below:
+                below[point] = len(tree)
+                tree.append({})
+            q = below[point]
+        ends.add(q)
+    away = <int32_t>len(tree)
+    for below in tree:
+        row, start = [], 0
+        for point in sorted(below):
+            if others and start < point:
+                row.append((start, point - 1, away))
+            row.append((point, point, below[point]))
+            start = point + 1
+        if others and start <= LAST_POINT:
+            row.append((start, LAST_POINT, away))
+        edges.append(row)
+    if others:
+        edges.append([(0, LAST_POINT, away)])
+    return Dfa(edges, [q for q in range(<int32_t>len(edges)) if (q in ends) != others])

@@ -6,14 +6,14 @@ deterministic automata side by side, with an optional count of characters: inter
 bounds of length.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.classes cimport Classes
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.machines cimport Machine
-from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.memory cimport grown, lowest_bit
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.node_types import Alt, Chars, Repeat, Seq, Text
@@ -26,18 +26,6 @@ cdef enum:
     MAX_AUTOMATA = 10_000
 
 
-cdef extern from *:
-    """
-    #if defined(_MSC_VER)
-    #include <intrin.h>
-    static int lowest_bit(unsigned long long x) { unsigned long i; _BitScanForward64(&i, x); return (int)i; }
-    #else
-    static int lowest_bit(unsigned long long x) { return __builtin_ctzll(x); }
-    #endif
-    """
-    int lowest_bit(uint64_t x) noexcept nogil
-
-
 cdef class Language:
     """The automaton of an expression. State 0 is the start, state i the i-th character of the expression.
 
@@ -47,14 +35,12 @@ cdef class Language:
     TypeError : it has nodes that are no expressions over characters.
     """
 
-    cdef readonly int32_t n_positions
-    cdef int32_t words          # of a set of states
-    cdef int32_t* set_of        # of each position, the number of its set of characters
-    cdef uint64_t* follow       # (positions, words): the states that may come next
-    cdef uint64_t* accepting    # (words): states in which the string may end
-    cdef uint64_t* scratch      # (words)
+    cdef list set_of            # of each position, the number of its set of characters
+    cdef list follow            # of each position, the states that may come next, as the bits of an integer
+    cdef object accepting       # states in which the string may end
     cdef readonly list sets     # the sets of characters, as ranges
     cdef dict set_numbers
+    cdef dict known_takers
     cdef Dfa found              # the deterministic automaton, once it was asked for
     cdef Arcs ranges            # of all sets, each with the number of its set
     cdef int32_t* first_range   # of each set; its ranges end where the next one's begin
@@ -62,20 +48,10 @@ cdef class Language:
     def __cinit__(self, object node):
         cdef int32_t i, low, high
         cdef list first, last
-        self.sets, self.set_numbers = [], {}
-        self.words = count(node, 0) + 64 >> 6
-        self.set_of = <int32_t*>calloc(64 * <Py_ssize_t>self.words, 4)
-        self.follow = <uint64_t*>calloc(64 * <Py_ssize_t>self.words * self.words, 8)
-        self.accepting = <uint64_t*>calloc(self.words, 8)
-        self.scratch = <uint64_t*>calloc(self.words, 8)
-        if not (self.set_of and self.follow and self.accepting and self.scratch):
-            raise MemoryError()
-        self.n_positions = 1
-        first, last, empty = self.node(node)
+        self.sets, self.set_numbers, self.set_of, self.follow, self.known_takers = [], {}, [-1], [0], {}
+        first, last, empty = self.node(node, 0)
         self.link([0], first)
-        for i in last:
-            self.accepting[i >> 6] |= <uint64_t>1 << (i & 63)
-        self.accepting[0] |= <uint64_t>bool(empty)
+        self.accepting = bits_of(last) | bool(empty)
         self.first_range = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>len(self.sets) + 1))
         for i in range(<int32_t>len(self.sets)):
             self.first_range[i] = self.ranges.n
@@ -84,12 +60,13 @@ cdef class Language:
         self.first_range[len(self.sets)] = self.ranges.n
 
     def __dealloc__(self):
-        free(self.set_of)
-        free(self.follow)
-        free(self.accepting)
-        free(self.scratch)
         free(self.ranges.items)
         free(self.first_range)
+
+    @property
+    def n_positions(self):
+        """How many states there are."""
+        return len(self.follow)
 
     def automaton(self):
         """The deterministic automaton.
@@ -98,64 +75,37 @@ cdef class Language:
         ------
         GrammarError : it would need too many states.
         """
-        cdef uint64_t* start
+        cdef Subsets subsets
+        cdef bytes start
         if self.found is None:
-            start = <uint64_t*>calloc(self.words, 8)
-            try:
-                if not start:
-                    raise MemoryError()
-                start[0] = 1
-                self.found = Subsets(self).automaton(<const int32_t*>start)
-            finally:
-                free(start)
+            subsets = Subsets(self)
+            start = (1).to_bytes(4 * subsets.width, "little")
+            self.found = subsets.automaton(<const int32_t*><const uint8_t*>start)
         return self.found
 
     def accepts(self, str text not None):
         """Whether the whole text belongs to the language."""
-        cdef uint64_t* sets = <uint64_t*>calloc(2 * <Py_ssize_t>self.words, 8)
-        cdef uint64_t* after = sets + self.words
-        cdef uint64_t word
-        cdef int32_t point, i, q
-        if not sets:
-            raise MemoryError()
-        try:
-            sets[0] = 1
-            for point in text:
-                self.after(sets, after)
-                memset(sets, 0, 8 * <Py_ssize_t>self.words)
-                for i in range(self.words):
-                    word = after[i]
-                    while word:
-                        q = 64 * i + lowest_bit(word)
-                        word &= word - 1
-                        if self.takes(self.set_of[q], point):
-                            sets[i] |= <uint64_t>1 << (q & 63)
-            return self.ends(sets)
-        finally:
-            free(sets)
+        cdef object states = 1, after, lowest
+        cdef int32_t point
+        for point in text:
+            after = 0
+            while states:
+                lowest = states & -states
+                after |= self.follow[lowest.bit_length() - 1]
+                states ^= lowest
+            states = after & self.takers(point)
+        return (states & self.accepting) != 0
 
-    cdef bint ends(self, const uint64_t* states) noexcept:
-        """Whether the string may end in one of some states."""
-        cdef int32_t i
-        for i in range(self.words):
-            if states[i] & self.accepting[i]:
-                return True
-        return False
-
-    cdef int after(self, const uint64_t* states, uint64_t* found) noexcept:
-        """The states that may come after any of these, whatever is read."""
-        cdef int32_t i, k, words = self.words
-        cdef uint64_t word
-        cdef const uint64_t* row
-        memset(found, 0, 8 * <Py_ssize_t>words)
-        for i in range(words):
-            word = states[i]
-            while word:
-                row = self.follow + <Py_ssize_t>(64 * i + lowest_bit(word)) * words
-                word &= word - 1
-                for k in range(words):
-                    found[k] |= row[k]
-        return 0
+    cdef object takers(self, int32_t point):
+        """The states that reading a code point may lead to."""
+        cdef int32_t i, q
+        cdef list takes
+        if point not in self.known_takers:
+            takes = [self.takes(i, point) for i in range(<int32_t>len(self.sets))]
+            self.known_takers[point] = bits_of(
+                [q for q in range(1, <int32_t>len(self.follow)) if takes[self.set_of[q]]]
+            )
+        return self.known_takers[point]
 
     cdef bint takes(self, int32_t number, int32_t point) noexcept:
         """Whether a set of characters has this one."""
@@ -171,10 +121,12 @@ cdef class Language:
     # ------------------------------------------------------------------ nodes
     # Each gives the first positions, the last positions, and whether it can be empty.
 
-    cdef tuple node(self, object node):
+    cdef tuple node(self, object node, int depth):
         cdef object kind = type(node)
         cdef list first, last, starts, ends
         cdef bint empty
+        if depth > MAX_DEPTH:
+            raise RecursionError()
         if kind is Chars:
             first = [self.position(node.ranges)]
             return first, first, False
@@ -183,7 +135,7 @@ cdef class Language:
         if kind is Seq:
             first, last, empty = [], [], True
             for item in node.items:
-                starts, ends, skippable = self.node(item)
+                starts, ends, skippable = self.node(item, depth + 1)
                 self.link(last, starts)
                 if empty:
                     first = first + starts
@@ -193,34 +145,36 @@ cdef class Language:
         if kind is Alt:
             first, last, empty = [], [], False
             for item in node.items:
-                starts, ends, skippable = self.node(item)
+                starts, ends, skippable = self.node(item, depth + 1)
                 first += starts
                 last += ends
                 empty = empty or skippable
             return first, last, empty
-        return self.states_of(node) if kind is Dfa else self.repeat(node)
+        if kind is Dfa:
+            return self.states_of(node)
+        if kind is not Repeat:
+            raise TypeError(f"node: expected an expression over characters, got {kind.__name__}")
+        return self.repeat(node, depth)
 
     cdef int32_t position(self, tuple ranges) except -1:
         number = self.set_numbers.get(ranges)
         if number is None:
             number = self.set_numbers[ranges] = len(self.sets)
             self.sets.append(ranges)
-        if self.n_positions >= 64 * self.words:
-            raise ValueError("node: expected an expression that stays as it is")
-        self.set_of[self.n_positions] = number
-        self.n_positions += 1
-        return self.n_positions - 1
+        if len(self.follow) > MAX_POSITIONS:
+            raise GrammarError(
+                f"regex: expected at most {MAX_POSITIONS} characters, repetitions written out, got more"
+            )
+        self.set_of.append(number)
+        self.follow.append(0)
+        return <int32_t>len(self.follow) - 1
 
     cdef tuple text(self, str text):
-        cdef int32_t point, q, first = self.n_positions, before = 0
-        if not text:
-            return [], [], True
-        for point in text:
-            q = self.position(((point, point),))
-            if before:
-                self.follow[<Py_ssize_t>before * self.words + (q >> 6)] |= <uint64_t>1 << (q & 63)
-            before = q
-        return [first], [before], False
+        cdef int32_t point, q
+        cdef list found = [self.position(((point, point),)) for point in text]
+        for q in found[1:]:
+            self.follow[q - 1] |= 1 << q
+        return found[:1], found[len(found) - 1:] if found else [], not found
 
     cdef tuple states_of(self, Dfa node):
         """A position for each range and state that it leads to."""
@@ -241,14 +195,14 @@ cdef class Language:
             self.link(into[q], after[q])
         return after[0], [p for q in range(node.n_states) if node.ends[q] for p in into[q]], bool(node.ends[0])
 
-    cdef tuple repeat(self, object node):
+    cdef tuple repeat(self, object node, int depth):
         cdef list first = [], last = []
         cdef list reach = []  # ends from which the next copy may begin
         cdef list starts = [], ends = []
         cdef bint empty = True
         cdef Py_ssize_t i, least = node.least
         for i in range(max(least, 1) if node.most is None else node.most):
-            starts, ends, skippable = self.node(node.item)
+            starts, ends, skippable = self.node(node.item, depth + 1)
             self.link(reach, starts)
             if empty:
                 first = first + starts
@@ -264,44 +218,20 @@ cdef class Language:
 
     cdef int link(self, list sources, list targets) except -1:
         """The targets may come after each of the sources."""
-        cdef int32_t p, q
-        cdef Py_ssize_t k
-        cdef uint64_t* row
-        memset(self.scratch, 0, 8 * <Py_ssize_t>self.words)
-        for q in targets:
-            self.scratch[q >> 6] |= <uint64_t>1 << (q & 63)
-        for p in sources:
-            row = self.follow + <Py_ssize_t>p * self.words
-            for k in range(self.words):
-                row[k] |= self.scratch[k]
+        cdef object bits = bits_of(targets)
+        cdef int32_t q
+        for q in sources:
+            self.follow[q] |= bits
         return 0
 
 
-cdef int32_t count(object node, int depth) except -1:
-    """The characters of an expression, repetitions written out."""
-    cdef object kind = type(node), copies
-    cdef int64_t found = 0
-    if depth > MAX_DEPTH:
-        raise RecursionError()
-    if kind is Chars:
-        return 1
-    if kind is Text:
-        found = len(node.text)
-    elif kind is Seq or kind is Alt:
-        for item in node.items:
-            found += count(item, depth + 1)
-    elif kind is Repeat:
-        copies = max(node.least, 1) if node.most is None else node.most
-        found = min(copies, MAX_LENGTH) * <int64_t>count(node.item, depth + 1)
-    elif kind is Dfa:
-        found = len({arc for row in node.edges for arc in row})
-    else:
-        raise TypeError(f"node: expected an expression over characters, got {kind.__name__}")
-    if found > MAX_POSITIONS:
-        raise GrammarError(
-            f"regex: expected at most {MAX_POSITIONS} characters, repetitions written out, got more"
-        )
-    return <int32_t>found
+cdef object bits_of(list numbers):
+    """An integer in which the bits of these numbers are set."""
+    cdef bytearray bits = bytearray((max(numbers, default=0) >> 3) + 1)
+    cdef int32_t q
+    for q in numbers:
+        bits[q >> 3] |= 1 << (q & 7)
+    return int.from_bytes(bits, "little")
 
 
 # ---------------------------------------------------------------------- deterministic automata
@@ -310,49 +240,63 @@ cdef int32_t count(object node, int depth) except -1:
 cdef class Subsets(Machine):
     """The deterministic automaton of a language: a state is the set of states that it may be in."""
 
-    cdef Language language
-    cdef uint64_t* after        # the states that may come next, whatever is read
-    cdef uint64_t* takers       # (classes, words): the states that reading a class may lead to
+    cdef int32_t words          # of a set of states
+    cdef bytes follow           # (positions, words): the states that may come next
+    cdef bytes takers           # (classes, words): the states that reading a class may lead to
+    cdef bytes accepting        # (words)
+    cdef bytearray after        # (words): the states that may come next, whatever is read
 
     def __cinit__(self, Language language):
-        cdef int32_t k, i, q, n_sets = <int32_t>len(language.sets)
+        cdef int32_t k, i, q, n_bytes
         cdef Arc* arcs = language.ranges.items
-        self.language, self.width, self.classes = language, 2 * language.words, Classes()
+        self.words, self.classes = <int32_t>(len(language.follow) + 63) // 64, Classes()
+        self.width, n_bytes = 2 * self.words, 8 * self.words
         self.classes.note(arcs, language.ranges.n)
         self.classes.settle()
-        for i in range(n_sets):
+        for i in range(<int32_t>len(language.sets)):
             q = language.first_range[i]
             self.classes.split(arcs + q, language.first_range[i + 1] - q)
-        self.after = <uint64_t*>calloc(language.words, 8)
-        self.takers = <uint64_t*>calloc(<Py_ssize_t>self.classes.n * language.words, 8)
-        if not (self.after and self.takers):
-            raise MemoryError()
-        taken = [[language.takes(i, self.classes.sample[k]) for i in range(n_sets)] for k in range(self.classes.n)]
-        for k in range(self.classes.n):
-            takes = taken[k]
-            for q in range(1, language.n_positions):
-                if takes[language.set_of[q]]:
-                    self.takers[<Py_ssize_t>k * language.words + (q >> 6)] |= <uint64_t>1 << (q & 63)
-
-    def __dealloc__(self):
-        free(self.after)
-        free(self.takers)
+        takers = [language.takers(self.classes.sample(k)) for k in range(self.classes.n)]
+        self.follow = b"".join([states.to_bytes(n_bytes, "little") for states in language.follow])
+        self.takers = b"".join([states.to_bytes(n_bytes, "little") for states in takers])
+        self.accepting, self.after = language.accepting.to_bytes(n_bytes, "little"), bytearray(n_bytes)
 
     cdef int begin(self, const int32_t* state) noexcept:
-        return self.language.after(<const uint64_t*>state, self.after)
+        cdef const uint64_t* states = <const uint64_t*>state
+        cdef const uint64_t* follow = <const uint64_t*><const uint8_t*>self.follow
+        cdef const uint64_t* row
+        cdef uint64_t* after = <uint64_t*><uint8_t*>self.after
+        cdef int32_t i, k
+        cdef uint64_t word
+        memset(after, 0, 8 * <Py_ssize_t>self.words)
+        for i in range(self.words):
+            word = states[i]
+            while word:
+                row = follow + <Py_ssize_t>(64 * i + lowest_bit(word)) * self.words
+                word &= word - 1
+                for k in range(self.words):
+                    after[k] |= row[k]
+        return 0
 
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
-        cdef const uint64_t* takers = self.takers + <Py_ssize_t>k * self.language.words
+        cdef const uint64_t* takers = <const uint64_t*><const uint8_t*>self.takers + <Py_ssize_t>k * self.words
+        cdef const uint64_t* may_come = <const uint64_t*><const uint8_t*>self.after
         cdef uint64_t* found = <uint64_t*>after
         cdef uint64_t any_one = 0
         cdef int32_t i
-        for i in range(self.language.words):
-            found[i] = self.after[i] & takers[i]
+        for i in range(self.words):
+            found[i] = may_come[i] & takers[i]
             any_one |= found[i]
         return any_one != 0
 
     cdef bint accepts(self, const int32_t* state) noexcept:
-        return self.language.ends(<const uint64_t*>state)
+        cdef const uint64_t* states = <const uint64_t*>state
+        cdef const uint64_t* accepting = <const uint64_t*><const uint8_t*>self.accepting
+        cdef int32_t i
+        for i in range(self.words):
+            if states[i] & accepting[i]:
+                return True
+        return False
 
 
 cdef class Product(Machine):

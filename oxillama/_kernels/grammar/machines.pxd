@@ -18,6 +18,3 @@ cdef class Machine:
     cdef Dfa automaton(self, const int32_t* start)
     cdef int32_t* slot_of(self, const int32_t* state) noexcept
     cdef int32_t numbered(self, const int32_t* state) except -1
-
-
-cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes)

@@ -11,6 +11,7 @@ from libc.string cimport memcmp, memcpy, memset
 from oxillama._kernels.grammar.classes cimport Classes
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc, made
 from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.partitions cimport Partition, begin_partition, end_partition, refine
 
 from oxillama.errors import GrammarError
 
@@ -18,7 +19,8 @@ cdef enum:
     MAX_STATES = 50_000         # of a machine
     MAX_WORK = 60_000_000       # its states times classes times what a state takes
     STEP_WORK = 16              # what a step takes, besides the integers of the state
-    MOST_MERGED = 1_000_000     # edges of a table whose equal states are merged
+    MERGE_WORK = 100_000_000    # edges looked at to find equal states, and
+    STATE_WORK = 8              # ... for each state as many as these
 
 
 cdef class Machine:
@@ -119,43 +121,41 @@ cdef class Machine:
 # ---------------------------------------------------------------------- tables
 
 
-cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
+cdef Dfa of_table(const int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
     """The automaton of a table, without what leads to no end and with equal states merged.
 
     Parameters
     ----------
-    rows : (n, classes): for each state the next one by class of characters, -1 for none. Changed.
+    rows : (n, classes): for each state the next one by class of characters, -1 for none.
     accepting : (n,): whether the string may end.
     """
     cdef Arcs arcs = Arcs(NULL, 0, 0)
-    cdef int32_t width = classes.n, k, q, i = 0, t, kept = 1
-    cdef Py_ssize_t at
-    cdef int32_t* block = <int32_t*>grown(NULL, 4 * 4 * (<Py_ssize_t>n + 1))
-    cdef int32_t* sample = block + n + 1
-    cdef int32_t* number = sample + n + 1
+    cdef Partition sets
+    cdef int32_t k, q, t, i = 0, kept = 1
+    cdef int32_t* number = <int32_t*>grown(NULL, 8 * (<Py_ssize_t>n + 1))
     cdef int32_t* order = number + n + 1
     cdef int32_t* first = NULL
     cdef uint8_t* ends = NULL
     cdef Dfa found
+    memset(&sets, 0, sizeof(Partition))
     try:
         first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 1))
         ends = <uint8_t*>grown(NULL, n)
-        drop_dead(rows, n, width, accepting)
-        merge(rows, n, width, accepting, block + 1, sample)
+        begin_partition(&sets, n + 1)
+        part_states(&sets, rows, n, classes.n, accepting)
         memset(number, 0xFF, 4 * (<Py_ssize_t>n + 1))
-        number[block[1]] = order[0] = 0
+        number[sets.number[0]] = order[0] = 0
         while i < kept:  # grows while it is read
             q = order[i]
             first[i] = arcs.n
             ends[i] = accepting[q]
             for k in range(classes.n_intervals):
-                at = <Py_ssize_t>q * width + classes.number[k]
-                t = rows[at]
-                if t < 0:
+                t = rows[<Py_ssize_t>q * classes.n + classes.number[k]]
+                t = sets.number[n if t < 0 else t]
+                if t == sets.number[n]:
                     continue
-                t = block[t + 1]
                 if number[t] < 0:
-                    number[t], order[kept] = kept, sample[t]
+                    number[t], order[kept] = kept, sets.sample[t]
                     kept += 1
                 t = number[t]
                 if arcs.n > first[i] and arcs.items[arcs.n - 1].target == t \
@@ -170,188 +170,87 @@ cdef Dfa of_table(int32_t* rows, int32_t n, const uint8_t* accepting, Classes cl
         return found
     finally:
         free(arcs.items)
-        free(block)
+        free(number)
         free(first)
         free(ends)
+        end_partition(&sets)
 
 
-cdef int drop_dead(int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting) except -1:
-    """Leave out what leads to states from which no accepting one can be reached."""
-    cdef Py_ssize_t i, n_edges = <Py_ssize_t>n * width
-    cdef int32_t q, left = 0
-    cdef int32_t* first = <int32_t*>grown(NULL, 4 * (3 * (<Py_ssize_t>n + 2) + n_edges))   # edges by target
-    cdef int32_t* live = first + n + 2
-    cdef int32_t* todo = live + n + 2
-    cdef int32_t* sources = todo + n + 2
-    try:
-        memset(first, 0, 8 * (<Py_ssize_t>n + 2))  # and live
-        for i in range(n_edges):
-            if rows[i] >= 0:
-                first[rows[i] + 2] += 1
-        for q in range(n):
-            first[q + 2] += first[q + 1]
-        for i in range(n_edges):
-            if rows[i] >= 0:
-                sources[first[rows[i] + 1]] = <int32_t>(i // width)
-                first[rows[i] + 1] += 1
-        for q in range(n):
-            if accepting[q]:
-                live[q] = 1
-                todo[left] = q
-                left += 1
-        while left:
-            left -= 1
-            q = todo[left]
-            for i in range(first[q], first[q + 1]):
-                if not live[sources[i]]:
-                    live[sources[i]] = 1
-                    todo[left] = sources[i]
-                    left += 1
-        for i in range(n_edges):
-            if rows[i] >= 0 and not live[rows[i]]:
-                rows[i] = -1
-        return 0
-    finally:
-        free(first)
-
-
-# ---------------------------------------------------------------------- equal states
-
-
-cdef struct Partition:
-    # Elements in sets: those of set s are elements[first[s]] ... elements[end[s] - 1], its marked ones in front.
-    int32_t* elements
-    int32_t* place      # by element: where it stands
-    int32_t* set_of     # by element, -1: in none
-    int32_t* first      # by set
-    int32_t* end
-    int32_t* marked     # how many elements of a set are
-    int32_t* touched    # the sets that have marked elements
-    int32_t n_sets, n_touched
-
-
-cdef int begin_partition(Partition* p, int32_t n) except -1:
-    """Room for n elements, in no set yet, in one block that begins with ``elements``."""
-    cdef Py_ssize_t room = <Py_ssize_t>n + 1
-    p.elements = <int32_t*>grown(NULL, 7 * 4 * room)
-    p.place, p.set_of, p.first = p.elements + room, p.elements + 2 * room, p.elements + 3 * room
-    p.end, p.marked, p.touched = p.elements + 4 * room, p.elements + 5 * room, p.elements + 6 * room
-    memset(p.set_of, 0xFF, 4 * room)
-    memset(p.marked, 0, 4 * room)
-    return 0
-
-
-cdef inline void put_last(Partition* p, int32_t element, int32_t at) noexcept:
-    """An element of the set that is being filled, which ends with ``at``."""
-    p.elements[at] = element
-    p.place[element] = at
-    p.set_of[element] = p.n_sets
-
-
-cdef inline void close_set(Partition* p, int32_t first, int32_t end) noexcept:
-    if end > first:
-        p.first[p.n_sets], p.end[p.n_sets] = first, end
-        p.n_sets += 1
-
-
-cdef inline void mark(Partition* p, int32_t element) noexcept:
-    cdef int32_t s = p.set_of[element], at = p.place[element], to = p.first[s] + p.marked[s]
-    if at < to:
-        return  # it is marked
-    if p.marked[s] == 0:
-        p.touched[p.n_touched] = s
-        p.n_touched += 1
-    p.elements[at] = p.elements[to]
-    p.place[p.elements[at]] = at
-    p.elements[to] = element
-    p.place[element] = to
-    p.marked[s] += 1
-
-
-cdef void split_sets(Partition* p) noexcept:
-    """Part the marked elements of each set from the others; the smaller part becomes the new set."""
-    cdef int32_t s, middle, i
-    while p.n_touched:
-        p.n_touched -= 1
-        s = p.touched[p.n_touched]
-        middle = p.first[s] + p.marked[s]
-        p.marked[s] = 0
-        if middle == p.end[s]:
-            continue
-        if middle - p.first[s] <= p.end[s] - middle:
-            p.first[p.n_sets], p.end[p.n_sets], p.first[s] = p.first[s], middle, middle
-        else:
-            p.first[p.n_sets], p.end[p.n_sets], p.end[s] = middle, p.end[s], middle
-        for i in range(p.first[p.n_sets], p.end[p.n_sets]):
-            p.set_of[p.elements[i]] = p.n_sets
-        p.n_sets += 1
-
-
-cdef int merge(
-    const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting, int32_t* block, int32_t* sample,
+cdef int part_states(
+    Partition* sets, const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting
 ) except -1:
-    """A number for each state, one for all that accept the same strings; and a state of each number.
+    """Part the states that accept different strings; element ``n`` is with those that accept none.
 
-    There is room for a state -1, which nothing comes from. No edge leads to a state from which no string ends.
-    States and edges are parted in turns: states by the sets of the edges that leave them, edges by the sets of the
-    states that they lead to (Valmari and Lehtinen, 2008), in m log n steps. A table of more than `MOST_MERGED` edges
-    keeps its states.
+    The states of a set are parted by the sets that they lead to, until nothing changes (Moore, 1956). They begin as
+    sets by the fewest characters to an end, so a string of fixed length takes few rounds. If more than `MERGE_WORK`
+    would be needed, all states that accept something stay apart.
     """
-    cdef int32_t n_edges = <int32_t>min(<int64_t>n * width, MOST_MERGED + 1), q, i, k, count = 0, b = 1, c = 0
-    cdef Partition states, edges
-    cdef int32_t* first = NULL    # edges by target, and then these
-    cdef int32_t* into
-    (block - 1)[0] = -1
-    if n_edges > MOST_MERGED:
-        for q in range(n):
-            block[q] = sample[q] = q
-        return 0
-    memset(&states, 0, sizeof(Partition))
-    memset(&edges, 0, sizeof(Partition))
+    cdef int64_t* keys = <int64_t*>grown(NULL, 8 * (<Py_ssize_t>n + 1))
+    cdef int32_t q, k, before = 0
+    cdef int64_t left = MERGE_WORK
+    cdef uint64_t h
     try:
-        begin_partition(&states, n)
-        begin_partition(&edges, n_edges)
-        first = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n + 2 + n_edges))
-        memset(first, 0, 4 * (<Py_ssize_t>n + 2))
-        into = first + n + 2
-        for q in range(n):
-            put_last(&states, q, q)
-        close_set(&states, 0, n)
-        for q in range(n):
-            if accepting[q]:
-                mark(&states, q)
-        split_sets(&states)
-        for k in range(width):
-            i = count
-            for q in range(n):
-                if rows[q * width + k] >= 0:
-                    put_last(&edges, q * width + k, count)
-                    first[rows[q * width + k] + 2] += 1
-                    count += 1
-            close_set(&edges, i, count)
-        for q in range(n):
-            first[q + 2] += first[q + 1]
-        for i in range(n_edges):
-            if rows[i] >= 0:
-                into[first[rows[i] + 1]] = i
-                first[rows[i] + 1] += 1
-        while c < edges.n_sets:
-            for i in range(edges.first[c], edges.end[c]):
-                mark(&states, edges.elements[i] // width)
-            split_sets(&states)
-            c += 1
-            while b < states.n_sets:
-                for i in range(states.first[b], states.end[b]):
-                    q = states.elements[i]
-                    for k in range(first[q], first[q + 1]):
-                        mark(&edges, into[k])
-                split_sets(&edges)
-                b += 1
-        for q in range(n):
-            block[q] = states.set_of[q]
-            sample[block[q]] = q
+        find_needs(rows, n, width, accepting, keys)
+        refine(sets, keys)
+        while before < sets.n_sets and left > 0:
+            before = sets.n_sets
+            left -= <int64_t>n * (width + STATE_WORK)
+            for q in range(n + 1):
+                h = 0
+                for k in range(width):
+                    h = (h ^ <uint64_t>led_to(sets, rows, n, width, q, k)) * <uint64_t>0x9E3779B97F4A7C15
+                    h ^= h >> 32
+                keys[q] = <int64_t>h
+            refine(sets, keys)
+        if before < sets.n_sets or not are_alike(sets, rows, n, width):
+            for q in range(n + 1):
+                sets.sample[q] = q
+                sets.number[q] = n if sets.number[q] == sets.number[n] else q
         return 0
     finally:
-        free(states.elements)
-        free(edges.elements)
-        free(first)
+        free(keys)
+
+
+cdef inline int32_t led_to(
+    const Partition* sets, const int32_t* rows, int32_t n, int32_t width, int32_t q, int32_t k
+) noexcept:
+    """The set that a state leads to with a class of characters."""
+    cdef int32_t t = -1 if q == n else rows[<Py_ssize_t>q * width + k]
+    return sets.number[n if t < 0 else t]
+
+
+cdef bint are_alike(const Partition* sets, const int32_t* rows, int32_t n, int32_t width) noexcept:
+    """Whether the states of each set lead to the same sets, which hashes alone do not prove."""
+    cdef int32_t q, k
+    for q in range(n):
+        for k in range(width):
+            if led_to(sets, rows, n, width, q, k) != led_to(sets, rows, n, width, sets.sample[sets.number[q]], k):
+                return False
+    return True
+
+
+cdef void find_needs(
+    const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting, int64_t* needs
+) noexcept:
+    """The fewest characters from each state to an end, -1 where there is no way; and -1 behind the last one.
+
+    A round goes through the states one way, the next one the other way: most edges lead to states of higher numbers.
+    """
+    cdef int32_t i, q, k, t, rounds = 0
+    cdef int64_t least
+    cdef bint changed = True
+    for q in range(n):
+        needs[q] = 0 if accepting[q] else -1
+    needs[n] = -1
+    while changed:
+        changed = False
+        for i in range(n):
+            q = i if rounds & 1 else n - 1 - i
+            least = needs[q]
+            for k in range(width):
+                t = rows[<Py_ssize_t>q * width + k]
+                if t >= 0 and needs[t] >= 0 and (least < 0 or needs[t] + 1 < least):
+                    least = needs[t] + 1
+                    changed = True
+            needs[q] = least
+        rounds += 1

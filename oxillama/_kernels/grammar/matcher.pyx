@@ -236,7 +236,7 @@ cdef class Matcher:
     cdef int add_item(self, Item item, Allowed out) except -1:
         cdef Allowed found
         self.states.spend(1 + self.trie.n_words // WORDS_OF_WORK)
-        if item.n < ABOVE and self.states.most[item.q] and not self.states.is_register(item.q):
+        if item.n < ABOVE and self.states.rtn[item.q].most and not self.states.is_register(item.q):
             return self.add_counting(item, out)
         found = self.allowed(item.q, item.n)
         if found.overflow:
@@ -309,10 +309,10 @@ cdef class Matcher:
                     ):
                         break
                 else:
-                    if self.states.most[item.q] > 0:
-                        most = min(most, self.states.most[item.q] - item.n)
+                    if self.states.rtn[item.q].most > 0:
+                        most = min(most, self.states.rtn[item.q].most - item.n)
                     return self.add_covered(state, cover[0], most, out)
-        if self.states.most[item.q] > 0:  # no set of characters goes on beyond the bound
+        if self.states.rtn[item.q].most > 0:  # no set of characters goes on beyond the bound
             return self.add_beside(state, NULL, out)
         return self.add(state, out)
 

@@ -7,29 +7,59 @@ cdef enum:
     MOST_STATES = 1 << 29
     LABEL_BYTES = 32   # of a label: a bit for each byte that it takes
 
+cdef enum:  # kinds of edges
+    BYTES = 0
+    TOKENS = 1
+    CALLS = 2
+    EPSILON = 3
+    KINDS = 4
 
-cdef struct Edges:
-    # (what, op, target): those of state q are rows first[q] ... first[q + 1] - 1.
-    int32_t n, room
-    int32_t* rows
+cdef enum:  # what an edge asks of a count and makes of it
+    MORE = 1
+    ENOUGH = 2
+    COUNT_BITS = 12
+    RESET = 0
+    KEEP = 4
+    NEXT = 8
+    ONE = 12
+
+cdef enum:  # flags of states
+    FINAL = 1
+    CONSUMES = 2
+    PURE_FINAL = 4
+    ENDS_ALWAYS = 8
+    ENDS_IF_ENOUGH = 16
+
+
+cdef struct Edge:
+    int32_t source, what, op, target
+
+
+cdef struct List:
+    # Edges; after `sort_edges`, those of key k are items[first[k]] ... items[first[k + 1] - 1].
+    Edge* items
     int32_t* first
+    int32_t n, room
+
+
+cdef struct State:
+    # The bounds of its count, -1 for no upper one; and by how much the tightest ``most`` of the states that carry the
+    # same count lies below its own.
+    int32_t flags, least, most, slack
 
 
 cdef class Program:
     cdef readonly int32_t n_states
     cdef int32_t states_room
-    cdef int32_t* flags
-    cdef int32_t* least
-    cdef int32_t* most
-    cdef int32_t* slack
-    cdef Edges bytes, tokens, calls, epsilon
+    cdef State* rtn
+    cdef List[KINDS] edges
     cdef bytes label_bits     # of all labels, one after another
     cdef readonly tuple token_sets
     cdef readonly bint accepts_empty
     cdef readonly object pieces
 
-    cdef Edges* edges_of(self, int kind) noexcept
-    cdef int make_room(self, int32_t n, const int32_t* n_edges) except -1
+    cdef int make_room(self, int32_t n) except -1
+    cdef int index(self) except -1
 
 
 cdef class Network(Program):
@@ -41,11 +71,16 @@ cdef class Network(Program):
     cdef dict label_numbers   # by their bits
 
     cdef int append(self, object piece, object unit) except -1
-    cdef int catch_up(self) except -1
+    cdef int append_built(self) except -1
     cdef Py_ssize_t held(self) noexcept
     cdef int32_t unit_of(self, int32_t q) noexcept
     cdef int name_unit(self, int32_t unit, int32_t start) except -1
     cdef int32_t take_label(self, object bits) except -1
+
+
+cdef int add_edge(List* edges, Edge edge) except -1
+cdef void free_edges(List* edges) noexcept
+cdef int sort_edges(List* edges, int32_t n) except -1
 
 
 cdef inline bint takes(const uint8_t* labels, int32_t label, uint8_t byte) noexcept:

@@ -8,16 +8,14 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.memory cimport grown, sort_by
 
 
 cdef class Program:
     """A compiled grammar, without a vocabulary; or a piece of one. Only a `Builder` makes one that can be used.
 
-    Its first state is the root's start. Each state has flags (see `flags.pxd`), bounds of its count, ``least`` and
-    ``most``, and ``slack``: by how much the tightest ``most`` of the states that carry the same count lies below its
-    own. An edge is (what, op, target): ``what`` is a label, a token set, a subnetwork (its start state, or `UNIT` plus
-    the number of a unit), or nothing.
+    Its first state is the root's start. ``what`` an edge reads is a label, a token set, a subnetwork (its start state,
+    or `UNIT` plus the number of a unit), or nothing.
 
     Attributes
     ----------
@@ -31,39 +29,22 @@ cdef class Program:
 
     def __dealloc__(self):
         cdef int kind
-        free(self.flags)
-        free(self.least)
-        free(self.most)
-        free(self.slack)
-        for kind in range(4):
-            free(self.edges_of(kind).rows)
-            free(self.edges_of(kind).first)
+        free(self.rtn)
+        for kind in range(KINDS):
+            free_edges(&self.edges[kind])
 
-    cdef Edges* edges_of(self, int kind) noexcept:
-        if kind == 0:
-            return &self.bytes
-        if kind == 1:
-            return &self.tokens
-        return &self.calls if kind == 2 else &self.epsilon
-
-    cdef int make_room(self, int32_t n, const int32_t* n_edges) except -1:
-        """Room for so many more states, and edges of each kind."""
-        cdef int32_t k
-        cdef Edges* into
+    cdef int make_room(self, int32_t n) except -1:
+        """Room for so many more states."""
         if self.n_states + n > self.states_room:
             self.states_room = self.n_states + n if self.n_states == 0 else 2 * (self.n_states + n)
-            self.flags = <int32_t*>grown(self.flags, 4 * <Py_ssize_t>self.states_room)
-            self.least = <int32_t*>grown(self.least, 4 * <Py_ssize_t>self.states_room)
-            self.most = <int32_t*>grown(self.most, 4 * <Py_ssize_t>self.states_room)
-            self.slack = <int32_t*>grown(self.slack, 4 * <Py_ssize_t>self.states_room)
-            for k in range(4):
-                into = self.edges_of(k)
-                into.first = <int32_t*>grown(into.first, 4 * (<Py_ssize_t>self.states_room + 1))
-        for k in range(4):
-            into = self.edges_of(k)
-            if into.n + n_edges[k] > into.room or into.rows == NULL:
-                into.room = 1 + (n_edges[k] if into.n == 0 else 2 * (into.n + n_edges[k]))
-                into.rows = <int32_t*>grown(into.rows, 12 * <Py_ssize_t>into.room)
+            self.rtn = <State*>grown(self.rtn, self.states_room * sizeof(State))
+        return 0
+
+    cdef int index(self) except -1:
+        """Sort the edges by their sources."""
+        cdef int kind
+        for kind in range(KINDS):
+            sort_edges(&self.edges[kind], self.n_states)
         return 0
 
 
@@ -75,7 +56,7 @@ cdef class Network(Program):
     program : Program; it is copied, and so are its other pieces.
     """
 
-    def __cinit__(self, Program program not None):
+    def __cinit__(self, Program program not None, *_arguments, **_named):
         self.program = program
         self.label_numbers = {}
         self.append(program, None)
@@ -86,27 +67,28 @@ cdef class Network(Program):
 
     cdef Py_ssize_t held(self) noexcept:
         """Bytes of memory."""
-        cdef Py_ssize_t edges = self.bytes.n + self.tokens.n + self.calls.n + self.epsilon.n
-        return 32 * <Py_ssize_t>self.n_states + 12 * edges + LABEL_BYTES * self.n_labels + 4 * self.n_units
+        cdef Py_ssize_t n_edges = 0
+        cdef int kind
+        for kind in range(KINDS):
+            n_edges += self.edges[kind].n
+        return (sizeof(State) + 4 * KINDS) * <Py_ssize_t>self.n_states + sizeof(Edge) * n_edges + \
+            LABEL_BYTES * self.n_labels + 4 * self.n_units
 
-    cdef int catch_up(self) except -1:
-        """Append the pieces that were built since; 1 if there were any."""
+    cdef int append_built(self) except -1:
+        """Append the pieces that were built since."""
         cdef list built = self.program.pieces.built
-        cdef int found = 0
         while self.n_pieces < len(built):
             unit, piece = built[self.n_pieces]
             self.append(piece, unit)
             self.n_pieces += 1
-            found = 1
-        return found
+        return 0
 
     cdef int append(self, object piece, object unit) except -1:
         """Append the piece of a unit; None: that of the whole program."""
         cdef Program of
-        cdef Edges* into
-        cdef const Edges* edges
-        cdef int32_t base = self.n_states, n, i, k, number
-        cdef int32_t[4] n_edges
+        cdef List* into
+        cdef Edge edge
+        cdef int32_t base = self.n_states, n, i, k, n_edges
         if type(piece) is not Program or (<Program>piece).n_states == 0:
             raise TypeError(f"program: expected what a Builder made, got {type(piece)}")
         of = <Program>piece
@@ -114,29 +96,22 @@ cdef class Network(Program):
         if n > MOST_STATES - base or len(of.token_sets) > len(self.program.token_sets):
             raise ValueError(f"program: expected at most 2**29 states, and no token sets of units, got {n} more states "
                              f"and {of.token_sets}")
-        for k in range(4):
-            n_edges[k] = of.edges_of(k).n
-        self.make_room(n, n_edges)
+        self.make_room(n)
+        memcpy(self.rtn + base, of.rtn, n * sizeof(State))
         numbers = [self.take_label(of.label_bits[i:i + LABEL_BYTES])
                    for i in range(0, len(of.label_bits), LABEL_BYTES)]
-        memcpy(self.flags + base, of.flags, 4 * <Py_ssize_t>n)
-        memcpy(self.least + base, of.least, 4 * <Py_ssize_t>n)
-        memcpy(self.most + base, of.most, 4 * <Py_ssize_t>n)
-        memcpy(self.slack + base, of.slack, 4 * <Py_ssize_t>n)
-        for k in range(4):
-            into, edges = self.edges_of(k), of.edges_of(k)
-            for i in range(edges.n):
-                number = edges.rows[3 * i]
-                if k == 0:
-                    number = <int32_t>numbers[number]
-                elif k == 2 and number < UNIT:
-                    number += base
-                into.rows[3 * (into.n + i)] = number
-                into.rows[3 * (into.n + i) + 1] = edges.rows[3 * i + 1]
-                into.rows[3 * (into.n + i) + 2] = edges.rows[3 * i + 2] + base
+        for k in range(KINDS):
+            into, n_edges = &self.edges[k], self.edges[k].n
+            into.first = <int32_t*>grown(into.first, 4 * (<Py_ssize_t>self.states_room + 1))
+            for i in range(of.edges[k].n):
+                edge = of.edges[k].items[i]
+                if k == BYTES:
+                    edge.what = numbers[edge.what]
+                elif k == CALLS and edge.what < UNIT:
+                    edge.what += base
+                add_edge(into, Edge(edge.source + base, edge.what, edge.op, edge.target + base))
             for i in range(n + 1):
-                into.first[base + i] = into.n + edges.first[i]
-            into.n += edges.n
+                into.first[base + i] = n_edges + of.edges[k].first[i]
         self.n_states += n
         if unit is not None:
             self.name_unit(unit, base)
@@ -173,3 +148,41 @@ cdef class Network(Program):
         self.label_numbers[bits] = self.n_labels
         self.n_labels += 1
         return self.n_labels - 1
+
+
+# ---------------------------------------------------------------------- edges
+
+
+cdef int add_edge(List* edges, Edge edge) except -1:
+    if edges.n == edges.room:
+        edges.items = <Edge*>grown(edges.items, max(64, 2 * <Py_ssize_t>edges.room) * sizeof(Edge))
+        edges.room = max(64, 2 * edges.room)
+    edges.items[edges.n] = edge
+    edges.n += 1
+    return 0
+
+
+cdef void free_edges(List* edges) noexcept:
+    free(edges.items)
+    free(edges.first)
+
+
+cdef int sort_edges(List* edges, int32_t n) except -1:
+    """Sort edges by their sources, of which there are ``n``; equal ones stay in order."""
+    cdef Edge* unsorted = edges.items
+    cdef int32_t* order = <int32_t*>grown(NULL, 8 * (<Py_ssize_t>edges.n + 1))
+    cdef int32_t* sources = order + edges.n
+    cdef int32_t i
+    try:
+        edges.first = <int32_t*>grown(edges.first, 4 * (<Py_ssize_t>n + 2))
+        for i in range(edges.n):
+            sources[i] = unsorted[i].source
+        sort_by(sources, edges.n, n, edges.first, order)
+        edges.items = <Edge*>grown(NULL, sizeof(Edge) * (<Py_ssize_t>edges.n + 1))
+        edges.room = edges.n
+        for i in range(edges.n):
+            edges.items[i] = unsorted[order[i]]
+        free(unsorted)
+        return 0
+    finally:
+        free(order)

@@ -29,34 +29,35 @@ def references(object node):
 
 cdef int add_references(object node, list found, int depth) except -1:
     cdef object kind = type(node)
+    cdef tuple parts = children(node)
     if depth >= MAX_NODE_DEPTH:
         raise ValueError(f"expected at most {MAX_NODE_DEPTH} nodes inside each other")
     if kind is Ref:
         found.append(node.name)
-    elif kind is Seq or kind is Alt:
-        for item in node.items:
-            add_references(item, found, depth + 1)
-    elif kind is Repeat:
-        if not 0 <= node.least <= (node.least if node.most is None else node.most):
-            raise ValueError(f"repeats from {node.least} to {node.most} times")
-        add_references(node.item, found, depth + 1)
-    elif kind is Distinct:
-        for item in parts_of(node):
-            add_references(item, found, depth + 1)
-    else:
+    elif kind is Repeat and not 0 <= node.least <= (node.least if node.most is None else node.most):
+        raise ValueError(f"repeats from {node.least} to {node.most} times")
+    elif not parts and kind is not Seq and kind is not Alt:
         known_leaf(kind)
+    for item in parts:
+        add_references(item, found, depth + 1)
     return 0
 
 
-cdef list parts_of(object node):
-    """The nodes of a `Distinct`, each once."""
-    cdef dict found = {} if node.separator is None else {node.separator: None}
+cdef tuple children(object node):
+    """The nodes that a node is made of; those of a `Distinct` each once."""
+    cdef object kind = type(node)
+    cdef dict found
+    if kind is Seq or kind is Alt:
+        return node.items
+    if kind is not Distinct:
+        return (node.item,) if kind is Repeat else ()
+    found = {} if node.separator is None else {node.separator: None}
     for place in node.places:
         for member in place:
             found[member.node] = None
             if member.rest is not None:
                 found[member.rest] = None
-    return list(found)
+    return tuple(found)
 
 
 cdef int known_leaf(object kind) except -1:
@@ -140,40 +141,33 @@ cdef bint nullable(object node, set rules, int depth) except -1:
     return kind is Dfa and (<Dfa>node).accepts_empty()
 
 
-def missing(object node, object open_rules):
-    """Names in ``open_rules``, of which one must match something before a node does; None where it does if all other
-    names do. It never does where there are no names.
-    """
-    return missing_of(node, open_rules, 0)
+def matches(object node, set rules not None):
+    """Whether a node matches something, given the rules that do."""
+    return matches_of(node, rules, 0)
 
 
-cdef list missing_of(object node, object open_rules, int depth):
+cdef bint matches_of(object node, set rules, int depth) except -1:
     cdef object kind = type(node)
-    cdef list found, more
     if depth > MAX_DEPTH:
         raise RecursionError()
     if kind is Ref:
-        return [node.name] if node.name in open_rules else None
+        return node.name in rules
     if kind is Repeat:
-        return missing_of(node.item, open_rules, depth + 1) if node.least else None
+        return node.least == 0 or matches_of(node.item, rules, depth + 1)
     if kind is Seq:
         for item in node.items:
-            found = missing_of(item, open_rules, depth + 1)
-            if found is not None:
-                return found
-        return None
+            if not matches_of(item, rules, depth + 1):
+                return False
+        return True
     if kind is Alt:
-        found = []
         for item in node.items:
-            more = missing_of(item, open_rules, depth + 1)
-            if more is None:
-                return None
-            found += more
-        return found
+            if matches_of(item, rules, depth + 1):
+                return True
+        return False
     if kind is Distinct:
         firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
-        return missing_of(Seq((Alt(tuple(firsts)), *node.needed)), open_rules, depth + 1)
-    return None if matches_something(node, kind) else []
+        return matches_of(Seq((Alt(tuple(firsts)), *node.needed)), rules, depth + 1)
+    return matches_something(node, kind)
 
 
 cdef bint matches_something(object node, object kind) except -1:
@@ -196,41 +190,36 @@ cdef bint matches_something(object node, object kind) except -1:
 # ---------------------------------------------------------------------- rules
 
 
-def unproductive(dict rules not None):
-    """The rules that match nothing, if names without a rule match something.
-
-    A rule is looked at again only when one of those that it waits for is found to match something.
-    """
-    cdef set open_rules = set(rules)
-    cdef dict waiting = {}
-    cdef list todo = list(rules), found
-    while todo:
-        name = todo.pop()
-        if name in open_rules:
-            found = missing_of(rules[name], open_rules, 0)
-            if found is None:
-                open_rules.discard(name)
-                todo += waiting.pop(name, ())
-            else:
-                for other in found:
-                    waiting.setdefault(other, set()).add(name)
-    return open_rules
+def productive_rules(dict rules not None, dict refs not None):
+    """The rules that match something; ``refs``: what each refers to."""
+    return settled(rules, refs, matches_of)
 
 
 def nullable_rules(dict rules not None, dict refs not None):
     """The rules that match the empty string; ``refs``: what each refers to."""
+    return settled(rules, refs, nullable)
+
+
+ctypedef bint (*Test)(object, set, int) except -1
+
+
+cdef set settled(dict rules, dict refs, Test test):
+    """The rules of which a test says yes, given those of which it does."""
     cdef dict users = {}
     cdef set found = set()
-    cdef list todo = list(rules), names
+    cdef list new
+    cdef object todo = reversed(list(rules))  # most rules refer to later ones
     check_references(rules, refs)
     for name, names in refs.items():
         for used in names:
             users.setdefault(used, []).append(name)
-    while todo:
-        name = todo.pop()
-        if name not in found and nullable(rules[name], found, 0):
-            found.add(name)
-            todo += users.get(name, ())
+    while todo:  # a rule is looked at again when one that it refers to is found
+        new = []
+        for name in todo:
+            if test(rules[name], found, 0):
+                found.add(name)
+                new.append(name)
+        todo = {user for name in new for user in users.get(name, ())} - found
     return found
 
 

@@ -78,7 +78,7 @@ cdef class Comparison(Machine):
 
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
         cdef Place p
-        cdef int32_t char = self.classes.sample[k]
+        cdef int32_t char = self.classes.sample(k)
         cdef bint done
         memcpy(&p, state, sizeof(Place))
         if p.where == ANYWHERE:
@@ -213,7 +213,7 @@ cdef class Remainders(Machine):
         self.modulus, self.places, self.width, self.classes = modulus, places, 3, of_numbers()
 
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
-        cdef int32_t char = self.classes.sample[k]
+        cdef int32_t char = self.classes.sample(k)
         memcpy(after, state, 12)
         if char == 45:
             return not state[0]

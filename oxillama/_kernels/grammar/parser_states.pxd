@@ -9,7 +9,6 @@ from oxillama._kernels.grammar.rows cimport entry
 
 cdef class ParserStates(Closure):
     cdef Py_ssize_t n_token_sets
-    cdef bint accepts_empty
 
     cdef int mend(self, object error, int32_t state) except -1
     cdef int step(self, int32_t state, uint8_t byte) except -1
@@ -29,5 +28,5 @@ cdef class ParserStates(Closure):
 
 cdef inline int32_t stepped(ParserStates states, int32_t state, uint8_t byte) except -1:
     """The parser state after a byte."""
-    cdef int32_t to = entry(&states.rows, state, byte)[0]
+    cdef int32_t to = entry(states.rows, state, byte)[0]
     return to if to >= 0 else states.next(state, byte)

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.closure cimport Closure
 from oxillama._kernels.grammar.item_sets cimport Item, sort_items, translate
-from oxillama._kernels.grammar.network cimport takes
+from oxillama._kernels.grammar.network cimport BYTES, TOKENS, Edge, List, takes
 from oxillama._kernels.grammar.rows cimport DEAD, entry
 from oxillama._kernels.grammar.stacks cimport (
     ABOVE, ACCEPTS, BELOW, BOTTOM, MAX_WIDTH, OPEN, RESULT_FLAGS, TAPED, Stacks,
@@ -27,7 +27,6 @@ cdef class ParserStates(Closure):
 
     def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
         self.n_token_sets = len(program.token_sets)
-        self.accepts_empty = program.accepts_empty
 
     cdef void allow(self, Py_ssize_t work) noexcept:
         self.n_made = 0
@@ -53,7 +52,7 @@ cdef class ParserStates(Closure):
         while True:
             try:
                 self.begin()
-                if self.accepts_empty:
+                if self.program.accepts_empty:
                     self.made_flags = ACCEPTS
                 self.add(0, 0, BOTTOM)  # state 0 is the start of the first piece
                 return self.finish()
@@ -103,16 +102,16 @@ cdef class ParserStates(Closure):
                 self.mend(error, state)
         return after_bytes
 
-    def token_sets(self, int32_t state):
+    def next_token_sets(self, int32_t state):
         """The token sets of the program that may follow here, in ascending order."""
         cdef int32_t i, e, q, n
         cdef set found = set()
         self.checked_state(state)
         for i in range(self.states.first[state], self.states.first[state + 1]):
             q, n = self.states.items[i].q, self.states.items[i].n
-            for e in range(self.token_first[q], self.token_first[q + 1]):
-                if self.after(self.token_edges + 3 * e, q, n) >= 0:
-                    found.add(self.token_edges[3 * e])
+            for e in range(self.edges[TOKENS].first[q], self.edges[TOKENS].first[q + 1]):
+                if self.after(&self.edges[TOKENS].items[e], q, n) >= 0:
+                    found.add(self.edges[TOKENS].items[e].what)
         return sorted(found)
 
     def carry(self, int32_t state, ParserStates other not None):
@@ -176,10 +175,10 @@ cdef class ParserStates(Closure):
     cdef int count_unit(self, Item item, dict found) except -1:
         """Count the unit of an item, -1 outside of all; in place of one without a place, the one it returns to."""
         cdef list places = self.program.pieces.places
-        cdef int32_t unit = self.network.unit_of(item.q)
+        cdef int32_t unit = self.unit_of(item.q)
         while unit >= 0 and not places[unit] and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
             item = self.stacks.items[self.stacks.first[item.p]]
-            unit = self.network.unit_of(item.q)
+            unit = self.unit_of(item.q)
             if unit < 0:
                 return 0  # a rule that ends with one that many have is not returned to
         if unit < 0 or places[unit]:
@@ -203,7 +202,7 @@ cdef class ParserStates(Closure):
                 if state == DEAD:
                     break
                 continue
-            next = entry(&self.rows, state, text[i])[0]
+            next = entry(self.rows, state, text[i])[0]
             state = next if next >= 0 else self.step(state, text[i])
             if state == DEAD:
                 break
@@ -218,39 +217,41 @@ cdef class ParserStates(Closure):
         to = self.finish()
         if self.registers.may_run_out and not self.is_alive(to):
             to = DEAD
-        entry(&self.rows, state, byte)[0] = to
+        entry(self.rows, state, byte)[0] = to
         return to
 
     cdef int follow_edges(self, int32_t state, uint8_t byte) except -1:
         """Put in what a byte leads to."""
         cdef int32_t i, e, n
         cdef Item item
-        cdef const int32_t* edge
+        cdef const Edge* edge
+        cdef const List* edges = &self.edges[BYTES]
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
-            self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
-            for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
-                edge = self.byte_edges + 3 * e
-                if takes(self.labels, edge[0], byte):
+            self.spend(1 + edges.first[item.q + 1] - edges.first[item.q])
+            for e in range(edges.first[item.q], edges.first[item.q + 1]):
+                edge = &edges.items[e]
+                if takes(self.labels, edge.what, byte):
                     n = self.after(edge, item.q, item.n)
                     if n >= 0:
-                        self.add(edge[2], n, item.p)
+                        self.add(edge.target, n, item.p)
         return 0
 
     cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
         cdef int32_t i, e, n
         cdef Item item
-        cdef const int32_t* edge
+        cdef const Edge* edge
+        cdef const List* edges = &self.edges[TOKENS]
         cdef bint hit = False
         self.begin()
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
-            for e in range(self.token_first[item.q], self.token_first[item.q + 1]):
-                edge = self.token_edges + 3 * e
-                if hits[edge[0]]:
+            for e in range(edges.first[item.q], edges.first[item.q + 1]):
+                edge = &edges.items[e]
+                if hits[edge.what]:
                     n = self.after(edge, item.q, item.n)
                     if n >= 0:
-                        self.add(edge[2], n, item.p)
+                        self.add(edge.target, n, item.p)
                         hit = True
         if not hit:
             return after_bytes
@@ -263,10 +264,10 @@ cdef class ParserStates(Closure):
 
     cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept:
         """The count that stands for ``n`` where no text of up to ``reach`` bytes can make a difference."""
-        cdef int32_t least = self.least[q], most = self.most[q]
+        cdef int32_t least = self.rtn[q].least, most = self.rtn[q].most
         if n >= ABOVE or most == 0:
             return n
-        if most > 0 and most - self.slack[q] - n <= reach:
+        if most > 0 and most - self.rtn[q].slack - n <= reach:
             return n
         return ABOVE if n >= least else BELOW if least - n > reach else n
 
@@ -292,7 +293,7 @@ cdef class ParserStates(Closure):
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1:
         if not self.states.flags[state] & TAPED:
             return self.run(state, &byte, 1)
-        if entry(&self.rows, state, byte)[0] == DEAD:
+        if entry(self.rows, state, byte)[0] == DEAD:
             return DEAD
         self.begin()
         self.made_tape = self.registers.longer(self.tapes[state], byte)

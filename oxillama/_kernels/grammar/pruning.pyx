@@ -4,14 +4,16 @@ A state with nothing but one epsilon edge stands for the state that the edge lea
 """
 
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.automata cimport Automata
-from oxillama._kernels.grammar.edges cimport CALLS, EPSILON, KINDS, Edge, List
-from oxillama._kernels.grammar.flags cimport set_flags
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.network cimport UNIT, Edges, Program
+from oxillama._kernels.grammar.network cimport (
+    BYTES, CALLS, CONSUMES, ENDS_ALWAYS, ENDS_IF_ENOUGH, ENOUGH, EPSILON, FINAL, KINDS, PURE_FINAL, TOKENS, UNIT,
+    Edge, List, Program, State, add_edge, free_edges, sort_edges,
+)
+from oxillama._kernels.grammar.registers cimport REGISTER
 
 
 cdef Program program_of(Automata automata, list starts):
@@ -38,7 +40,7 @@ cdef class Pruning:
         free(self.alias)
 
     cdef int begin(self, Automata of, list starts) except -1:
-        cdef Py_ssize_t room = <Py_ssize_t>of.n + 1
+        cdef Py_ssize_t room = <Py_ssize_t>of.n_states + 1
         cdef int32_t i
         self.of = of
         self.start_of = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>len(starts) + 1))
@@ -52,19 +54,19 @@ cdef class Pruning:
         """For each state, the one it stands for: itself, unless all it has is one epsilon edge."""
         cdef int32_t q, i, kind, last, n
         cdef int32_t* alias = self.alias
-        for q in range(self.of.n):
+        for q in range(self.of.n_states):
             alias[q] = q
             n = 0
             for kind in range(EPSILON):
                 n += self.of.edges[kind].first[q + 1] - self.of.edges[kind].first[q]
             i = self.of.edges[EPSILON].first[q]
             if n == 0 and self.of.edges[EPSILON].first[q + 1] == i + 1 and not (
-                self.of.final[q] or self.of.least[q] or self.of.most[q]
+                self.of.rtn[q].flags or self.of.rtn[q].least or self.of.rtn[q].most
             ):
                 alias[q] = self.of.edges[EPSILON].items[i].target
-        for q in range(self.of.n):
+        for q in range(self.of.n_states):
             last, n = q, 0
-            while alias[last] != last and n <= self.of.n:
+            while alias[last] != last and n <= self.of.n_states:
                 last = alias[last]
                 n += 1
             i = q
@@ -79,7 +81,7 @@ cdef class Pruning:
         """Number the start and all that it leads to."""
         cdef int32_t i = 0, e, kind
         cdef const List* edges
-        memset(self.number, 0xFF, 4 * <Py_ssize_t>self.of.n)
+        memset(self.number, 0xFF, 4 * <Py_ssize_t>self.of.n_states)
         self.take(self.start_of[0])
         while i < self.n_kept:  # grows while it is read
             for kind in range(KINDS):
@@ -100,35 +102,90 @@ cdef class Pruning:
     cdef Program program(self):
         """The states that stay, with their edges."""
         cdef Program found = Program()
-        cdef int32_t q, i, t, kind, what
+        cdef int32_t i, t, kind, what
         cdef const List* edges
         cdef Edge edge
-        cdef Edges* to
-        cdef int32_t[4] most
-        cdef bytearray final = bytearray(self.n_kept)
-        cdef uint8_t* is_final = final
-        for kind in range(KINDS):
-            most[kind] = self.of.edges[kind].n
-        found.make_room(self.n_kept, most)
+        found.make_room(self.n_kept)
         found.n_states = self.n_kept
         for i in range(self.n_kept):
-            q = self.order[i]
-            found.least[i], found.most[i], found.slack[i] = self.of.least[q], self.of.most[q], self.of.slack[q]
-            is_final[i] = self.of.final[q]
-        for kind in range(KINDS):
-            edges, to = &self.of.edges[kind], found.edges_of(kind)
-            for i in range(self.n_kept):
-                to.first[i], q = to.n, self.order[i]
-                for t in range(edges.first[q], edges.first[q + 1]):
+            found.rtn[i] = self.of.rtn[self.order[i]]
+            for kind in range(KINDS):
+                edges = &self.of.edges[kind]
+                for t in range(edges.first[self.order[i]], edges.first[self.order[i] + 1]):
                     edge = edges.items[t]
                     what = edge.what
                     if kind == CALLS:
                         what = self.number[self.start_of[what]] if what >= 0 else UNIT - 1 - what
-                    to.rows[3 * to.n], to.rows[3 * to.n + 1] = what, edge.op
-                    to.rows[3 * to.n + 2] = self.number[self.alias[edge.target]]
-                    to.n += 1
-            to.first[self.n_kept], to.room = to.n, to.n + 1
-            to.rows = <int32_t*>grown(to.rows, 12 * <Py_ssize_t>to.room)
-        set_flags(found, is_final)
+                    add_edge(&found.edges[kind], Edge(i, what, edge.op, self.number[self.alias[edge.target]]))
+        found.index()
+        set_flags(found)
         found.label_bits = b"".join(self.of.labels)
         return found
+
+
+cdef int set_flags(Program program) except -1:
+    """Whether states read something, and what their end depends on; before, their only flag is FINAL."""
+    cdef int32_t n = program.n_states, q, i, n_todo = 0
+    cdef const List* epsilon = &program.edges[EPSILON]
+    cdef State* rtn = program.rtn
+    cdef List into = List(NULL, NULL, 0, 0)
+    cdef uint8_t* can_end = <uint8_t*>calloc(2 * <Py_ssize_t>n + 1, 1)
+    cdef uint8_t* goes_on = can_end + n
+    cdef int32_t* todo = <int32_t*>malloc(4 * (<Py_ssize_t>n + epsilon.n + 1))
+    cdef Edge edge
+    try:
+        if not (can_end and todo):
+            raise MemoryError()
+        for i in range(epsilon.n):
+            edge = epsilon.items[i]
+            add_edge(&into, Edge(edge.target, 0, edge.op, edge.source))  # reversed
+        sort_edges(&into, n)
+        for q in range(n):
+            if rtn[q].flags & FINAL:
+                rtn[q].flags |= ENDS_ALWAYS
+                todo[n_todo] = q
+                n_todo += 1
+        while n_todo:
+            n_todo -= 1
+            q = todo[n_todo]
+            if can_end[q]:
+                continue
+            can_end[q] = 1
+            for i in range(into.first[q], into.first[q + 1]):
+                edge = into.items[i]
+                if edge.op & REGISTER:
+                    continue  # the end depends on what came
+                rtn[edge.target].flags |= ENDS_IF_ENOUGH if edge.op & ENOUGH else ENDS_ALWAYS
+                if not edge.op & ENOUGH or rtn[edge.target].least == 0:
+                    todo[n_todo] = edge.target
+                    n_todo += 1
+        for q in range(n):
+            if has_edges(program, BYTES, q) or has_edges(program, TOKENS, q):
+                rtn[q].flags |= CONSUMES
+            tests = rtn[q].flags & CONSUMES or has_edges(program, CALLS, q)
+            for i in range(epsilon.first[q], epsilon.first[q + 1]):
+                tests = tests or epsilon.items[i].op & REGISTER
+            if tests:
+                todo[n_todo] = q
+                n_todo += 1
+        while n_todo:
+            n_todo -= 1
+            q = todo[n_todo]
+            if not goes_on[q]:
+                goes_on[q] = 1
+                for i in range(into.first[q], into.first[q + 1]):
+                    if not goes_on[into.items[i].target]:
+                        todo[n_todo] = into.items[i].target
+                        n_todo += 1
+        for q in range(n):
+            if can_end[q] and not goes_on[q]:
+                rtn[q].flags |= PURE_FINAL
+        return 0
+    finally:
+        free(can_end)
+        free(todo)
+        free_edges(&into)
+
+
+cdef inline bint has_edges(Program program, int kind, int32_t q) noexcept:
+    return program.edges[kind].first[q + 1] > program.edges[kind].first[q]

@@ -1,6 +1,6 @@
 """Registers of distinct values, as other kernels see them."""
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | argument << ARGUMENT
     REGISTER = 16
@@ -42,22 +42,16 @@ cdef struct Register:
     int32_t members, begin  # ``begin``: depth of the tape at which a value began, -1: none is under way
 
 
-cdef struct Numbers:
-    # Numbers of pairs: an open hash table.
-    int32_t* slots  # (size, 3): a, b, number + 1
-    int32_t size, n
-
-
 cdef class Registers:
     cdef Text* texts
     cdef Members* sets
     cdef Register* registers
-    cdef Numbers text_numbers, set_numbers, register_numbers
+    cdef dict text_numbers, set_numbers, register_numbers   # by what they are made of, see `pair`
     cdef int32_t texts_room, sets_room, registers_room
     cdef readonly int32_t n_texts, n_sets, n_registers
     cdef readonly Py_ssize_t n_bytes
     cdef bint may_run_out
-    cdef int32_t cold[256][2]  # (members, text): no member begins with the text
+    cdef set cold            # of pairs of members and a text: no member begins with the text
 
     cdef int32_t longer(self, int32_t text, uint8_t byte) except -1
     cdef int32_t suffix(self, int32_t text, int32_t begin) except -1
@@ -67,13 +61,17 @@ cdef class Registers:
     cdef int32_t number(self, int32_t members, int32_t begin) except -1
     cdef bint has(self, int32_t members, int32_t key) noexcept
     cdef bint begins_member(self, int32_t text, int32_t key) noexcept
-    cdef void set_cold(self, int32_t members, int32_t text) noexcept
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept
-    cdef bint is_hot(self, int32_t members, int32_t text) noexcept
+    cdef bint is_hot(self, int32_t members, int32_t text) except -1
     cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2
     cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept
     cdef int32_t carried(self, int32_t n, Registers other) except -1
     cdef int32_t carried_text(self, int32_t text, Registers other) except -1
+
+
+cdef inline object pair(int32_t a, int32_t b):
+    """Two numbers as the key of a dict."""
+    return <long long>a << 32 | <uint32_t>b
 
 
 cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:

@@ -9,37 +9,36 @@ The bytes since the first value under way began are the *tape*. All items of a p
 bytes, so a parser state has one tape, and items need only the place at which their value began.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.stdint cimport int32_t, uint8_t
+from libc.stdlib cimport free
 
-from oxillama._kernels.grammar.json_values cimport canonical
-from oxillama._kernels.grammar.memory cimport grown, mixed
+from oxillama._kernels.grammar.memory cimport grown
+
+from oxillama._kernels.grammar.json_values import fingerprint
 
 cdef enum:
     MOST_SIZE = (1 << 24) - 1  # that an abstract register counts to
+    MOST_COLD = 4096           # pairs of members and a text that are kept
 
 cdef class Registers:
     """The registers of one table of parser states. Register 0 is empty; text 0 too."""
 
     def __cinit__(self):
         self.n_texts = self.n_sets = 1
+        self.text_numbers, self.set_numbers, self.register_numbers = {}, {}, {}
         self.texts_room = self.sets_room = self.registers_room = 64
         self.texts = <Text*>grown(NULL, 64 * sizeof(Text))
         self.sets = <Members*>grown(NULL, 64 * sizeof(Members))
         self.registers = <Register*>grown(NULL, 64 * sizeof(Register))
         self.texts[0] = Text(-1, 0, 0, 0)
         self.sets[0] = Members(0, -1, 0)
-        memset(self.cold, 0xFF, sizeof(self.cold))
+        self.cold = set()
         self.number(0, -1)
 
     def __dealloc__(self):
         free(self.texts)
         free(self.sets)
         free(self.registers)
-        free(self.text_numbers.slots)
-        free(self.set_numbers.slots)
-        free(self.register_numbers.slots)
 
     # ------------------------------------------------------------------ texts
 
@@ -50,7 +49,7 @@ cdef class Registers:
         cdef int32_t found, depth = old.depth + 1
         if inside == 0 and (byte == 0x20 or 0x09 <= byte <= 0x0D):
             return text
-        found = numbered(&self.text_numbers, text, byte, self.n_texts)
+        found = self.text_numbers.setdefault(pair(text, byte), self.n_texts)
         if found == self.n_texts:
             if inside == 2:
                 inside = 1
@@ -63,7 +62,7 @@ cdef class Registers:
                 self.texts = <Text*>grown(self.texts, self.texts_room * sizeof(Text))
             self.texts[found] = Text(text, depth, byte, inside)
             self.n_texts += 1
-            self.n_bytes += 48
+            self.n_bytes += 128
         return found
 
     cdef bytes bytes_of(self, int32_t text, int32_t begin):
@@ -92,14 +91,14 @@ cdef class Registers:
     # ------------------------------------------------------------------ sets
 
     cdef int32_t with_member(self, int32_t members, int32_t key) except -1:
-        cdef int32_t found = numbered(&self.set_numbers, members, key, self.n_sets)
+        cdef int32_t found = self.set_numbers.setdefault(pair(members, key), self.n_sets)
         if found == self.n_sets:
             if found == self.sets_room:
                 self.sets_room *= 2
                 self.sets = <Members*>grown(self.sets, self.sets_room * sizeof(Members))
             self.sets[found] = Members(members, key, self.sets[members].size + 1)
             self.n_sets += 1
-            self.n_bytes += 48
+            self.n_bytes += 128
         return found
 
     cdef int32_t with_mark(self, int32_t members, int32_t mark) except -1:
@@ -132,41 +131,32 @@ cdef class Registers:
             other = self.texts[other].parent
         return other == text
 
-    cdef bint is_hot(self, int32_t members, int32_t text) noexcept:
+    cdef bint is_hot(self, int32_t members, int32_t text) except -1:
         """Whether some member begins with a text."""
-        cdef int32_t slot, one = members
-        cdef uint64_t key
+        cdef int32_t one = members
         if members == 0:
             return False
-        for key in (<uint64_t>members << 32 | <uint64_t>text,
-                    <uint64_t>members << 32 | <uint64_t>max(0, self.texts[text].parent)):
-            slot = <int32_t>(mixed(key) & 255)
-            if self.cold[slot][0] == members and self.cold[slot][1] == <int32_t>(key & 0x7FFFFFFF):
-                if self.cold[slot][1] != text:
-                    self.set_cold(members, text)
-                return False
-        while one:
-            if self.begins_member(text, self.sets[one].key):
-                return True
-            one = self.sets[one].rest
-        self.set_cold(members, text)
+        if pair(members, text) not in self.cold and pair(members, max(0, self.texts[text].parent)) not in self.cold:
+            while one:
+                if self.begins_member(text, self.sets[one].key):
+                    return True
+                one = self.sets[one].rest
+        if len(self.cold) == MOST_COLD:
+            self.cold.clear()
+        self.cold.add(pair(members, text))
         return False
-
-    cdef void set_cold(self, int32_t members, int32_t text) noexcept:
-        cdef int32_t slot = <int32_t>(mixed(<uint64_t>members << 32 | <uint64_t>text) & 255)
-        self.cold[slot][0], self.cold[slot][1] = members, text
 
     # ------------------------------------------------------------------ registers
 
     cdef int32_t number(self, int32_t members, int32_t begin) except -1:
-        cdef int32_t found = numbered(&self.register_numbers, members, begin, self.n_registers)
+        cdef int32_t found = self.register_numbers.setdefault(pair(members, begin), self.n_registers)
         if found == self.n_registers:
             if found == self.registers_room:
                 self.registers_room *= 2
                 self.registers = <Register*>grown(self.registers, self.registers_room * sizeof(Register))
             self.registers[found] = Register(members, begin)
             self.n_registers += 1
-            self.n_bytes += 40
+            self.n_bytes += 120
         return found
 
     cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2:
@@ -188,7 +178,7 @@ cdef class Registers:
                 key = OF_TEXT + self.suffix(tape, self.registers[n].begin)
             else:
                 key = 0
-                for byte in canonical(self.bytes_of(tape, self.registers[n].begin)):
+                for byte in fingerprint(self.bytes_of(tape, self.registers[n].begin)):
                     key = self.longer(key, byte)
                 key += OF_TEXT
             return -1 if self.has(members, key) else self.number(self.with_member(members, key), -1)
@@ -252,39 +242,3 @@ cdef int32_t abstract_after(int32_t kind, int32_t argument, int32_t n) noexcept:
     if kind == FEWER:
         return n if size < argument else -1
     return n if (n - SOME) & ALL_BIT else -1
-
-
-cdef int32_t numbered(Numbers* numbers, int32_t a, int32_t b, int32_t next) except -1:
-    """The number of a pair; ``next`` where it is new."""
-    cdef int32_t i, size
-    cdef uint64_t slot
-    cdef int32_t* old
-    if 2 * numbers.n >= numbers.size:
-        old, size = numbers.slots, numbers.size
-        numbers.size = max(64, 2 * size)
-        numbers.slots = <int32_t*>malloc(12 * <Py_ssize_t>numbers.size)
-        if not numbers.slots:
-            numbers.slots, numbers.size = old, size
-            raise MemoryError()
-        memset(numbers.slots, 0, 12 * <Py_ssize_t>numbers.size)
-        for i in range(size):
-            if old[3 * i + 2]:
-                slot = free_slot(numbers, old[3 * i], old[3 * i + 1])
-                numbers.slots[3 * slot] = old[3 * i]
-                numbers.slots[3 * slot + 1] = old[3 * i + 1]
-                numbers.slots[3 * slot + 2] = old[3 * i + 2]
-        free(old)
-    slot = free_slot(numbers, a, b)
-    if numbers.slots[3 * slot + 2]:
-        return numbers.slots[3 * slot + 2] - 1
-    numbers.slots[3 * slot], numbers.slots[3 * slot + 1], numbers.slots[3 * slot + 2] = a, b, next + 1
-    numbers.n += 1
-    return next
-
-
-cdef inline uint64_t free_slot(Numbers* numbers, int32_t a, int32_t b) noexcept:
-    """Where a pair is, or would be."""
-    cdef uint64_t slot = mixed(<uint64_t><uint32_t>a << 32 | <uint32_t>b) & (numbers.size - 1)
-    while numbers.slots[3 * slot + 2] and (numbers.slots[3 * slot] != a or numbers.slots[3 * slot + 1] != b):
-        slot = (slot + 1) & (numbers.size - 1)
-    return slot

@@ -22,30 +22,10 @@ cdef enum:
     BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token brings it to m
 
 
-cdef struct Pair:
-    int32_t a, b, union_
-
-
-cdef class Stacks:
+cdef class Stacks(Network):
     cdef Pool stacks, states
     cdef Rows rows           # the parser state after each byte
-    cdef int32_t states_room
-    cdef readonly int n_states
-    cdef uint8_t* labels
-    cdef int32_t* flags
-    cdef int32_t* least
-    cdef int32_t* most
-    cdef int32_t* slack
-    cdef int32_t* byte_edges
-    cdef int32_t* byte_first
-    cdef int32_t* token_edges
-    cdef int32_t* token_first
-    cdef int32_t* calls
-    cdef int32_t* calls_first
-    cdef int32_t* epsilon_edges
-    cdef int32_t* epsilon_first
-    cdef object program
-    cdef Network network     # whose arrays the pointers above point into
+    cdef int32_t kept_room
     cdef Py_ssize_t network_bytes
     # members of containers that are told apart
     cdef Registers registers
@@ -55,22 +35,18 @@ cdef class Stacks:
     cdef Py_ssize_t register_bytes
     cdef dict open_values    # by stack: the registers in it that have a value under way
     cdef dict abstracts      # by stack: the same with abstract registers
-    # unions of stacks made so far
-    cdef Pair* pairs
-    cdef int32_t pairs_size, n_pairs
+    cdef dict unions         # of stacks, by both of them
     cdef readonly Py_ssize_t n_bytes, limit
     cdef public Py_ssize_t budget
     cdef Py_ssize_t allowed, left  # work of the operation under way
     cdef Py_ssize_t done           # work of the operations before
 
-    cdef int read_network(self) except -1
     cdef int catch_up(self) except -1
     cdef bint is_register(self, int32_t q) noexcept
     cdef bint is_told_apart(self, int32_t q) noexcept
     cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
-    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
     cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int charge(self, Py_ssize_t more) except -1
     cdef void allow(self, Py_ssize_t work) noexcept

@@ -6,18 +6,17 @@ graph-structured stack of Tomita's parser. Parser states and stacks are kept onc
 them. A return after which nothing is left to read is not pushed (a tail call), so right recursion needs no stack.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from oxillama._kernels.grammar.flags cimport ENDS_ALWAYS, ENDS_IF_ENOUGH, PURE_FINAL
 from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items,
 )
-from oxillama._kernels.grammar.memory cimport grown, mixed
-from oxillama._kernels.grammar.network cimport Network
-from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, SOME, Registers
-from oxillama._kernels.grammar.rows cimport add_row, rows_alloc, rows_free
+from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.network cimport ENDS_ALWAYS, ENDS_IF_ENOUGH, PURE_FINAL, Network
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, SOME, Registers, pair
+from oxillama._kernels.grammar.rows cimport Rows
 
 from oxillama.errors import GrammarError
 
@@ -28,7 +27,7 @@ cdef enum:
 cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
 
 
-cdef class Stacks:
+cdef class Stacks(Network):
     """The sets of items of a program, with the limits of what they may take.
 
     Parameters
@@ -40,21 +39,14 @@ cdef class Stacks:
     """
 
     def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
-        self.program = program
         if not 0 <= limit <= MOST_BYTES:
             raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
         self.limit, self.budget, self.allowed, self.left = limit, budget, budget, budget
-        self.network = Network(program)
-        self.registers = Registers()
-        self.open_values, self.abstracts = {}, {}
-        self.read_network()
-        self.pairs_size = 256
-        self.pairs = <Pair*>calloc(self.pairs_size, sizeof(Pair))
-        if not self.pairs:
-            raise MemoryError()
+        self.registers, self.rows = Registers(), Rows()
+        self.open_values, self.abstracts, self.unions = {}, {}, {}
+        self.catch_up()
         pool_alloc(&self.stacks)
         pool_alloc(&self.states)
-        rows_alloc(&self.rows)
         self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
         self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
         self.intern(&self.states, NULL, 0, 0)  # DEAD
@@ -62,29 +54,15 @@ cdef class Stacks:
     def __dealloc__(self):
         pool_free(&self.stacks)
         pool_free(&self.states)
-        rows_free(&self.rows)
         free(self.tapes)
         free(self.verdicts)
-        free(self.pairs)
-
-    cdef int read_network(self) except -1:
-        """Take over where the arrays of the network are now."""
-        cdef Network net = self.network
-        self.n_states = net.n_states
-        self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
-        self.slack = net.slack
-        self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
-        self.token_edges, self.token_first = net.tokens.rows, net.tokens.first
-        self.calls, self.calls_first = net.calls.rows, net.calls.first
-        self.epsilon_edges, self.epsilon_first = net.epsilon.rows, net.epsilon.first
-        self.charge(net.held() - self.network_bytes)
-        self.network_bytes = net.held()
-        return 0
 
     cdef int catch_up(self) except -1:
         """Read the pieces that were built since, for other parser states too."""
-        if self.program.pieces is not None and self.network.catch_up():
-            self.read_network()
+        if self.program.pieces is not None:
+            self.append_built()
+        self.charge(self.held() - self.network_bytes)
+        self.network_bytes = self.held()
         return 0
 
     # ------------------------------------------------------------------ limits
@@ -107,11 +85,11 @@ cdef class Stacks:
 
     cdef inline bint is_register(self, int32_t q) noexcept:
         """Whether the count of an RTN state is a register."""
-        return self.least[q] != 0 and self.most[q] == 0
+        return self.rtn[q].least != 0 and self.rtn[q].most == 0
 
     cdef inline bint is_told_apart(self, int32_t q) noexcept:
         """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
-        return self.is_register(q) and self.slack[q] & BY_TEXT
+        return self.is_register(q) and self.rtn[q].slack & BY_TEXT
 
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
         """The number of a set of sorted items."""
@@ -143,7 +121,7 @@ cdef class Stacks:
         end = pool.first[i] + n
         self.charge(n * sizeof(Item) + 16)
         if pool == &self.states:
-            self.charge(5 + add_row(&self.rows, i, self.network, items, n))
+            self.charge(5 + self.rows.add(i, self, items, n))
         if end > pool.items_room:
             pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
             pool.items_room = 2 * end
@@ -151,10 +129,10 @@ cdef class Stacks:
             pool.first = <int32_t*>grown(pool.first, 2 * <Py_ssize_t>pool.room * 4)
             pool.flags = <uint8_t*>grown(pool.flags, 2 * <Py_ssize_t>pool.room)
             pool.room *= 2
-        if pool == &self.states and i >= self.states_room:
-            self.states_room = max(64, 2 * self.states_room)
-            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.states_room * 4)
-            self.verdicts = <uint8_t*>grown(self.verdicts, self.states_room)
+        if pool == &self.states and i >= self.kept_room:
+            self.kept_room = max(64, 2 * self.kept_room)
+            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.kept_room * 4)
+            self.verdicts = <uint8_t*>grown(self.verdicts, self.kept_room)
         if n > 0:  # ``items`` may be NULL
             memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end
@@ -171,11 +149,11 @@ cdef class Stacks:
 
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1:
         """The stack of those who return to (q, n) and then to ``p``."""
-        cdef int32_t one, flags = self.flags[q]
+        cdef int32_t one, flags = self.rtn[q].flags
         if flags & PURE_FINAL:
             return p
         one = self.single(q, n, p)
-        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.least[q]):
+        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.rtn[q].least):
             return self.unite(one, p, 0)
         return one
 
@@ -185,7 +163,6 @@ cdef class Stacks:
 
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
         """The stack of all that are in either."""
-        cdef uint64_t slot
         cdef int32_t i, j, m, n = 0, united
         cdef Item x, y
         cdef Item* merged
@@ -193,11 +170,9 @@ cdef class Stacks:
             return a
         if a > b:
             a, b = b, a
-        slot = mixed(<uint64_t>a << 32 | <uint32_t>b) & (self.pairs_size - 1)
-        while self.pairs[slot].b:
-            if self.pairs[slot].a == a and self.pairs[slot].b == b:
-                return self.pairs[slot].union_
-            slot = (slot + 1) & (self.pairs_size - 1)
+        known = self.unions.get(pair(a, b))
+        if known is not None:
+            return known
         i, m = self.stacks.first[a], self.stacks.first[b]
         self.spend(1 + self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m)
         merged = <Item*>malloc(
@@ -235,26 +210,9 @@ cdef class Stacks:
             united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
         finally:
             free(merged)
-        self.remember(a, b, united)
+        self.unions[pair(a, b)] = united
+        self.charge(128)
         return united
-
-    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1:
-        cdef Pair* old = self.pairs
-        cdef int32_t i, old_size = self.pairs_size
-        if 2 * self.n_pairs >= self.pairs_size:
-            self.charge(old_size * sizeof(Pair))
-            self.pairs = <Pair*>calloc(2 * old_size, sizeof(Pair))
-            if not self.pairs:
-                self.pairs = old
-                raise MemoryError()
-            self.pairs_size = 2 * old_size
-            for i in range(old_size):
-                if old[i].b:
-                    put_pair(self.pairs, self.pairs_size, old[i])
-            free(old)
-        put_pair(self.pairs, self.pairs_size, Pair(a, b, united))
-        self.n_pairs += 1
-        return 0
 
     cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
         """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""
@@ -264,21 +222,12 @@ cdef class Stacks:
         for i in range(n):
             item = items[i]
             covered = False
-            if self.most[item.q] > 0 and item.n < ABOVE:
+            if self.rtn[item.q].most > 0 and item.n < ABOVE:
                 j = kept - 1
-                while j >= max(0, kept - LOOK_BACK) and items[j].q == item.q and items[j].n >= self.least[item.q]:
+                while j >= max(0, kept - LOOK_BACK) and items[j].q == item.q and items[j].n >= self.rtn[item.q].least:
                     covered = covered or items[j].p == item.p
                     j -= 1
             if not covered:
                 items[kept] = item
                 kept += 1
         return kept
-
-
-# --------------------------------------------------------------------------- plain C
-
-cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
-    cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)
-    while pairs[slot].b:
-        slot = (slot + 1) & (size - 1)
-    pairs[slot] = pair

@@ -91,7 +91,7 @@ cdef int32_t abstracted_upon(Stacks stacks, int32_t p) except -1:
             items[i] = stacks.stacks.items[stacks.stacks.first[p] + i]
             if stacks.is_told_apart(items[i].q):
                 items[i].n = stacks.registers.abstract(
-                    items[i].n, stacks.least[items[i].q], stacks.slack[items[i].q] >> MARKS
+                    items[i].n, stacks.rtn[items[i].q].least, stacks.rtn[items[i].q].slack >> MARKS
                 )
             items[i].p = stacks.abstracts.get(items[i].p, items[i].p)
         n = distinct_items(items, n)

@@ -52,10 +52,9 @@ cdef class Trie:
     cdef object joined
     cdef dict slices         # those of `slices.pyx`
     cdef object valid        # ... the one of all tokens of characters, the last of which may be incomplete
-    cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
+    cdef object leads        # the `Leads` of `corrections.pyx`, once they were asked for
 
-    cdef int sort_by_length(self) except -1
-    cdef int sort_by_byte(self) except -1
+    cdef int sort_tokens_and_nodes(self) except -1
     cdef Py_ssize_t slice_bytes(self) except -1
 
 

@@ -2,7 +2,6 @@ class Trie:
     n_vocab: int
     n_tokens: int
     max_depth: int
-    n_nodes: int
     n_bytes: int
     def __init__(self, strings: list[bytes], inside: bytes) -> None: ...
     def token_bytes(self, token: int) -> bytes: ...

@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.memory cimport grown, sort_by
 
 
 cdef class Trie:
@@ -59,8 +59,7 @@ cdef class Trie:
             nodes_build(&self.nodes, keys, k)
         finally:
             free(keys)
-        self.sort_by_length()
-        self.sort_by_byte()
+        self.sort_tokens_and_nodes()
         while node < self.nodes.n:
             self.roots[self.n_roots], self.root_bytes[self.n_roots] = node, self.nodes.at[node].byte
             self.n_roots += 1
@@ -73,51 +72,24 @@ cdef class Trie:
         free(self.by_length)
         free(self.with_byte)
 
-    cdef int sort_by_length(self) except -1:
-        """Sort the tokens by their numbers of characters."""
-        cdef int32_t token, i, n
-        cdef uint8_t* length = <uint8_t*>grown(NULL, self.n_vocab)
-        self.by_length = <int32_t*>grown(NULL, 4 * <Py_ssize_t>self.n_vocab)
-        for token in range(self.n_vocab):
-            n = 0
-            for i in range(self.first[token], self.first[token + 1]):
-                n += self.data[i] & 0xC0 != 0x80
-            length[token] = <uint8_t>min(n, 255)
-            self.length_first[length[token] + 1] += 1
-        for i in range(256):
-            self.length_first[i + 1] += self.length_first[i]
-        for token in range(self.n_vocab):
-            self.by_length[self.length_first[length[token]]] = token
-            self.length_first[length[token]] += 1
-        for i in range(256, 0, -1):
-            self.length_first[i] = self.length_first[i - 1]
-        self.length_first[0] = 0
-        free(length)
-        return 0
-
-    cdef int sort_by_byte(self) except -1:
-        """Sort the nodes by their bytes; those of one byte stay in order."""
-        cdef int32_t i, k
-        self.with_byte = <int32_t*>malloc(4 * (self.nodes.n + 1))
-        if not self.with_byte:
-            raise MemoryError()
-        for i in range(<int32_t>self.nodes.n):
-            self.byte_first[self.nodes.at[i].byte + 1] += 1
-        for k in range(256):
-            self.byte_first[k + 1] += self.byte_first[k]
-        for i in range(<int32_t>self.nodes.n):
-            k = self.nodes.at[i].byte
-            self.with_byte[self.byte_first[k]] = i
-            self.byte_first[k] += 1
-        for k in range(256, 0, -1):
-            self.byte_first[k] = self.byte_first[k - 1]
-        self.byte_first[0] = 0
-        return 0
-
-    @property
-    def n_nodes(self):
-        """Number of nodes; the root, the empty string, is none."""
-        return self.nodes.n
+    cdef int sort_tokens_and_nodes(self) except -1:
+        """Sort the tokens by their numbers of characters, and the nodes by their bytes."""
+        cdef int32_t n_nodes = <int32_t>self.nodes.n, token, i
+        cdef int32_t* keys = <int32_t*>grown(NULL, 4 * <Py_ssize_t>max(self.n_vocab, n_nodes))
+        try:
+            for token in range(self.n_vocab):
+                keys[token] = 0
+                for i in range(self.first[token], self.first[token + 1]):
+                    keys[token] += self.data[i] & 0xC0 != 0x80
+                keys[token] = min(keys[token], 255)
+            self.by_length = <int32_t*>grown(NULL, 4 * <Py_ssize_t>self.n_vocab)
+            sort_by(keys, self.n_vocab, 256, self.length_first, self.by_length)
+            for i in range(n_nodes):
+                keys[i] = self.nodes.at[i].byte
+            self.with_byte = <int32_t*>grown(NULL, 4 * (<Py_ssize_t>n_nodes + 1))
+            return sort_by(keys, n_nodes, 256, self.byte_first, self.with_byte)
+        finally:
+            free(keys)
 
     @property
     def n_bytes(self):

@@ -49,21 +49,21 @@ def located(state: State, path: str, reason: str) -> str:
     return f"{path}: {rest}"
 
 
-def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], without: set[str]) -> str:
+def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], productive: set[str]) -> str:
     """Why no text matches a rule: the schemas that no value meets, as deep as they lie.
 
     Parameters
     ----------
     root : of the rules.
     bodies : the rules by name. ``states``: what values meet that are written by them.
-    without : the names of the rules that no text matches.
+    productive : the names of the rules that some text matches.
     """
     name, seen = "", set()
     found: str | None = root.name if isinstance(root, Ref) else None
     while found is not None:
         name = found
         seen.add(name)
-        refs = [one for one in references(bodies[name]) if one in without and one not in seen]
+        refs = [one for one in references(bodies[name]) if one not in productive and one not in seen]
         found = next((one for one in refs if one in states), refs[0] if refs else None)
     for schema in _of(ordered(states.get(name, frozenset()))):
         if isinstance(schema.value, dict):

@@ -171,7 +171,7 @@ class Strings(NamedTuple):
             expression = next(iter(self.patterns))
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
-                return quoted(spelled_expression(bounded))
+                return _spelled(bounded)
         return self.spelled()
 
     def spelled(self, ways: int = DUMPED) -> Node:
@@ -180,6 +180,12 @@ class Strings(NamedTuple):
         if isinstance(found, Dfa):
             return quoted(spell(found, ways))
         return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
+
+
+@lru_cache(maxsize=128)
+def _spelled(expression: Node) -> Node:
+    """The JSON texts of the strings of an expression. Schemas ask for the same formats many times."""
+    return quoted(spelled_expression(expression))
 
 
 @lru_cache(maxsize=64)

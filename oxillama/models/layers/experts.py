@@ -8,12 +8,11 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.layers.activations import load_activation
-from oxillama.models.layers.feed_forward import FeedForward
+from oxillama.models.layers.feed_forward import FeedForward, load_activation
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.groups import Experts as ExpertMatrices
+from oxillama.weights.linear import Experts as ExpertMatrices
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 

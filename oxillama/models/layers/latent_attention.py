@@ -17,7 +17,8 @@ from oxillama.models.layers.selector import PositionSelector
 from oxillama.models.page_groups import place_of
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.weights.grouped import GroupedLinear
+from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import MatrixPart
 

@@ -16,8 +16,7 @@ from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.on_use import on_use
-from oxillama.weights.groups import MatrixGroup
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, MatrixGroup
 from oxillama.weights.loader import Weights
 
 

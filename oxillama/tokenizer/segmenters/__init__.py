@@ -16,9 +16,9 @@ HERE = "oxillama.tokenizer.segmenters"
 _BY_MODEL: dict[str, Callable[[Vocab], Segmenter]] = {
     "gpt2": on_use(f"{HERE}.byte_pair:BytePair"),
     "gemma4": on_use(f"{HERE}.byte_pair:BytePair"),
-    "whitespace": on_use(f"{HERE}.byte_pair:WhitespaceWords"),
-    "hybriddna": on_use(f"{HERE}.byte_pair:DnaText"),
-    "llama": on_use(f"{HERE}.byte_pair:SentencePiece"),
+    "whitespace": on_use(f"{HERE}.marked_texts:WhitespaceWords"),
+    "hybriddna": on_use(f"{HERE}.marked_texts:DnaText"),
+    "llama": on_use(f"{HERE}.sentence_piece:SentencePiece"),
     "t5": on_use(f"{HERE}.unigram:Unigram"),
     "bert": on_use(f"{HERE}.longest_match:WordPiece"),
     "rwkv": on_use(f"{HERE}.longest_match:Rwkv"),

@@ -1,8 +1,8 @@
 """Byte-pair encoding: neighbours are joined, best pair first, until no pair is known.
 
-Two kinds of vocabulary work this way: BPE proper, whose file lists the pairs in order, and SentencePiece,
-where any pair whose concatenation is a token may join, by that token's score. Text is cut into words
-first, words repeat, and the cache of words makes the joining itself rare.
+Two kinds of vocabulary work this way: BPE proper, whose file lists the pairs in order, and SentencePiece (of
+`sentence_piece`), where any pair whose concatenation is a token may join, by that token's score. Text is cut
+into words first, words repeat, and the cache of words makes the joining itself rare.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from oxillama.errors import TokenizerError
-from oxillama.tokenizer.characters import lowered, split_spaces
 from oxillama.tokenizer.segmenters.base import SPACE, WordCache, uncrossed_spaces
-from oxillama.tokenizer.vocabulary import PREFIX, Vocab
+from oxillama.tokenizer.vocabulary import Vocab
 
 _LIST_LIMIT = 200  # symbols up to which a plain list is faster than a heap
 
@@ -150,89 +148,3 @@ class BytePair:
         else:
             texts = [f"<0x{byte:02X}>" for byte in symbol.encode()]
         return [self._vocab.ids[text] for text in texts if text in self._vocab.ids]
-
-
-class SentencePiece:
-    """SentencePiece BPE: neighbours whose concatenation is a token are joined, highest score first."""
-
-    def __init__(self, vocab: Vocab) -> None:
-        self._ids = vocab.ids
-        scores = vocab.scores or [0.0] * len(vocab.tokens)
-        # -inf is a score too: the worst one, but not "cannot be joined".
-        costs = {token: min(-score, 1e300) for token, score in zip(vocab.tokens, scores)}
-        price = costs.get
-
-        def cost(left: str, right: str) -> float:
-            return price(left + right, math.inf)
-
-        self._cost = cost
-        self._cut = uncrossed_spaces([token for token in vocab.tokens if SPACE in token])
-        self._words = WordCache(self._encode_word)
-
-    def encode(self, text: str, out: list[int]) -> None:
-        self._words.extend(self._cut(text.replace(" ", SPACE)), out)
-
-    def _encode_word(self, word: str) -> tuple[int, ...]:
-        found: list[int] = []
-        for symbol in merge_pairs(list(word), self._cost):
-            id = self._ids.get(symbol)
-            if id is not None:
-                found.append(id)
-            else:
-                found += map(self._byte_id, symbol.encode())
-        return tuple(found)
-
-    def _byte_id(self, byte: int) -> int:
-        id = self._ids.get(f"<0x{byte:02X}>")
-        if id is None and byte < 0x80:
-            id = self._ids.get(chr(byte))
-        if id is None:
-            raise TokenizerError(f"{PREFIX}tokens: expected a token for the byte 0x{byte:02X}, got none")
-        return id
-
-
-class WhitespaceWords:
-    """Byte-pair words between spaces, the spaces dropped (`tokenizer.ggml.model` = whitespace)."""
-
-    def __init__(self, vocab: Vocab) -> None:
-        self._pieces = BytePair(vocab)
-        self._lowercase = vocab.lowercase
-
-    def encode(self, text: str, out: list[int]) -> None:
-        for word in split_spaces(text):
-            self._pieces.encode(lowered(word) if self._lowercase else word, out)
-
-
-class DnaText:
-    """Byte-pair text in which `<dna>...</dna>` encloses a sequence encoded six letters at a time."""
-
-    _LENGTH = 6
-    _MARK = "\ue000"  # ends the spelling of these tokens in the file, to tell them from words
-
-    def __init__(self, vocab: Vocab) -> None:
-        self._pieces, self._ids = BytePair(vocab), dict(vocab.ids)
-        self._tags = [vocab.ids.get(text) for text in ("<dna>", "</dna>", "<oov>")]
-
-    def encode(self, text: str, out: list[int]) -> None:
-        opening, closing, unknown = self._tags
-        if opening is None or closing is None or unknown is None:
-            self._pieces.encode(text, out)
-            return
-        while text:
-            before, found, text = text.partition("<dna>")
-            if before:
-                self._pieces.encode(before, out)
-            if not found:
-                return
-            out.append(opening)
-            sequence, found, text = text.partition("</dna>")
-            self._encode_sequence(sequence, unknown, out)
-            if not found:
-                return
-            out.append(closing)
-
-    def _encode_sequence(self, sequence: str, unknown: int, out: list[int]) -> None:
-        raw = sequence.encode().upper()  # bytes: only a-z change
-        for i in range(0, len(raw), self._LENGTH):
-            letters = raw[i : i + self._LENGTH].ljust(self._LENGTH, b"A").decode("utf-8", "surrogateescape")
-            out.append(self._ids.get(letters + self._MARK, unknown))

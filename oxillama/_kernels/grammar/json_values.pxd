@@ -1,3 +1,0 @@
-"""JSON texts by their values."""
-
-cdef bytes canonical(bytes text)
