@@ -14,17 +14,17 @@ from oxillama.errors import ModelFileError
 
 
 @contextmanager
-def replaced_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+def replaced_file(path: Path, mode: int | None = None, *, overwrite: bool = True) -> Iterator[BinaryIO]:
     """A new file to write to, which replaces ``path`` at the end of the block; on an error, ``path`` stays.
 
     Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced, and
     the new name is at the end.
     A symbolic link stays one. The file has the permissions ``mode``, less the umask; None: those of the file
-    that it replaces.
+    that it replaces. Without ``overwrite`` a file that exists at the end of the block stays, too.
 
     Raises
     ------
-    ModelFileError : ``path`` cannot be written, or is a directory or a device.
+    ModelFileError : ``path`` cannot be written, is a directory or a device, or exists without ``overwrite``.
     """
     temporary = None
     try:
@@ -44,17 +44,46 @@ def replaced_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        if overwrite:
+            os.replace(temporary, target)
+            _sync_folder(target.parent)
+        else:
+            move_new(Path(temporary), target)
         temporary = None
-        _sync_folder(target.parent)
     except ModelFileError:
         raise
+    except FileExistsError as error:
+        raise ModelFileError(f"{path}: expected no such file, got one") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def move_new(source: Path, target: Path) -> None:
+    """Renames a file, which is on the disk, to a name that no file has. Raises FileExistsError otherwise.
+
+    The check and the new name are one step, so that no file is replaced that another process makes meanwhile.
+    """
+    if os.name == "nt":
+        os.rename(source, target)  # replaces nothing on Windows
+        return
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL))  # the name is ours from here on
+        os.replace(source, target)
+    else:
+        os.unlink(source)
+    _sync_folder(target.parent)
+
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without hard links answer."""
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 The answers are written in the order of the rows to OUT.part, so the number of whole lines in it says where to
 go on. OUT.job says of which job they are: the input, the model, the options. When all rows are answered,
-OUT.part becomes OUT, and OUT.job goes.
+OUT.part becomes OUT, and OUT.job goes. One process holds the lock on OUT.part until then, and looks under it
+whether OUT exists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from oxillama.atomic_file import replaced_file
+from oxillama.atomic_file import move_new, replaced_file
 from oxillama.batch.plain import Settings
 from oxillama.batch.pool import in_order
 from oxillama.batch.rows import Rows, has_failed
@@ -24,7 +25,7 @@ from oxillama.batch.sources import Source, counted, is_parquet
 from oxillama.batch.tables import write_parquet
 from oxillama.config import EngineConfig
 from oxillama.config.adapters import adapter_specs
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sessions.options import plain_options
 
@@ -77,9 +78,8 @@ class Job:
         overwrites: bool = False,
         restarts: bool = False,
     ) -> None:
-        self.source, self.target = Source.of(source), target
-        if target.exists() and not (overwrites and target.is_file()):
-            raise ConfigError(f"output: expected a new file, got {target}, which exists (see --overwrite)")
+        self.source, self.target, self.overwrites = Source.of(source), target, overwrites
+        self._check_target()
         if target.exists() and source.samefile(target):
             raise ConfigError(f"output: expected another file than the input, got {target}")
         self.part = target.with_name(f"{target.name}.part")
@@ -87,6 +87,15 @@ class Job:
         self.facts = {"version": VERSION, "input": self.source.digest, **facts}
         self.restarts = restarts
         self.tally = Tally(self.source.n_rows)
+
+    def _check_target(self) -> None:
+        """Raises ConfigError if the target exists and is not to be replaced."""
+        with self._writing():
+            if self.target.exists() and not (self.overwrites and self.target.is_file()):
+                raise self._exists()
+
+    def _exists(self) -> ConfigError:
+        return ConfigError(f"output: expected a new file, got {self.target}, which exists (see --overwrite)")
 
     def run(self, answers: Callable[[Lines], Answers], seen: Callable[[Tally], object]) -> Tally:
         """Answers the rows that are left, and writes the target.
@@ -105,23 +114,49 @@ class Job:
         with self._part() as part:
             seen(self.tally)
             asyncio.run(work(part))
-            part.flush()
-            os.fsync(part.fileno())
-        if self.tally.n_done != self.tally.n_rows:
-            raise self._changed(str(self.tally.n_done))
-        if is_parquet(self.target):
-            write_parquet(self.part, self.target)
-            self.part.unlink()
-        else:
-            os.replace(self.part, self.target)
-        self.note.unlink()
+            with self._writing():
+                part.flush()
+                os.fsync(part.fileno())
+            if self.tally.n_done != self.tally.n_rows:
+                raise self._changed(str(self.tally.n_done))
+            if os.name == "nt":  # renames no open file, and has no lock on it
+                part.close()
+            self._publish()
         return self.tally
+
+    def _publish(self) -> None:
+        """Makes the file of answers the target. Raises ConfigError, ModelFileError; the answers stay then."""
+        self._check_target()
+        with self._writing():
+            if is_parquet(self.target):
+                write_parquet(self.part, self.target, overwrite=self.overwrites)
+                self.part.unlink()
+            elif self.overwrites:
+                os.replace(self.part, self.target)
+            else:
+                move_new(self.part, self.target)
+            self.note.unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Has errors of files inside the block say what could not be written. Raises ConfigError."""
+        try:
+            yield
+        except OxiLlamaError:
+            raise
+        except FileExistsError as error:
+            raise self._exists() from error
+        except OSError as error:
+            raise ConfigError(
+                f"output: {self.target} cannot be written: {error.strerror or error}"
+            ) from error
 
     def _write(self, part: BinaryIO, answer: bytes) -> None:
         if self.tally.n_done >= self.tally.n_rows:
             raise self._changed("more")
-        part.write(answer + b"\n")
-        part.flush()  # what a kill leaves is a beginning of the last line
+        with self._writing():
+            part.write(answer + b"\n")
+            part.flush()  # what a kill leaves is a beginning of the last line
         self.tally.n_done += 1
         self.tally.n_failed += has_failed(json.loads(answer))
 
@@ -132,26 +167,52 @@ class Job:
     @contextmanager
     def _part(self) -> Iterator[BinaryIO]:
         """The file of answers, behind the last whole one. Nobody else has it meanwhile."""
+        self._check_target()
+        part = self._locked()
         try:
-            part = self.part.open("ab+")
-        except OSError as error:
-            raise ConfigError(f"output: {self.part} cannot be written: {error.strerror or error}") from error
-        with part:
-            locked(part, self.part)
-            if self.restarts:
-                part.truncate(0)
-                self.note.unlink(missing_ok=True)
-            self._check_note(os.fstat(part.fileno()).st_size == 0)
-            part.seek(0)
-            whole = 0
-            for line in part_lines(part):
-                self.tally.n_known += 1
-                self.tally.n_failed += has_failed(json.loads(line))
-                whole += len(line)
-            part.truncate(whole)
-            self.tally.n_done = self.tally.n_known
-            part.seek(0, os.SEEK_END)
+            with self._writing():
+                self._begin(part)
             yield part
+        finally:
+            with self._writing():
+                part.close()
+
+    def _begin(self, part: BinaryIO) -> None:
+        """Reads what an earlier run has answered, and removes a line that a kill has cut."""
+        self._check_target()  # another job may have ended meanwhile
+        if self.restarts:
+            part.truncate(0)
+            self.note.unlink(missing_ok=True)
+        self._check_note(os.fstat(part.fileno()).st_size == 0)
+        part.seek(0)
+        whole = 0
+        for line in part_lines(part):
+            self.tally.n_known += 1
+            self.tally.n_failed += has_failed(json.loads(line))
+            whole += len(line)
+        part.truncate(whole)
+        self.tally.n_done = self.tally.n_known
+        part.seek(0, os.SEEK_END)
+
+    def _locked(self) -> BinaryIO:
+        """The file of answers, opened and locked. Raises ConfigError."""
+        while True:
+            try:
+                part = self.part.open("ab+")
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConfigError(f"output: {self.part} cannot be written: {reason}") from error
+            try:
+                with self._writing():
+                    locked(part, self.part)
+                    if is_at(part, self.part):
+                        if not is_at(part, self.target):
+                            return part
+                        self.part.unlink()  # a run was killed when this had become the target
+            except BaseException:
+                part.close()
+                raise
+            part.close()  # it has become another job's target
 
     def _check_note(self, is_new: bool) -> None:
         """Raises ConfigError if the answers that are there are of another job; notes this one."""
@@ -184,6 +245,13 @@ def part_lines(part: BinaryIO) -> Iterator[bytes]:
             if not line.endswith(b"\n"):
                 return
             yield line
+
+
+def is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file has this path."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def locked(file: BinaryIO, path: Path) -> None:

@@ -42,13 +42,13 @@ def answer_arrays(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: column(name, answers, type) for name, type in answer_types().items()}
 
 
-def write_parquet(lines: Path, target: Path) -> None:
+def write_parquet(lines: Path, target: Path, *, overwrite: bool = True) -> None:
     """Writes a file of answers as a table; the columns that they carry come first.
 
     Raises
     ------
     ConfigError : pyarrow is not installed, or what the rows carry has no one type.
-    ModelFileError : the file cannot be written.
+    ModelFileError : the file cannot be written, or exists without ``overwrite``.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -68,7 +68,7 @@ def write_parquet(lines: Path, target: Path) -> None:
                     f"{name}: expected values of one type for Parquet: {error}"[:300]
                 ) from error
     schema = pa.schema([*carried.items(), *types.items()])
-    with replaced_file(target) as file, parquet.ParquetWriter(file, schema) as writer:
+    with replaced_file(target, overwrite=overwrite) as file, parquet.ParquetWriter(file, schema) as writer:
         for answers in batches(lines):
             columns = {name: column(name, answers, type) for name, type in carried.items()}
             writer.write_table(pa.table({**columns, **answer_arrays(answers)}, schema))

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
-from oxillama.cli.console import read_text
 from oxillama.cli.generate import load_engine
 from oxillama.cli.models import MEANING, model_path
 from oxillama.config import EngineConfig, SchedulerConfig
@@ -49,7 +48,6 @@ def add_commands(commands: Any) -> None:
         "the first of all is the default",
     )
     options.add_server_options(serve)
-    serve.add_argument("--api-key-file", metavar="FILE", help="more keys, one on each line")
     options.add_engine_options(serve)
     options.add_sampler_options(serve)
     serve.set_defaults(command=run_serve)
@@ -151,14 +149,7 @@ def check_installed() -> None:
 
 def server_config(args: argparse.Namespace) -> ServerConfig:
     """The options of the server. Raises ConfigError."""
-    found = ServerConfig(**options.given(args, ServerConfig))
-    if args.api_key_file is None:
-        return found
-    lines = [line.strip() for line in read_text(args.api_key_file, "api_key_file").splitlines()]
-    keys = tuple(line for line in lines if line)
-    if not keys:
-        raise ConfigError(f"api_key_file: expected a key on a line, got none in {args.api_key_file}")
-    return replace(found, api_keys=(*found.api_keys, *keys))
+    return ServerConfig(**options.given(args, ServerConfig))
 
 
 @contextmanager
@@ -186,7 +177,7 @@ class Utc(logging.Formatter):
 
 def greeting(server: Any, models: Sequence[Hosted]) -> str:
     """Where the server is, its models, and a line to try it with."""
-    key = ' -H "Authorization: Bearer KEY"' if server.config.api_keys else ""
+    key = ' -H "Authorization: Bearer KEY"' if server.config.has_keys else ""
     insecure = " -k" if server.config.ssl_certfile else ""
     body = '{"prompt": "Once upon a time", "max_tokens": 40}'
     others = "".join(
@@ -194,5 +185,12 @@ def greeting(server: Any, models: Sequence[Hosted]) -> str:
     )
     return (
         f"{models[0].name} is ready at {server.url} (stop it with Ctrl-C){others}\n"
-        f"curl{insecure} {server.url}/v1/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+        f"curl{insecure} {address_for_curl(server)}/v1/completions{key} "
+        f"-H 'Content-Type: application/json' -d '{body}'"
     )
+
+
+def address_for_curl(server: Any) -> str:
+    """The server's address, as curl takes it."""
+    path = server.config.unix_socket
+    return str(server.url) if path is None else f"--unix-socket {path} http://localhost"

@@ -162,16 +162,16 @@ class EngineConfig(Options):
              "during a pass and the system cannot make it wait, the process ends")
     seed: int | None = option(None, low=0, high=MAX_SEED,
         help="seed of generations whose sampler has none; None for a new one each time")
-    kv_memory_limit: int | None = option(None, low=1,
+    kv_memory_limit: int | None = option(None, low=1, argument="BYTES",
         help="most bytes of keys, values and recurrent states, of sequences and cached prefixes together; "
              "None for no limit. Memory is allocated when it is needed in both cases")
-    prefix_cache_bytes: int = option(PREFIX_CACHE_BYTES, low=0,
+    prefix_cache_bytes: int = option(PREFIX_CACHE_BYTES, low=0, argument="BYTES",
         help="most bytes of keys, values and states kept for prompts that begin alike; 0 keeps none")
     prefix_cache_dir: AnyPath | None = option(None, argument="FOLDER",
         help="folder in which keys, values and states of prompts are kept, too, for later processes and for "
              "others at the same time. Prompts can be told from what is in it, so it is made for its owner "
              "alone. None for nowhere")
-    prefix_cache_dir_bytes: int = option(PREFIX_CACHE_DIR_BYTES, low=0,
+    prefix_cache_dir_bytes: int = option(PREFIX_CACHE_DIR_BYTES, low=0, argument="BYTES",
         help="most bytes of the files in it; those used longest ago go first")
     adapters: Adapters = option((), check=adapter_specs, argument="FILE[=SCALE]", is_list=True,
         flags="--lora",

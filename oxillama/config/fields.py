@@ -65,6 +65,7 @@ class GenerationFields(SamplerFields, total=False):
     max_decode_wait_ms: float | None
     timeout: float | None
     salt: str
+    tenant: str
     logprobs: bool
     top_logprobs: int | None
     keep_logits: bool

@@ -81,6 +81,9 @@ class GenerationOptions(Options):
         help="seconds from the submission after which the request ends; None for never")
     salt: str = option("", cli=False, names="cache_salt cache_prompt",
         help="prompts share cached keys and values only with prompts of the same salt")
+    tenant: str = option("", cli=False, server=False,
+        help="whose request it is. Tenants share the batch evenly: a request of one with less than its share "
+             "is admitted at once, and the latest request of the largest waits")
     logprobs: bool = option(False, cli=False, server=False,
         help="notes the log-probability of each token, in the model's distribution and in the one it was "
              "drawn from")

@@ -7,6 +7,7 @@ derived from `declared`.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -18,6 +19,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
 from oxillama.config import checks
+from oxillama.errors import ConfigError
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 """A path, as users give it."""
@@ -165,6 +167,13 @@ class Options:
     def __init_subclass__(cls) -> None:
         cls.__doc__ = Documentation(cls.__doc__ or "")  # type: ignore[assignment]
 
+    def __new__(cls: type[Self], *values: Any, **given: Any) -> Self:
+        """An object without values. Raises ConfigError for a name that is no option."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:  # type: ignore[attr-defined]
+                raise ConfigError(f"{name}: is no option{hint(name, cls)}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         values = vars(self)
         for name, each in declared(type(self)).items():
@@ -187,6 +196,17 @@ class Options:
         made = object.__new__(type(self))
         vars(made).update(vars(self), **values)
         return made
+
+
+def hint(name: str, cls: type) -> str:
+    """The option that a wrong name is likely to mean, by its name or its names elsewhere; "" for none."""
+    known: dict[str, str] = {}
+    for option_name, each in declared(cls).items():
+        others = [flag.lstrip("-").replace("-", "_") for flag in each.flags.split()]
+        known |= dict.fromkeys([*each.names.split(), *others], option_name)
+    known |= {option_name: option_name for option_name in declared(cls)}
+    near = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name.lower(), known, 1, 0.5)
+    return f"; did you mean {known[near[0]]}?" if near else ""
 
 
 class Documentation:

@@ -64,23 +64,58 @@ class ServerConfig(Options):
     allow_pull: bool = option(False, help="whether Ollama's clients may download models of the hub")
     slot_save_path: AnyPath | None = option(None, check=_folder, argument="FOLDER",
         help="folder in which clients save their slots; None to refuse that")
+    unix_socket: AnyPath | None = option(None, argument="FILE",
+        help="Unix socket to listen at, in place of an address and a port; None for those")
     api_keys: tuple[str, ...] = option((), check=_keys, flags="--api-key",
         help="keys of which a client must send one; () for no check")
+    admin_keys: tuple[str, ...] = option((), check=_keys, flags="--admin-key",
+        help="further keys, which may also read /metrics, set the scales of adapters, pull models, and ask "
+             "for a priority. A single key may do that, too")
+    api_key_file: AnyPath | None = option(None,
+        help="file with a key on each line, or sha256: and its hash, and behind it any of name=NAME, "
+             "running=N, waiting=N, tokens=N, priority and admin; it is read again on SIGHUP")
+    key_running: int | None = option(None, low=1,
+        help="most requests of one key that run at a time; others of the key wait. None for no limit")
+    key_waiting: int | None = option(None, low=0,
+        help="most requests of one key that wait; one more is refused. None for no limit")
+    key_tokens: int | None = option(None, low=1,
+        help="most tokens of prompts and texts of one key in a minute; then its requests are refused until "
+             "they are paid off. None for no limit")
+    max_tokens_limit: int | None = option(None, low=1,
+        help="most tokens that a request may ask for; None for as many as the context holds")
+    timeout_limit: float | None = option(None, low=ABOVE_ZERO,
+        help="most seconds that a request may ask for, and that one has which asks for none; None for no "
+             "limit")
+    share_prefixes: bool = option(False,
+        help="whether all keys share cached prompts. Then an answer tells with its number of cached tokens "
+             "whether another key has sent the same beginning of a prompt")
     cors_origins: tuple[str, ...] = option((), flags="--cors-origin",
         help='origins whose pages may use the server ("https://example.org", or "*"); () for none')
     allowed_hosts: tuple[str, ...] = option((), flags="--allowed-host",
         help="names by which clients may address a server that only this machine reaches, beside its own; "
              '"*" for any')
-    max_body_bytes: int = option(16 << 20, low=1, help="most bytes in a request")
-    stored_response_bytes: int = option(64 << 20, low=0,
+    max_body_bytes: int = option(16 << 20, low=1, argument="BYTES", help="most bytes in a request")
+    max_connections: int = option(4096, low=1,
+        help="most connections at a time, fewer where the process may not open as many files; half of them "
+             "may be idle, or have sent only a part of a head")
+    head_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
+        help="seconds that a client may take to send the head of a request")
+    body_seconds: float = option(60.0, low=ABOVE_ZERO, high=DAY,
+        help="seconds that a client may take to send a body, and for which an answer waits for a client that "
+             "takes no part of it")
+    compile_seconds: float = option(60.0, low=ABOVE_ZERO, high=DAY,
+        help="seconds after which a grammar or a schema that is still being compiled is refused")
+    stored_response_bytes: int = option(64 << 20, low=0, argument="BYTES",
         help="memory for responses that clients may go on from by their ids; 0 keeps none")
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds without text after which a stream sends a comment, as a sign of life")
     page: bool = option(True, help="whether / is a page to talk to the model")
     shutdown_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="how long requests may go on when the server is stopped")
-    ssl_certfile: AnyPath | None = option(None, help="PEM file of the certificate for HTTPS; None for HTTP")
-    ssl_keyfile: AnyPath | None = option(None, help="PEM file of the key for HTTPS; None for HTTP")
+    ssl_certfile: AnyPath | None = option(None, flags="--tls-cert",
+        help="PEM file of the certificate for HTTPS; None for HTTP")
+    ssl_keyfile: AnyPath | None = option(None, flags="--tls-key",
+        help="PEM file of the key for HTTPS; None for HTTP")
     # fmt: on
 
     def _check_together(self) -> None:
@@ -90,7 +125,12 @@ class ServerConfig(Options):
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches the server."""
-        return self.host in LOOPBACK
+        return self.unix_socket is not None or self.host in LOOPBACK
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a client must send a key."""
+        return bool(self.api_keys or self.admin_keys or self.api_key_file)
 
 
 def is_key(key: object) -> bool:

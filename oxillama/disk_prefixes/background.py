@@ -62,6 +62,7 @@ def _run(jobs: SimpleQueue[Job | None]) -> None:
             job()
         except Exception:
             note(log, logging.ERROR, "a job in the background failed", exc_info=True)
+        del job  # or it keeps the model while the thread waits
 
 
 @atexit.register

@@ -71,6 +71,7 @@ class Request:
     sequence : the tokens to run; those that were run already are not run again.
     key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
+    tenant : whose it is.
     max_wait : seconds between two tokens, to which chunks of others' prompts are cut; None for the
         scheduler's.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
@@ -95,6 +96,7 @@ class Request:
     """
 
     output = Output.NONE
+    tenant = ""
 
     def __init__(
         self,
@@ -252,6 +254,7 @@ class TextRequest(Request):
             keep=keep,
         )
         self.options = options
+        self.tenant = options.tenant
         self.sampler = sampler
         self.whole = whole
         self.n_generated = self.n_accepted = 0

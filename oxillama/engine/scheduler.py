@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from oxillama.cache.pool import CachePool
@@ -77,6 +78,7 @@ class Scheduler:
         self._decode_seconds = 0.0  # a step of streams alone takes
         self._row_seconds = 0.0  # each row of a prompt adds
         self._preemptor: Request | None = None  # preempts others before the next step
+        self._starved: Request | None = None  # there was no place for it in the last step
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -107,6 +109,8 @@ class Scheduler:
         batch = ScheduledBatch()
         if self._preemptor is not None:
             self._admit_pending_preemptor(batch, now)
+        if self.waiting:
+            self._share_places(batch)
         self._add_streams(batch)
         if self.waiting or len(batch.requests) < len(self.running):
             self._add_prompts(batch, now)
@@ -250,6 +254,7 @@ class Scheduler:
                     continue
                 admits = n_active < self.config.max_sequences and self._admit(request, batch, now)
                 if not admits:
+                    self._starved = request
                     continue
                 n_active += 1
             n = self.prefixes.at_most(request, request.sequence.at_most(budget))
@@ -260,6 +265,29 @@ class Scheduler:
             budget -= self._run(request, n, batch)
             if budget <= 0:
                 break
+
+    def _active(self) -> Counter[str]:
+        """Sequences that run, by tenant; those that pause do not count."""
+        return Counter(request.tenant for request in self.running if request.wanted)
+
+    def _share_places(self, batch: ScheduledBatch) -> None:
+        """Has the latest request of the largest tenant wait, if one waits whose tenant has less than its
+        share of the places, and there is no place for it."""
+        is_full = sum(request.wanted for request in self.running) >= self.config.max_sequences
+        starved, self._starved = self._starved, None
+        if not is_full and starved not in self.waiting:
+            return
+        active = self._active()
+        waiting = {request.tenant for request in self.waiting if request.wanted and not request.is_held}
+        share = max(1, self.config.max_sequences // max(1, len({*active, *waiting})))
+        poorest = min(waiting, key=lambda tenant: (active[tenant], tenant), default=None)
+        if poorest is None or active[poorest] >= share:
+            return
+        largest = max(active, key=lambda tenant: (active[tenant], tenant), default=poorest)
+        if active[largest] > active[poorest] + (active[poorest] > 0):
+            victim = self._victim([r for r in self.at_rest() if r.tenant == largest and r.wanted])
+            if victim is not None:
+                self._preempt(victim, batch)
 
     def _prefill_budget(self, n_decode: int, seconds: float) -> int:
         """Rows for prompts in a step with ``n_decode`` streams that wait ``seconds`` for a token."""
@@ -282,12 +310,15 @@ class Scheduler:
         return min(waits)
 
     def _prompts(self, now: float) -> list[Request]:
-        """Requests with a prompt to run: by priority, which grows with waiting, then by tokens left."""
+        """Requests with a prompt to run: by turns of tenants, by priority, which grows with waiting, and by
+        tokens left."""
         patience = self.config.promote_seconds
+        active = self._active()
 
-        def urgency(request: Request) -> tuple[float, int, int]:
+        def urgency(request: Request) -> tuple[int, float, int, int]:
             waited = (now - request.submitted_at) // patience
-            return -(request.priority + waited), request.sequence.pending, request.id
+            turn = active[request.tenant]
+            return turn, -(request.priority + waited), request.sequence.pending, request.id
 
         started = [r for r in self.at_rest() if r.sequence.state is SeqState.PREFILLING]
         return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)

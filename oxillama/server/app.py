@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
 from oxillama.server.anthropic import messages
+from oxillama.server.callers import Keys
 from oxillama.server.errors import ApiError, ErrorBody
-from oxillama.server.gate import Gate
+from oxillama.server.gate import Gate, InFlight
 from oxillama.server.llama_server import adapters, completion, slots, status, tokens
 from oxillama.server.models import Models
 from oxillama.server.ollama import about, pulling, texts
@@ -29,6 +30,7 @@ from oxillama.server.page.files import page, the_page
 from oxillama.server.responses import endpoints
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import Leases, Served
+from oxillama.server.workers import Pools
 
 Endpoint = Callable[[Request], Awaitable[Any]]
 Path = tuple[str, str, Endpoint]
@@ -153,6 +155,7 @@ def create_app(
     ready : called when the default model is loaded.
     """
     config = ServerConfig() if config is None else config
+    keys, pools, in_flight = Keys(config), Pools(), InFlight()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -160,10 +163,19 @@ def create_app(
         yield
         loading.cancel()
         await models.end()
+        pools.close()
 
     open_paths = (*OPEN_PATHS, *(the_page().paths if config.page else ()))
     middleware = [
-        Middleware(Gate, config=config, open_paths=open_paths, error_body=error_body),
+        Middleware(
+            Gate,
+            config=config,
+            keys=keys,
+            pools=pools,
+            in_flight=in_flight,
+            open_paths=open_paths,
+            error_body=error_body,
+        ),
         Middleware(Leases, models=models),
     ]
     if config.cors_origins:
@@ -187,6 +199,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.served = Served(config, models, models.default)
+    app.state.keys, app.state.in_flight = keys, in_flight
     app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 

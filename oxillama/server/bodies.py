@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
+from oxillama.server.json_text import LARGE, parsed
 from oxillama.server.options import unknown
+from oxillama.server.workers import pools
 
 B = TypeVar("B", bound="Body")
+T = TypeVar("T")
 
 MOST_CHOICES = 1024
 """Texts that a request may ask for: prompts times samples."""
@@ -198,14 +203,25 @@ class TokenizeBody(Body):
     with_pieces: bool = False
 
 
+def token_list(value: Any) -> list[int]:
+    """A list of integers; one of millions is looked through without holding up other threads."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ValueError("a list of integers")
+    return value
+
+
 class DetokenizeBody(Body):
-    tokens: list[int]
+    tokens: Annotated[Any, AfterValidator(token_list)]
     model: str | None = None
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """The checked body of a request. Raises ApiError."""
-    value = await read_json(request)
+    return await read(request, partial(checked_body, kind))
+
+
+def checked_body(kind: type[B], value: Any) -> B:
+    """What a body holds, as one of a class. Raises ApiError."""
     if not isinstance(value, dict):
         raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
     try:
@@ -216,9 +232,23 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 async def read_json(request: Request) -> Any:
     """What the body of a request holds as JSON. Raises ApiError."""
+    return await read(request, lambda value: value)
+
+
+async def read(request: Request, check: Callable[[Any], T]) -> T:
+    """What ``check`` makes of the JSON in a body; a large one is read in a thread. Raises ApiError."""
     require_json(request)
+    data = await request.body()
+    context().n_bytes = len(data)
+    if len(data) < LARGE:
+        return check(json_of(data))
+    return await pools().parse.run(lambda: check(json_of(data)), size=len(data))
+
+
+def json_of(data: bytes) -> Any:
+    """The JSON in a body. Raises ApiError."""
     try:
-        return json.loads((await request.body()).decode(), parse_constant=refuse_constant)
+        return parsed(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
 
@@ -236,10 +266,6 @@ def require_json(request: Request, *, if_from_page: bool = False) -> None:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         found = content_type[:100] or "none"
         raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
-
-
-def refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which JSON does not have")
 
 
 def first_fault(error: ValidationError) -> ApiError:

@@ -12,6 +12,7 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import TemplateBody
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.options import options_of
+from oxillama.server.prompts import bounded
 from oxillama.server.running import checked_prompt
 from oxillama.toolcalls.formats import grammar_of_template
 
@@ -64,7 +65,7 @@ class Chat:
 
     def n_tokens(self, engine: InferenceEngine) -> int:
         """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
-        return len(engine.tokenizer.encode_rendered(self.text(engine)))
+        return len(bounded(engine, self.name, fits=False).encode_rendered(self.text(engine)))
 
     def prepared(
         self,
@@ -90,7 +91,7 @@ class Chat:
             fixed["parallel_tool_calls"] = self.parallel_tool_calls
         options = options_of(rest, engine, known, {"max_tokens": None}, request_id=request_id, **fixed)
         prompt, options = chat_prompt(
-            engine.tokenizer,
+            bounded(engine, self.name),
             self.messages,
             options,
             self.variables,

@@ -53,6 +53,7 @@ class ApiError(Exception):
     status : of HTTP.
     param : field of the body at fault. code : a word for programs.
     type : kind of error; None for that of the status.
+    retry_seconds : after which a client may try again; for 429.
     more : further entries of the error.
     """
 
@@ -64,6 +65,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         type: str | None = None,
+        retry_seconds: int = RETRY_SECONDS,
         **more: Any,
     ) -> None:
         message = encodable(message)
@@ -71,7 +73,7 @@ class ApiError(Exception):
         self.status, self.message, self.code = status, message, code
         self.param = None if param is None else encodable(param)
         self.type = type or TYPES.get(status, INVALID if status < 500 else "server_error")
-        self.more = more
+        self.more, self.retry_seconds = more, retry_seconds
 
     def body(self) -> dict[str, Any]:
         """The JSON of it."""
@@ -82,7 +84,7 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """Of the answer."""
         if self.status == 429:
-            return {"Retry-After": str(RETRY_SECONDS)}
+            return {"Retry-After": str(self.retry_seconds)}
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
 
 
@@ -108,8 +110,24 @@ def api_error(error: Exception) -> ApiError:
             named = re.match(r"([a-z][\w.\[\]]*): ", str(error))
             param = named[1] if named and status == 400 else None
             return ApiError(status, str(error), param=param, code=code)
-    message = str(error) if isinstance(error, OxiLlamaError) else "the server failed; its log says more"
+    message = (
+        without_paths(error) if isinstance(error, OxiLlamaError) else "the server failed; its log says more"
+    )
     return ApiError(500, message, code="internal_error")
+
+
+FOLDERS = re.compile(r"""(?<![^\s'"(=:])(?:[A-Za-z]:)?(?:[/\\][^\s/\\'":,;)]+)+(?=[/\\])[/\\]""")
+"""The folders of an absolute path."""
+
+
+def without_paths(error: BaseException) -> str:
+    """The message of an error of the library, in which files have no folders: those are the operator's."""
+    return FOLDERS.sub("", str(error))
+
+
+def stopping() -> ApiError:
+    """The error of a request that a server has no time for, because it ends."""
+    return ApiError(503, "the server is stopping", code="shutting_down")
 
 
 def invalid(param: str, expected: str, value: object) -> ApiError:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import asyncio
+import ipaddress
 import logging
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
-from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error
+from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext
+from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error, stopping
+from oxillama.server.workers import Pools
 
 log = logging.getLogger(__name__)
 
@@ -27,25 +31,44 @@ REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 """Ids that clients may choose."""
 
 
-class Keys:
-    """Keys of which a client must have one. Only hashes are kept, and all are compared, in constant time."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
-
-    def admit(self, key: str) -> bool:
-        """Whether this is one of them."""
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-        return sum([hmac.compare_digest(digest, known) for known in self._digests]) > 0
-
-
 def sent_key(headers: Headers) -> str:
     """The key that a request has: OpenAI's way to send it, or Anthropic's."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+class InFlight:
+    """The requests that are being answered, and their end when the server ends.
+
+    Attributes
+    ----------
+    is_stopping : whether new requests are refused.
+    """
+
+    def __init__(self) -> None:
+        self.is_stopping = False
+        self._tasks: dict[asyncio.Task[Any], RequestContext] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, found: RequestContext) -> None:
+        """Notes the request of this task. Raises ApiError when the server ends."""
+        if self.is_stopping:
+            raise stopping()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = found
+
+    def remove(self) -> None:
+        """Ends what `add` began."""
+        self._tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Ends all requests: streams with an event, others with an answer of 503."""
+        for task, found in list(self._tasks.items()):
+            found.is_stopped = True
+            task.cancel()
 
 
 class Gate:
@@ -64,14 +87,19 @@ class Gate:
         self,
         app: ASGIApp,
         config: ServerConfig,
+        keys: Keys,
+        pools: Pools,
+        in_flight: InFlight,
         open_paths: Iterable[str],
         error_body: Callable[[str], ErrorBody],
     ) -> None:
         self.app, self.config, self.error_body = app, config, error_body
+        self.keys, self.pools, self.in_flight = keys, pools, in_flight
         self.open_paths = frozenset(open_paths)
-        self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
-        self.hosts = None if "*" in names or not config.is_local else frozenset(names)
+        is_checked = config.is_local or not config.has_keys
+        no_check = "*" in names or not is_checked or config.unix_socket is not None
+        self.hosts = None if no_check else frozenset(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,6 +108,9 @@ class Gate:
         wanted = headers.get("x-request-id", "")
         request_id = wanted if REQUEST_ID.fullmatch(wanted) else f"req_{uuid.uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = request_id
+        address = (scope.get("client") or ("-",))[0]
+        found = RequestContext(client=address, config=self.config, pools=self.pools)
+        CONTEXT.set(found)
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -89,50 +120,92 @@ class Gate:
                 sent["x-request-id"] = sent["request-id"] = request_id  # OpenAI's name and Anthropic's
             await send(message)
 
-        try:
-            self.check(scope, headers)
-            await self.app(scope, self.limited(receive), sending)
-        except ClientGone:
-            status = status or CLIENT_GONE
-        except Exception as error:
-            found = api_error(error)
-            if found.status == 500:
-                log.exception("%s failed", request_id)
+        async def answer(error: ApiError) -> None:
             if status == 0:
-                body = self.error_body(scope["path"])(found)
-                await JSONResponse(body, found.status, found.headers)(scope, receive, sending)
-        finally:
-            client = (scope.get("client") or ("-",))[0]
-            seconds = time.perf_counter() - began
-            log.info(
-                "%s %s %s %s %d %.3f s", request_id, client, scope["method"], scope["path"], status, seconds
-            )
+                body = self.error_body(scope["path"])(error)
+                await JSONResponse(body, error.status, error.headers)(scope, receive, sending)
 
-    def check(self, scope: Scope, headers: Headers) -> None:
-        """Raises ApiError unless the request may go on."""
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        if self.hosts is not None and host not in self.hosts:
-            raise ApiError(403, f"host: expected one of {', '.join(sorted(self.hosts))}, got {host[:100]}")
-        if self.keys and scope["path"] not in self.open_paths:
-            key = sent_key(headers)
-            if not self.keys.admit(key):
-                raise ApiError(
-                    401,
-                    f"api key: expected a valid one, got {'another' if key else 'none'}",
-                    code="invalid_api_key",
-                )
+        try:
+            self.in_flight.add(found)
+            self.check(scope, headers, found)
+            await self.app(scope, self.limited(receive, headers), sending)
+        except (ClientGone, ClientDisconnect):
+            status = status or CLIENT_GONE
+        except asyncio.CancelledError:
+            if not found.is_stopped:
+                raise
+            await answer(stopping())
+        except Exception as error:
+            if api_error(error).status == 500:
+                log.exception("%s failed", request_id)
+            await answer(api_error(error))
+        finally:
+            self.in_flight.remove()
+            found.end()
+            seconds, name = time.perf_counter() - began, found.caller.name
+            who = f"{address} {name}" if name else address
+            path = printable(scope.get("raw_path", b"").decode("ascii", "replace") or scope["path"])
+            log.info("%s %s %s %s %d %.3f s", request_id, who, scope["method"], path, status, seconds)
+
+    def check(self, scope: Scope, headers: Headers, found: RequestContext) -> None:
+        """Notes who asks. Raises ApiError unless the request may go on."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise ApiError(400, "content-length: expected none beside transfer-encoding, got one")
+        self.check_host(headers.get("host", ""))
+        self.check_site(scope, headers)
+        key = sent_key(headers)
+        caller = self.keys.caller(key)
+        if caller is not None:
+            found.caller, found.client = caller, caller.name or found.client
+        elif scope["path"] not in self.open_paths:
+            got = "another" if key else "none"
+            raise ApiError(401, f"api key: expected a valid one, got {got}", code="invalid_api_key")
+        else:
+            found.caller = NOBODY
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.config.max_body_bytes:
             raise self.too_large(int(length))
 
-    def limited(self, receive: Receive) -> Receive:
-        """``receive``, that raises ApiError when more comes than a body may have."""
+    def check_host(self, said: str) -> None:
+        """Raises ApiError for a host name that may be another site's, or that is malformed."""
+        try:
+            host = urlsplit(f"//{said}").hostname or ""
+        except ValueError as error:
+            raise ApiError(400, f"host: expected a name or an address, got {said[:100]!r}") from error
+        if self.hosts is None or host in self.hosts or (not self.config.is_local and is_address(host)):
+            return
+        known = ", ".join(sorted(self.hosts))
+        raise ApiError(403, f"host: expected one of {known} (see --allowed-host), got {host[:100]}")
+
+    def check_site(self, scope: Scope, headers: Headers) -> None:
+        """Raises ApiError for a request that a page of a foreign site makes, and not its user."""
+        if scope["path"] in self.open_paths or "*" in self.config.cors_origins:
+            return
+        origin = headers.get("origin")
+        if headers.get("sec-fetch-site") == "cross-site" and origin not in self.config.cors_origins:
+            raise ApiError(403, "origin: expected this server or one of --cors-origin, got another")
+
+    def limited(self, receive: Receive, headers: Headers) -> Receive:
+        """``receive``, that raises ApiError when more comes than a body may have, or it comes too late."""
         n_bytes = 0
+        is_whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        deadline = time.monotonic() + self.config.body_seconds
 
         async def receiving() -> Message:
-            nonlocal n_bytes
-            message = await receive()
+            nonlocal n_bytes, is_whole
+            if is_whole:
+                return await receive()
+            coming = asyncio.ensure_future(receive())
+            try:
+                await asyncio.wait({coming}, timeout=max(0.0, deadline - time.monotonic()))
+            finally:
+                coming.cancel()  # unless it is done
+            if not coming.done():
+                seconds = self.config.body_seconds
+                raise ApiError(408, f"body: expected all of it within {seconds:g} s, got {n_bytes} bytes")
+            message = coming.result()
             n_bytes += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
             if n_bytes > self.config.max_body_bytes:
                 raise self.too_large(n_bytes)
             return message
@@ -142,3 +215,23 @@ class Gate:
     def too_large(self, n_bytes: int) -> ApiError:
         most = self.config.max_body_bytes
         return ApiError(413, f"body: expected at most {most} bytes, got {n_bytes}", code="body_too_large")
+
+
+NOBODY = Caller("", Limits())
+"""Who asks without a key for what needs none."""
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address: no site can have its name resolve to one."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """A text for a line of the log, which it can neither end nor leave for the terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import Prompt
 from oxillama.server.errors import ApiError
+from oxillama.server.prompts import bounded
 from oxillama.server.running import encoded
 
 NAMES = ("fim_pre", "fim_suf", "fim_mid")
@@ -33,7 +34,7 @@ def infill_tokens(
 
     Raises ApiError if the model's file has no tokens for that.
     """
-    tokenizer = engine.tokenizer
+    tokenizer = bounded(engine, name)
     marks = [tokenizer.special_ids.get(mark) for mark in NAMES]
     before, behind, between = marks
     if before is None or behind is None or between is None:
@@ -53,7 +54,7 @@ def context(engine: InferenceEngine, others: Sequence[tuple[str, str]]) -> list[
     project, file = special.get("fim_rep"), special.get("fim_sep")
 
     def plain(text: str) -> list[int]:
-        return engine.tokenizer.encode(text, add_special=False, parse_special=False)
+        return list(bounded(engine).encode(text, add_special=False, parse_special=False))
 
     found = [] if project is None else [project, *plain(PROJECT)]
     for name, text in others:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import math
+import asyncio
+import logging
 import os
+import signal
 import socket
+import stat
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 from oxillama.server.app import create_app
+from oxillama.server.connections import Connection, Connections
 from oxillama.server.models import Models
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+"""Clients that wait to be accepted."""
+
+FAREWELL = 5.0
+"""Seconds for the last words to requests that were ended."""
+
+POLL = 0.02
+"""Seconds between two looks whether requests have ended."""
 
 
 class Listening:
@@ -37,39 +55,36 @@ class Listening:
         self.url = ""
         self.failure: BaseException | None = None
         self._socket: socket.socket | None = None
-        self._server = uvicorn.Server(
+        self._app = create_app(models, config, self._fail, ready)
+        self._connections = Connections(config)
+        self._server = Server(
             uvicorn.Config(
-                create_app(models, config, self._fail, ready),
+                self._app,
+                http=Connection,
+                ws="none",
+                loop="asyncio",
                 access_log=False,  # the gate has its own
                 log_config=None,
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(config.shutdown_seconds),
                 lifespan="on",
                 ssl_certfile=path_of(config.ssl_certfile),
                 ssl_keyfile=path_of(config.ssl_keyfile),
             )
         )
+        self._server.listening = self
 
     @contextmanager
     def bound(self) -> Iterator[None]:
         """Has the address inside the block. Raises ConfigError if it cannot be had."""
         config = self.config
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as bound:
-            if os.name == "posix":
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                bound.bind((config.host, config.port))
-                bound.listen()  # whoever comes before the event loop runs waits
-            except OSError as error:
-                where = f"{config.host}:{config.port}"
-                raise ConfigError(
-                    f"host, port: expected a free address, got {where}: {error.strerror}"
-                ) from error
+        with listener(config) as bound:
             self._socket = bound
-            host = f"[{config.host}]" if family == socket.AF_INET6 else config.host
-            scheme = "https" if config.ssl_certfile else "http"
-            self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
+            if config.unix_socket is not None:
+                self.url = f"unix:{os.fspath(config.unix_socket)}"
+            else:
+                host = f"[{config.host}]" if bound.family == socket.AF_INET6 else config.host
+                scheme = "https" if config.ssl_certfile else "http"
+                self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
             yield
 
     def run(self) -> None:
@@ -92,6 +107,99 @@ class Listening:
     def is_listening(self) -> bool:
         """Whether clients are answered."""
         return self._server.started
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, with an end that tells each client, and with answers where descriptors are short."""
+
+    listening: Listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        here, loop = self.listening, asyncio.get_running_loop()
+        assert here._socket is not None
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise ConfigError("server: its application did not start")
+        make = partial(
+            Connection,
+            connections=here._connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self.servers = []
+        await here._connections.listen(here._socket, make, self.config.ssl)
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, here._app.state.keys.reload)
+        if not here.config.is_local and not here.config.has_keys:
+            log.warning("everybody who reaches %s can use this server: it has no --api-key", here.url)
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        here = self.listening
+        in_flight = here._app.state.in_flight
+        here._connections.close()
+        in_flight.is_stopping = True
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if len(in_flight):
+            log.warning("waiting for %d requests (Ctrl-C ends them at once)", len(in_flight))
+        await self._until(lambda: not len(in_flight), here.config.shutdown_seconds)
+        in_flight.stop()
+        await self._until(lambda: not self.server_state.tasks, FAREWELL, even_forced=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        await asyncio.sleep(0)
+        await self.lifespan.shutdown()  # which closes the engines before their next layer
+        del self._captured_signals[1:]  # one is raised again at the end
+
+    async def _until(self, done: Callable[[], bool], seconds: float, even_forced: bool = False) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and time.monotonic() < deadline and (even_forced or not self.force_exit):
+            await asyncio.sleep(POLL)
+
+
+@contextmanager
+def listener(config: ServerConfig) -> Iterator[socket.socket]:
+    """A socket that listens inside the block. Raises ConfigError if its address cannot be had."""
+    path = path_of(config.unix_socket)
+    if path is not None:
+        if not hasattr(socket, "AF_UNIX"):
+            raise ConfigError("unix_socket: expected None, which is all that this system has")
+        family, address, where = socket.AF_UNIX, path, f"unix_socket: expected a free path, got {path}"
+    else:
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        address = (config.host, config.port)  # type: ignore[assignment]
+        where = f"host, port: expected a free address, got {config.host}:{config.port}"
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        if path is not None:
+            remove_dead(path)
+        elif os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+            if path is not None:
+                os.chmod(path, 0o600)
+            bound.listen(BACKLOG)  # whoever comes before the event loop runs waits
+        except OSError as error:
+            raise ConfigError(f"{where}: {error.strerror or error}") from error
+        try:
+            yield bound
+        finally:
+            if path is not None:
+                with suppress(OSError):
+                    os.unlink(path)
+
+
+def remove_dead(path: str) -> None:
+    """Removes the socket of a server that was killed; one at which a server listens stays."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        try:
+            other.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
 
 
 def path_of(path: str | os.PathLike[str] | None) -> str | None:

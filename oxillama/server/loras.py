@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from oxillama.adapters.lora import LoadedLora
@@ -41,6 +42,6 @@ def loras(engine: InferenceEngine, name: str, value: Any) -> tuple[tuple[LoadedL
 def listed(engine: InferenceEngine) -> list[dict[str, Any]]:
     """The adapters of a model, with the scales of requests that say none."""
     return [
-        {"id": i, "path": "" if lora.path is None else str(lora.path), "scale": scale}
+        {"id": i, "path": "" if lora.path is None else Path(lora.path).name, "scale": scale}
         for i, (lora, scale) in enumerate(engine.adapters.stack)
     ]

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
-from oxillama.server.errors import ApiError
+from oxillama.server.daemons import in_daemon
+from oxillama.server.errors import ApiError, without_paths
 from oxillama.server.slots import Slots
 
 if TYPE_CHECKING:
@@ -300,7 +299,7 @@ class Models:
             hosted.timer.cancel()
             hosted.timer = None
         if engine is not None:
-            closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
+            closing = asyncio.ensure_future(in_daemon(engine.close))
             del engine
             await asyncio.shield(closing)
             del closing
@@ -341,7 +340,7 @@ class Models:
 
 def not_loaded(hosted: Hosted, error: Exception) -> ApiError:
     """The answer to a request whose model cannot be loaded; it is the cause of it."""
-    reason = str(error) if isinstance(error, OxiLlamaError) else "its log says why"
+    reason = without_paths(error) if isinstance(error, OxiLlamaError) else "its log says why"
     found = ApiError(
         500,
         f"model: expected {hosted.name} to load, got an error: {reason}",
@@ -350,38 +349,3 @@ def not_loaded(hosted: Hosted, error: Exception) -> ApiError:
     )
     found.__cause__ = error
     return found
-
-
-async def in_daemon(job: Callable[[], T]) -> T:
-    """The result of a job in a thread that the end of the process does not wait for.
-
-    A task that is cancelled meanwhile leaves the job to its end; an engine that it makes is then closed.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def tell(made: T | None, error: BaseException | None) -> None:
-        if future.done():
-            close(made)
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(made)  # type: ignore[arg-type]
-
-    def run() -> None:
-        made, error = None, None
-        try:
-            made = job()
-        except BaseException as found:
-            error = found
-        try:
-            loop.call_soon_threadsafe(tell, made, error)
-        except RuntimeError:  # the loop has ended
-            close(made)
-
-    def close(made: object) -> None:
-        with suppress(Exception):
-            getattr(made, "close", lambda: None)()
-
-    threading.Thread(target=run, name="server job", daemon=True).start()
-    return await future

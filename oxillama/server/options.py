@@ -18,8 +18,10 @@ from oxillama.config.option import declared
 from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
+from oxillama.server.callers import within_limits
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
+from oxillama.server.prompts import bounded
 
 
 def most_tokens(name: str, value: Any) -> Any:
@@ -47,7 +49,9 @@ def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
                 token = int(token)
             if isinstance(token, bool) or not isinstance(token, (int, str)) or token == "":
                 raise TypeError
-            tokens = engine.tokenizer.encode(token, add_special=False) if isinstance(token, str) else [token]
+            tokens = (
+                bounded(engine, name).encode(token, add_special=False) if isinstance(token, str) else [token]
+            )
             found |= dict.fromkeys(tokens, float("-inf") if bias is False else bias)
     except (TypeError, ValueError):
         raise invalid(name, "an object or pairs of token ids or texts and biases", value) from None
@@ -230,7 +234,8 @@ def options_of(
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
+    found = GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
+    return within_limits(found, {*fixed, *chosen})
 
 
 def made_of(name: str, value: Any) -> dict[str, Any]:

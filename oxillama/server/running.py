@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -18,8 +19,11 @@ from oxillama.engine.generation import Completion, Generation
 from oxillama.events import Event, TextPart
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import MOST_CHOICES, Prompt
-from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long
+from oxillama.server.callers import context
+from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long, stopping
 from oxillama.server.models import Hosted, Models
+from oxillama.server.prompts import bounded
+from oxillama.server.workers import pools
 
 T = TypeVar("T")
 
@@ -68,9 +72,27 @@ async def chosen(request: Request, name: str | None) -> tuple[Served, InferenceE
     return replace(here, hosted=lease.hosted), lease.hosted.ready()
 
 
+async def present(request: Request, name: str | None) -> tuple[Served, InferenceEngine]:
+    """`chosen`, for requests that only read: a model that is not there is not loaded. Raises ApiError."""
+    here = served(request)
+    hosted = here.models.find(name)
+    if not hosted.is_ready and hosted.loading is None:
+        raise ApiError(
+            503, f"model: {hosted.name} is not loaded", type="unavailable_error", code="not_loaded"
+        )
+    return await chosen(request, name)
+
+
 async def leased(request: Request, hosted: Hosted) -> Lease:
-    """A model, loaded and kept until the answer has ended. Raises as `chosen`."""
-    models = served(request).models
+    """A model, loaded and kept until the answer has ended, when the key has room for one more request.
+
+    Raises as `chosen`; ApiError with 429 for a key over its limits.
+    """
+    models, asked = served(request).models, context()
+    if not request.state.leases and request.method != "GET":
+        if not asked.caller.try_enter():
+            await connected(request, asked.caller.enter())
+        asked.ends.append(asked.caller.leave)
     if hosted.is_ready:
         await models.acquire(hosted)
     else:
@@ -139,7 +161,7 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
 
     A text among token ids brings no special tokens of its own, unless it is the first item.
     """
-    encode = engine.tokenizer.encode
+    encode: Callable[..., list[int]] = bounded(engine).encode
     if isinstance(prompt, str):
         return encode(prompt, add_special)
     found: list[int] = []
@@ -152,8 +174,8 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
 
 
 async def in_thread(job: Callable[..., T], *arguments: Any) -> T:
-    """The result of a job that would hold up the event loop."""
-    return await asyncio.to_thread(job, *arguments)
+    """The result of a job that would hold up the event loop, when it is the client's turn."""
+    return await pools().prepare.run(job, *arguments, size=context().n_bytes)
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
@@ -206,10 +228,33 @@ def start(
     try:
         for prompt in prompts:
             started += engine.stream_n(prompt, options, n=n) if n > 1 else [engine.stream(prompt, options)]
+        context().generations += started
     except BaseException:
         cancel(started)
         raise
     return started
+
+
+async def begin(
+    engine: InferenceEngine, prompts: Sequence[list[int]], options: GenerationOptions, n: int = 1
+) -> list[Generation]:
+    """`start`, in threads: grammars are compiled before, in threads of their own."""
+    await compile_rules(engine, prompts, options)
+    return await in_thread(start, engine, prompts, options, n)
+
+
+async def compile_rules(
+    engine: InferenceEngine, prompts: Sequence[list[int]], options: GenerationOptions
+) -> None:
+    """Has the grammar of a request compiled, if it has one, for `start` to find. Raises GrammarError."""
+    model, sampler, jobs = engine.model, options.sampler, []
+    if sampler is not None and sampler.constraint is not None:
+        jobs.append(partial(model.feature("constraints").new, sampler))
+    if options.tools is not None:
+        jobs += [partial(model.feature("parsers").new, options, prompt) for prompt in prompts]
+    for job in jobs:
+        seconds = context().config.compile_seconds
+        await pools().compile.run(job, size=context().n_bytes, seconds=seconds)
 
 
 def cancel(generations: Sequence[Generation]) -> None:
@@ -234,7 +279,7 @@ async def results(generations: Sequence[Generation]) -> list[Completion]:
 def check_end(generation: Generation) -> None:
     """Raises ApiError for a text that was cancelled: the server is stopping."""
     if generation.finish_reason == "cancelled":
-        raise ApiError(503, "the server is stopping", code="shutting_down")
+        raise stopping()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,8 @@ from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.errors import ModelFileError, SnapshotIncompatible
-from oxillama.server.errors import ApiError, invalid
+from oxillama.server.daemons import in_daemon
+from oxillama.server.errors import ApiError, invalid, without_paths
 from oxillama.sessions.restore import restore_session
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import read
@@ -85,7 +87,7 @@ class Slot:
             taken = read(path)
             restored = restore_session(engine.model, taken, [lora for lora, _ in engine.adapters.stack])
         except (ModelFileError, SnapshotIncompatible) as error:
-            reason = "no such file" if isinstance(error, ModelFileError) else str(error)
+            reason = "no such file" if isinstance(error, ModelFileError) else without_paths(error)
             raise ApiError(
                 400,
                 f"filename: expected a saved slot of this model, got {path.name}: {reason}",
@@ -104,34 +106,36 @@ class Slots:
     """The slots of a loaded model, as many as sequences may run at a time."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[tuple[str, int], Slot] = {}
 
-    def find(self, engine: InferenceEngine, id: int) -> Slot:
-        """A slot by its number. Raises ApiError if there is none."""
+    def find(self, engine: InferenceEngine, id: int, owner: str) -> Slot:
+        """A slot of a key, by its number. Raises ApiError if there is none."""
         n = engine.config.scheduler.max_sequences
         if not 0 <= id < n:
             raise invalid("id_slot", f"-1, or a number below {n}", id)
-        return self._slots.setdefault(id, Slot(id))
+        return self._slots.setdefault((owner, id), Slot(id))
 
     @asynccontextmanager
-    async def used(self, engine: InferenceEngine, id: int) -> AsyncIterator[Slot]:
-        """A slot, for one request alone; it waits until the one before has ended."""
-        slot = self.find(engine, id)
+    async def used(self, engine: InferenceEngine, id: int, owner: str) -> AsyncIterator[Slot]:
+        """A slot of a key, for one request alone; it waits until the one before has ended."""
+        slot = self.find(engine, id, owner)
         async with slot.lock:
             yield slot
 
-    def listed(self, engine: InferenceEngine) -> list[dict[str, Any]]:
-        """What llama-server tells of its slots.
+    def listed(self, engine: InferenceEngine, owner: str) -> list[dict[str, Any]]:
+        """What llama-server tells of its slots, to the owner of a key.
 
         As many are processing as requests run. Those that name no slot stand in the places of free ones.
         """
         n = engine.config.scheduler.max_sequences
-        named = {id for id, slot in self._slots.items() if slot.lock.locked()}
-        others = engine.metrics.snapshot().running - len(named)
+        own = {id: slot for (name, id), slot in self._slots.items() if name == owner}
+        named = {id for id, slot in own.items() if slot.lock.locked()}
+        n_locked = sum(slot.lock.locked() for slot in self._slots.values())
+        others = engine.metrics.snapshot().running - n_locked
         speculative = engine.config.speculate not in (None, "off")
         found = []
         for id in range(n):
-            session = self._slots[id].session if id in self._slots else None
+            session = own[id].session if id in own else None
             is_busy = id in named
             if not is_busy and others > 0 and session is None:
                 others -= 1
@@ -150,7 +154,7 @@ class Slots:
 
 async def to_its_end(job: Callable[..., T], *arguments: Any) -> T:
     """The result of a job in a thread; a task that is cancelled waits for it, too, since it has the slot."""
-    running = asyncio.ensure_future(asyncio.to_thread(job, *arguments))
+    running = asyncio.ensure_future(in_daemon(partial(job, *arguments)))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -168,8 +172,14 @@ def common(ours: list[int], theirs: list[int]) -> int:
     return min(len(ours), len(theirs))
 
 
-def file_in(folder: Path, name: str) -> Path:
-    """The path of a file in a folder. Raises ApiError for a name that may lead elsewhere."""
+def file_in(folder: Path, name: str, below: str = "") -> Path:
+    """The path of a file in a folder, or in the folder ``below`` that, which is made.
+
+    Raises ApiError for a name that may lead elsewhere.
+    """
     if not FILE_NAME.fullmatch(name):
         raise invalid("filename", "letters, digits, _, - and dots", name)
+    if below:
+        folder = folder / below
+        folder.mkdir(mode=0o700, exist_ok=True)
     return folder / name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -11,7 +10,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from oxillama.server.errors import ApiError, api_error
+from oxillama.server.callers import context
+from oxillama.server.errors import ApiError, api_error, stopping
+from oxillama.server.json_text import ENCODER
 from oxillama.server.running import while_connected
 
 log = logging.getLogger(__name__)
@@ -19,9 +20,6 @@ log = logging.getLogger(__name__)
 PING = b": ping\n\n"
 DONE = "data: [DONE]\n\n"
 
-
-ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-"""Made once: a stream needs it for each token."""
 
 TURN = 4
 """Events that a stream writes before others have their turn. asyncio warns at the fifth that is written to a
@@ -44,8 +42,8 @@ def named_event(name: str, value: Any) -> str:
 
 
 def error_lines(error: ApiError) -> str:
-    """An error in the middle of a stream, as OpenAI sends it."""
-    return data_line(error.body())
+    """An error in the middle of a stream, as OpenAI sends it, and the end of the stream."""
+    return data_line(error.body()) + DONE
 
 
 class EventStream:
@@ -74,9 +72,17 @@ class EventStream:
         self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
         self.content_type, self.ping = content_type, ping
         self._is_quiet = True
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._send_all(send))
+        try:
+            await while_connected(receive, self._send_all(send))
+        except asyncio.CancelledError:
+            if not (self._has_begun and context().is_stopped):
+                raise
+            text = self.failed(stopping())
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, send: Send) -> None:
         first: asyncio.Future[str | None] = asyncio.ensure_future(anext(self.lines, None))
@@ -95,6 +101,7 @@ class EventStream:
                     ],
                 }
             )
+            self._has_begun = True
             if self.ping_seconds is not None:
                 pinging = asyncio.ensure_future(self._ping(send, self.ping_seconds, at_once=line is None))
             try:

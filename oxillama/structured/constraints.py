@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.loading import LoadedModel
@@ -18,6 +18,7 @@ from oxillama.grammar.state import Timer
 from oxillama.grammar.structural_tags import structural_tag_rules
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.locks import ForkedOpen
+from oxillama.made_once import MadeOnce
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_GRAMMARS = 32
@@ -38,7 +39,7 @@ class Constraints:
         self.tokenizer = tokenizer
         self._timer = timer
         self._vocabulary: Vocabulary | None = None
-        self._grammars: OrderedDict[tuple[str, bool, object], Grammar] = OrderedDict()
+        self._grammars: MadeOnce[Grammar] = MadeOnce(MOST_GRAMMARS)
         self._lock = ForkedOpen()
 
     @classmethod
@@ -55,21 +56,20 @@ class Constraints:
         """
         if config.constraint is None:
             return None
+        return GrammarState(self._grammar(config), self.vocabulary, self._timer)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """That of the model, prepared for grammars."""
         with self._lock.lock:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
-            return GrammarState(self._grammar(config), self._vocabulary, self._timer)
+            return self._vocabulary
 
     def _grammar(self, config: SamplerConfig) -> Grammar:
         if isinstance(config.grammar, Grammar):
             return config.grammar
-        key = key_of(config)
-        if key not in self._grammars:
-            self._grammars[key] = compiled(config, self.tokenizer)
-            if len(self._grammars) > MOST_GRAMMARS:
-                self._grammars.popitem(last=False)
-        self._grammars.move_to_end(key)
-        return self._grammars[key]
+        return self._grammars.get(key_of(config), partial(compiled, config, self.tokenizer))
 
 
 def key_of(config: SamplerConfig) -> tuple[str, bool, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from oxillama.config import GenerationOptions, checks
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
-from oxillama.locks import ForkedOpen
+from oxillama.made_once import MadeOnce
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.vocabulary import HIDDEN
 from oxillama.toolcalls.definitions import Definition, chosen, definitions
@@ -61,8 +60,7 @@ class Parsers:
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         self.tokenizer = tokenizer
         self._special: dict[ToolCallGrammar, dict[str, int]] = {}
-        self._grammars: OrderedDict[object, Grammar] = OrderedDict()
-        self._lock = ForkedOpen()
+        self._grammars: MadeOnce[Grammar] = MadeOnce(MOST_GRAMMARS)
 
     @classmethod
     def of(cls, model: Any) -> Parsers:
@@ -86,8 +84,7 @@ class Parsers:
         plain = form.without_calls()
         if options.tools is not None:
             tools = definitions(options.tools)
-            with self._lock.lock:
-                choice, grammar = self._grammar(options, form, tools, in_reasoning)
+            choice, grammar = self._grammar(options, form, tools, in_reasoning)
             plain = plain if choice == "none" else form
         if not plain.has_calls and not (plain.reasoning or plain.dropped or grammar):
             return None  # there is nothing to take apart
@@ -132,17 +129,16 @@ class Parsers:
         choice, names = chosen(options.tool_choice, tuple(functions))
         parallel = options.parallel_tool_calls
         key = (form, json.dumps(tools), choice, names, parallel, in_reasoning)
-        if key not in self._grammars:
+
+        def compiled() -> Grammar:
             wanted = [Tool.of(functions[name]) for name in names]
             special = self.special(form)
             rules = message_rules(
                 form, wanted, choice, parallel=parallel, in_reasoning=in_reasoning, special=special
             )
-            self._grammars[key] = Grammar.from_rules(rules)
-            if len(self._grammars) > MOST_GRAMMARS:
-                self._grammars.popitem(last=False)
-        self._grammars.move_to_end(key)
-        return choice, self._grammars[key]
+            return Grammar.from_rules(rules)
+
+        return choice, self._grammars.get(key, compiled)
 
 
 def format_of_source(source: str, with_tools: bool) -> ToolCallGrammar:

@@ -84,6 +84,15 @@ class PackedMatrix(NamedTuple):
     start: int
     nbytes: int
 
+    @classmethod
+    def of(cls, entry: Any) -> PackedMatrix:
+        """A matrix from parsed JSON. Raises TypeError, ValueError if it is malformed."""
+        found = cls(*entry)
+        texts, numbers = (found.tensor, found.format), (found.expert, found.number, *found[4:])
+        if any(type(text) is not str for text in texts) or any(type(number) is not int for number in numbers):
+            raise ValueError(f"matrices: expected names and numbers, got {entry!r:.200}")
+        return found
+
 
 @dataclass(frozen=True)
 class PackedFacts:
@@ -234,7 +243,7 @@ class PackedFile:
         try:
             header = json.loads(text)
             self.facts = PackedFacts.of(header["facts"])
-            matrices = [PackedMatrix(*entry) for entry in header["matrices"]]
+            matrices = [PackedMatrix.of(entry) for entry in header["matrices"]]
             self._checksum = str(header["checksums"])
             byte_order = header["byte_order"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE
+from typing import Any, BinaryIO
 
 import pytest
 
-from oxillama import ConfigError, EngineConfig, SamplerConfig
+from oxillama import ConfigError, EngineConfig, OxiLlamaError, SamplerConfig
+from oxillama.batch import job
 from oxillama.batch.engines import for_jobs
 from oxillama.batch.job import Job, Tally, facts_of
 from oxillama.batch.plain import Settings
@@ -113,6 +120,108 @@ def test_a_target_that_exists_is_not_replaced_unasked(source: Path, tmp_path: Pa
         Job(source, tmp_path, FACTS, overwrites=True)
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_target_that_appears_during_a_run_is_not_replaced(
+    source: Path, tmp_path: Path, name: str, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    target = tmp_path / name
+
+    def no_link(*paths: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+
+    def answers(lines: Lines) -> AsyncIterator[bytes]:
+        target.write_text("another's")
+        return echo(lines)
+
+    with pytest.raises(ConfigError, match="which exists"):
+        Job(source, target, FACTS).run(answers, ignore)
+    assert target.read_text() == "another's"
+    target.unlink()
+    tally = Job(source, target, FACTS).run(echo, ignore)
+    assert tally.n_known == 10  # nothing was lost
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", name]
+
+
+def test_the_target_of_a_job_that_ended_before_this_one_ran_is_not_replaced(
+    source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.jsonl"
+    late = Job(source, target, {"model": "n"})
+    Job(source, target, FACTS).run(echo, ignore)
+    first = target.read_bytes()
+    with pytest.raises(ConfigError, match="which exists"):
+        late.run(echo, ignore)
+    assert target.read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_part_that_became_another_jobs_target_is_not_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, lock, n_locked = tmp_path / "out.jsonl", job.locked, 0
+
+    def locked(file: BinaryIO, path: Path) -> None:
+        nonlocal n_locked
+        n_locked += 1
+        if n_locked == 1:
+            os.rename(path, target)  # the other job ends between opening and locking
+        lock(file, path)
+
+    monkeypatch.setattr(job, "locked", locked)
+    with pytest.raises(ConfigError, match="which exists"):
+        Job(source, target, FACTS, restarts=True).run(echo, ignore)
+    assert n_locked == 2
+    assert target.read_bytes() == b""
+
+
+def test_a_run_that_was_killed_at_its_very_end_loses_nothing(source: Path, tmp_path: Path) -> None:
+    target, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    Job(source, target, FACTS).run(echo, ignore)
+    first = target.read_bytes()
+    os.link(target, part)  # between the link and the end of the name of the part
+    Job(source, target, FACTS, overwrites=True, restarts=True).run(lambda lines: echo(lines), ignore)
+    assert target.read_bytes() == first
+    os.link(target, part)
+    with pytest.raises(Killed):
+        Job(source, target, FACTS, overwrites=True, restarts=True).run(lambda lines: echo(lines, 3), ignore)
+    assert target.read_bytes() == first
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from tests.batch.test_job import Job, echo, ignore
+job = Job(Path(sys.argv[1]), Path(sys.argv[2]), {"model": sys.argv[3]}, restarts=True)
+print("made", flush=True)
+sys.stdin.readline()
+job.run(echo, ignore)
+"""
+
+
+def test_of_processes_that_write_one_target_one_does(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    runs = []
+    for model in "abcdef":
+        command = [sys.executable, "-c", COMMAND, str(source), str(target), model]
+        runs.append(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
+    for run in runs:
+        assert run.stdout is not None and run.stdout.readline() == "made\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    ends = [(run.communicate(timeout=60)[1], run.returncode) for run in runs]
+    assert [code for _, code in ends].count(0) == 1, ends
+    assert all(code == 0 or "ConfigError: output: expected" in error for error, code in ends)
+    assert rows_of(target) == list(range(10))
+
+
 def test_two_runs_at_a_time_are_refused(source: Path, tmp_path: Path) -> None:
     def answers(lines: Lines) -> AsyncIterator[bytes]:
         with pytest.raises(ConfigError, match="another one writes it"):
@@ -164,3 +273,88 @@ def test_what_a_job_is_told_by(tmp_path: Path) -> None:
     assert changed(model_path=write_tiny_model(tmp_path / "n.gguf", seed=1)) == {"model"}
     (tmp_path / "a").write_bytes(b"1")
     assert changed(adapters=str(tmp_path / "a")) == {"adapters"}
+
+
+CALLS = ("open", "link", "unlink", "replace", "fsync", "stat", "fstat", "write", "flush", "truncate")
+"""What a job asks of the system."""
+
+
+class Failing:
+    """Lets the n-th call of one kind fail."""
+
+    def __init__(self, name: str, n: int, code: int) -> None:
+        self.name, self.left, self.code = name, n, code
+
+    def __call__(self, name: str) -> None:
+        if name == self.name:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(self.code, os.strerror(self.code))
+
+
+class FaultyFile(io.BufferedRandom):
+    """The file of answers, whose writes fail."""
+
+    step: Any = None
+
+    def write(self, data: Any) -> int:
+        FaultyFile.step("write")
+        return super().write(data)
+
+    def flush(self) -> None:
+        if not self.closed:
+            FaultyFile.step("flush")
+        super().flush()
+
+    def truncate(self, size: int | None = None) -> int:
+        FaultyFile.step("truncate")
+        return super().truncate(size)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_of_the_system_that_fails_loses_nothing(
+    name: str, code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, real_open = tmp_path / "out.jsonl", Path.open
+    reals = {each: getattr(os, each) for each in CALLS[1:7]}
+    for n in range(1, 200):
+        for path in tmp_path.iterdir():
+            if path != source:
+                path.unlink()
+        planned = Job(source, target, FACTS)
+        step = Failing(name, n, code)
+        with monkeypatch.context() as patched:
+            for each, real in reals.items():
+
+                def call(
+                    *arguments: Any, each: str = each, real: Any = real, step: Failing = step, **how: Any
+                ) -> Any:
+                    step(each)
+                    return real(*arguments, **how)
+
+                patched.setattr(os, each, call)
+
+            def opened(path: Path, mode: str = "r", *how: Any, step: Failing = step, **more: Any) -> Any:
+                if path.suffix != ".part":
+                    return real_open(path, mode, *how, **more)
+                step("open")
+                return FaultyFile(io.FileIO(path, mode.replace("b", "")))
+
+            FaultyFile.step = staticmethod(step)
+            patched.setattr(Path, "open", opened)
+            try:
+                planned.run(echo, ignore)
+            except OxiLlamaError:
+                pass
+            finally:
+                FaultyFile.step = staticmethod(lambda each: None)
+        if step.left > 0:
+            print(f"{name}: {n - 1} calls failed in turn")
+            break  # there is no n-th call
+        if target.exists():
+            assert rows_of(target) == list(range(10))  # it was whole before it had its name
+        else:
+            Job(source, target, FACTS).run(echo, ignore)
+            assert rows_of(target) == list(range(10))
+    assert n > 1 or name in ("replace",)

@@ -91,6 +91,7 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     shared = {"model_path", "sampler", "scheduler", "priority", "max_decode_wait_ms", "salt", "window"}
+    shared |= {"tenant"}
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
     excluded = {name for cls in CLASSES for name, each in declared(cls).items() if not each.cli}
     assert excluded == shared | of_chats | {

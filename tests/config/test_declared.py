@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 import typing
@@ -175,7 +176,7 @@ def test_names_belong_to_one_option() -> None:
 
 
 def test_what_no_body_can_set_by_its_name() -> None:
-    own = {"sampler", "window", "keep_logits", "request_id"}
+    own = {"sampler", "window", "keep_logits", "request_id", "tenant"}
     of_each_interface = {"logprobs", "top_logprobs"}
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
     found = {each.name for cls, each in OPTIONS if not each.server}
@@ -301,3 +302,25 @@ def test_an_offload_policy_is_a_name_for_two_fields() -> None:
 def test_a_policy_that_contradicts_its_fields_is_refused(policy: Any, given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(offload_policy=policy, **given)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "meant"),
+    [
+        (EngineConfig, "n_ctx", "context_size"),
+        (EngineConfig, "n_threads", "num_threads"),
+        (SamplerConfig, "topp", "top_p"),
+        (SamplerConfig, "temp", "temperature"),
+        (GenerationOptions, "maxtokens", "max_tokens"),
+        (ServerConfig, "tls_cert", "ssl_certfile"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_right_one(cls: type, name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: is no option; did you mean {meant}\?"):
+        cls(**{name: 1})
+
+
+def test_every_number_of_bytes_takes_units() -> None:
+    sizes = {each.name for _, each in OPTIONS if re.search("bytes|memory", each.name) and each.kind == "int"}
+    assert sizes >= {"kv_memory_limit", "prefix_cache_bytes", "max_body_bytes", "models_memory"}
+    assert {each.name for _, each in OPTIONS if each.placeholder == "BYTES"} >= sizes

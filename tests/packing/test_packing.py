@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +17,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
-from oxillama import ConfigError, EngineConfig, LoadError, ModelFileError, RequestFailed, demo, pack_model
+from oxillama import (
+    ConfigError,
+    EngineConfig,
+    LoadError,
+    ModelFileError,
+    OxiLlamaError,
+    RequestFailed,
+    demo,
+    pack_model,
+)
 from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf import fingerprint
 from oxillama.gguf.model_file import ModelFile
@@ -405,6 +418,7 @@ def test_a_file_that_is_replaced_or_deleted_goes_on(path: Path) -> None:
 OTHER_PROCESS = """
 import sys
 from oxillama import ModelFileError
+from oxillama import OxiLlamaError
 from oxillama.compat.engine import InferenceEngine
 engine = InferenceEngine.from_gguf(sys.argv[1])
 print("ready", flush=True)
@@ -441,3 +455,41 @@ def test_another_process_that_changes_it(path: Path, change: Callable[[Path], No
             assert CHANGED in ask()
         other.stdin.close()
         assert other.wait(60) == 0
+
+
+def changed_header(path: Path, change: Callable[[Any], object]) -> None:
+    """Changes the header of a packed file, whose checksum is then right."""
+    data = path.read_bytes()
+    n = struct.unpack_from("<8sII", data)[2]
+    header = json.loads(data[48 : 48 + n])
+    change(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (n - len(text))
+    start = struct.pack("<8sII", data[:8], struct.unpack_from("<8sII", data)[1], len(text))
+    path.chmod(0o644)
+    path.write_bytes(start + blake3(start + text).digest() + text + data[48 + n :])
+
+
+WRONG: tuple[Any, ...] = ([], {}, None, "x", -1, 1.5, True, 10**30, [[]], "\ud800")
+
+
+@pytest.mark.parametrize(
+    "place", [("matrices", 0, i) for i in range(8)] + [("matrices", -1, i) for i in range(8)]
+)
+def test_a_header_of_wrong_types_is_an_error_of_the_library(place: tuple[Any, ...], tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(demo.DRAFT.read_bytes())
+    packed = pack_model(model)
+    good = packed.read_bytes()
+    for wrong in WRONG:
+        packed.chmod(0o644)
+        packed.write_bytes(good)
+
+        def change(header: Any, wrong: Any = wrong) -> None:
+            name, which, field = place
+            header[name][which][field] = wrong
+
+        changed_header(packed, change)
+        with suppress(OxiLlamaError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            InferenceEngine.from_gguf(model, num_threads=1, packed=packed).close()

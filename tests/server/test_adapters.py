@@ -47,7 +47,7 @@ def complete(client: Client, **fields: Any) -> str:
 
 def test_scales_for_all_requests(client: Client, texts: dict[float, str]) -> None:
     assert texts[0.0] != texts[1.0] != texts[0.5]
-    listed = {"id": 0, "path": str(demo.PIRATE), "scale": 1.0}
+    listed = {"id": 0, "path": demo.PIRATE.name, "scale": 1.0}
     assert client.ask(PATH).json == [listed]
     assert complete(client) == texts[1.0]
     for body, scale in (([{"id": 0, "scale": 0.5}], 0.5), ([], 0.0), ([{"id": 0, "scale": 1}], 1.0)):

@@ -19,6 +19,7 @@ from oxillama import InferenceEngine, demo
 from oxillama.cli import build_parser, main, options, serve
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
+from oxillama.server.callers import Keys
 from tests.support.command_line import ENVIRONMENT, command
 
 
@@ -120,7 +121,9 @@ def test_keys_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     path = tmp_path / "keys"
     path.write_text("first\n\n second \n")
     args = build_parser().parse_args(["serve", "--api-key", "k", "--api-key-file", str(path)])
-    assert serve.server_config(args).api_keys == ("k", "first", "second")
+    keys = Keys(serve.server_config(args))
+    assert all(keys.caller(key) for key in ("k", "first", "second"))
+    assert keys.caller("third") is None
     path.write_text("\n")
     for file, message in ((path, "expected a key on a line"), (tmp_path / "none", "cannot be read")):
         assert main(["serve", "--api-key-file", str(file)]) == 2

@@ -324,7 +324,7 @@ def test_every_option_of_the_library_has_a_name() -> None:
     from oxillama.config.generation import OPTION_NAMES
 
     not_offered = {
-        *("sampler", "window", "keep_logits", "request_id"),  # the server's own
+        *("sampler", "window", "keep_logits", "request_id", "tenant"),  # the server's own
         *("logprobs", "top_logprobs"),  # each interface has its form
         *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
     }
@@ -388,7 +388,8 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event(client: Client) -> None:
         engine.model.thread.cancel(request)
     text = (head + response.read()).decode()
     connection.close()
-    last = json.loads(text.split("\n\n")[-2].removeprefix("data: "))
+    assert text.endswith("\n\ndata: [DONE]\n\n")
+    last = json.loads(text.split("\n\n")[-3].removeprefix("data: "))
     assert last["error"]["type"] == "server_error"
     assert "secret" not in text
 

@@ -33,6 +33,7 @@ def test_fields() -> None:
 def test_options_of_the_server() -> None:
     special = {
         "api_keys": "--api-key",
+        "admin_keys": "--admin-key",
         "cors_origins": "--cors-origin",
         "allowed_hosts": "--allowed-host",
         "page": "--no-page",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,3 +160,40 @@ def test_the_page_can_be_left_out() -> None:
     with serving(draft(), page=False, api_keys=("secret",)) as client:
         assert client.ask("/").status == 401
     assert ServerConfig().page
+
+
+IMPORT = """
+import { fromJson } from "./transfer.js";
+import { shown } from "./tree.js";
+const m = (id, parent, chosen) => ({ id, role: "user", content: id, parent, chosen, created: 1 });
+const text = (chosen, messages) => JSON.stringify({
+  format: "oxillama-conversations", version: 1,
+  conversations: [{ version: 1, id: "c", title: "t", created: 1, updated: 1, chosen, messages }] });
+const good = text("a", [m("a", null, "b"), m("b", "a", null), m("c", null, null)]);
+console.log(shown(fromJson(good)[0]).length);
+for (const [chosen, messages] of [
+  ["a", [m("a", null, "a")]],
+  ["b", [m("a", null, "b"), m("b", "a", "a")]],
+  ["b", [m("a", null, null), m("b", "a", null)]],
+  ["a", [m("a", null, "c"), m("b", null, null), m("c", "b", null)]],
+  [5, [m("a", null, null)]],
+  ["a", [m("a", null, {})]],
+  ["z", []],
+]) {
+  try { console.log("accepted", shown(fromJson(text(chosen, messages))[0]).length); }
+  catch (error) { console.log(error.constructor.name); }
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_an_import_whose_line_has_no_end_is_refused(tmp_path: Path) -> None:
+    for file in (FOLDER / "js").glob("*.js"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "test.mjs").write_text(IMPORT)
+    run = subprocess.run(
+        ["node", "--max-old-space-size=300", "test.mjs"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert run.stdout.split() == ["2", *["FormatError"] * 7]

@@ -229,5 +229,8 @@ def test_slots_go_with_their_model() -> None:
 
     with serving_models(Hosted("a", load=load), Hosted("b", load=load), models_max=1) as client:
         assert complete(client)["timings"]["cache_n"] == 0
+        found = client.ask("/slots?model=b")  # which loads nothing
+        assert (found.status, found.error["code"]) == (503, "not_loaded")
+        assert client.ask("/completion", {"prompt": "a", "n_predict": 1, "model": "b"}).status == 200
         assert client.ask("/slots?model=b").json[1]["n_tokens"] == 0
         assert complete(client)["timings"]["cache_n"] == 0

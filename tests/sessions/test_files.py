@@ -89,6 +89,30 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch:
     assert not codes
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_appears_meanwhile_is_not_replaced_without_overwrite(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*paths: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    path = tmp_path / "a"
+    with (
+        pytest.raises(ModelFileError, match="expected no such file"),
+        replaced_file(path, overwrite=False) as file,
+    ):
+        file.write(b"late")
+        path.write_bytes(b"first")
+    assert path.read_bytes() == b"first"
+    path.unlink()
+    with replaced_file(path, overwrite=False) as file:
+        file.write(b"alone")
+    assert path.read_bytes() == b"alone"
+    assert os.listdir(tmp_path) == ["a"]
+
+
 WRITER = '''
 import builtins, errno, io, os, resource, signal, sys, tempfile
 from pathlib import Path

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
@@ -17,7 +17,8 @@ from oxillama.server.anthropic.conversation import conversation_messages, functi
 from oxillama.server.bodies import read_body
 from oxillama.server.chats import EFFORT, Chat, checked_variables, thinking_variables
 from oxillama.server.errors import ApiError, encodable, invalid
-from oxillama.server.running import chosen, connected, deltas, in_thread, last, start
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.running import begin, chosen, connected, deltas, in_thread, last
 from oxillama.server.stream import EventStream, named_event
 
 VERSIONS = ("2023-06-01", "2026-10-21")
@@ -109,7 +110,7 @@ async def count_tokens(request: Request) -> Response:
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(lambda: chat_of(engine, body).n_tokens(engine))
-    return JSONResponse({"input_tokens": n_tokens})
+    return JsonAnswer({"input_tokens": n_tokens})
 
 
 async def messages(request: Request) -> Response | EventStream:
@@ -134,14 +135,14 @@ async def messages(request: Request) -> Response | EventStream:
         lines = (named_event(event["type"], event) async for event in sent)
         return EventStream(lines, here.config.ping_seconds, error_event, ping=PING)
     await connected(request, last(sent))
-    return JSONResponse(blocks.message)
+    return JsonAnswer(blocks.message)
 
 
 async def events(
     engine: InferenceEngine, blocks: Blocks, prompt: list[int], options: GenerationOptions
 ) -> AsyncIterator[Sent]:
     """The events of a message from its beginning to its end."""
-    (generation,) = await in_thread(start, engine, [prompt], options)
+    (generation,) = await begin(engine, [prompt], options)
     has_begun = False
     async for delta in deltas([generation]):
         if not has_begun:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.server.bodies import read_json
+from oxillama.server.callers import context
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.loras import listed, lora_scales
-from oxillama.server.running import chosen
+from oxillama.server.running import chosen, present
 
 
 async def adapters(request: Request) -> Response:
     """The adapters, with their scales."""
-    _, engine = await chosen(request, request.query_params.get("model"))
-    return JSONResponse(listed(engine))
+    _, engine = await present(request, request.query_params.get("model"))
+    return JsonAnswer(listed(engine))
 
 
 async def set_adapters(request: Request) -> Response:
-    """Sets the scales for later requests; an adapter that is not listed gets 0."""
+    """Sets the scales for later requests, of all keys; an adapter that is not listed gets 0."""
+    context().caller.check_admin()
     value = await read_json(request)
     _, engine = await chosen(request, request.query_params.get("model"))
     engine.adapters.stack.rescale(lora_scales(engine, "body", value))
-    return JSONResponse({"success": True})
+    return JsonAnswer({"success": True})

@@ -8,29 +8,33 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.llama_server.status import settings
 from oxillama.server.models import Hosted
 from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
+    begin,
     checked_prompt,
     chosen,
+    compile_rules,
     connected,
     deltas,
+    encoded,
     in_thread,
     prompt_lists,
     receipt_of,
     results,
-    start,
     timings,
 )
 from oxillama.server.slots import to_its_end
@@ -62,7 +66,7 @@ def infill_prompt(engine: InferenceEngine, body: InfillBody) -> list[int]:
     """The prompt for text between two others. Raises ApiError."""
     others = [(each.filename, each.text) for each in body.input_extra]
     tokens = infill_tokens(engine, body.input_prefix, body.input_suffix, "input_suffix", others)
-    tokens += engine.tokenizer.encode(body.prompt, add_special=False) if body.prompt else []
+    tokens += encoded(engine, body.prompt, add_special=False) if body.prompt else []
     return checked_prompt(engine, tokens, name="input_prefix, input_suffix")
 
 
@@ -96,13 +100,16 @@ class Answer:
         """The generations; the slot, if the body names one, is theirs until the block ends."""
         id, prompts = self.body.id_slot, self.prompts
         if id < 0:
-            yield await in_thread(start, self.engine, prompts, self.options)
+            yield await begin(self.engine, prompts, self.options)
             return
         if len(prompts) > 1:
             message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
             raise ApiError(400, message, param="id_slot", code="invalid_value")
-        async with self.hosted.slots.used(self.engine, id) as slot:
-            yield [await to_its_end(slot.start, self.engine, prompts[0], self.options)]
+        await compile_rules(self.engine, prompts, self.options)
+        async with self.hosted.slots.used(self.engine, id, context().caller.name) as slot:
+            generation = await to_its_end(slot.start, self.engine, prompts[0], self.options)
+            context().generations.append(generation)
+            yield [generation]
 
     async def whole(self) -> Response:
         """The answer of a body that asks for no stream."""
@@ -115,7 +122,7 @@ class Answer:
                 part["tokens"] = generation.tokens
             part |= self.probabilities(generation.logprobs or [])
             found.append(wanted(part, self.body.response_fields))
-        return JSONResponse(found if len(found) > 1 else found[0])
+        return JsonAnswer(found if len(found) > 1 else found[0])
 
     async def lines(self) -> AsyncIterator[str]:
         """The answer of a body that asks for a stream."""

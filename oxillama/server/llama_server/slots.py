@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.server.bodies import Body, read_body, require_json
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
-from oxillama.server.running import chosen, connected
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.running import chosen, connected, present
 from oxillama.server.slots import file_in, to_its_end
 
 ACTIONS = ("save", "restore", "erase")
@@ -22,11 +25,11 @@ class SlotBody(Body):
 
 async def slots(request: Request) -> Response:
     """The slots, and how many requests run."""
-    here, engine = await chosen(request, request.query_params.get("model"))
-    found = here.hosted.slots.listed(engine)
+    here, engine = await present(request, request.query_params.get("model"))
+    found = here.hosted.slots.listed(engine, context().caller.name)
     if request.query_params.get("fail_on_no_slot") == "1" and all(slot["is_processing"] for slot in found):
         raise ApiError(503, "slots: expected a free one, all are processing", type="unavailable_error")
-    return JSONResponse(found)
+    return JsonAnswer(found)
 
 
 async def change_slot(request: Request) -> Response:
@@ -40,26 +43,37 @@ async def change_slot(request: Request) -> Response:
         raise ApiError(400, f"id_slot: expected a number, got {text[:200]}", param="id_slot")
     if action == "erase":
         require_json(request, if_from_page=True)
+        await request.body()
         body = None
     else:
         body = await read_body(request, SlotBody)
         body.refuse_rest()
     model = request.query_params.get("model")
     here, engine = await chosen(request, model if body is None else body.model or model)
-    path = None if body is None else file_in(folder_of(here.config.slot_save_path), body.filename)
+    path = (
+        None
+        if body is None
+        else file_in(folder_of(here.config.slot_save_path), body.filename, caller_folder())
+    )
     answer = {"id_slot": int(text)}
 
     async def change() -> Response:
-        async with here.hosted.slots.used(engine, int(text)) as slot:
+        async with here.hosted.slots.used(engine, int(text), context().caller.name) as slot:
             if path is None:
-                return JSONResponse({**answer, "n_erased": await to_its_end(slot.erase)})
+                return JsonAnswer({**answer, "n_erased": await to_its_end(slot.erase)})
             if action == "save":
                 done = await to_its_end(slot.save, path)
             else:
                 done = await to_its_end(slot.restore, engine, path)
-            return JSONResponse({**answer, "filename": path.name, **done})
+            return JsonAnswer({**answer, "filename": path.name, **done})
 
     return await connected(request, change())
+
+
+def caller_folder() -> str:
+    """The folder in which a key has its slots, below that of the server; "" without keys."""
+    name = context().caller.name
+    return f"key-{hashlib.sha256(name.encode()).hexdigest()[:16]}" if name else ""
 
 
 def folder_of(path: object) -> Path:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.observability.metrics import EngineMetrics, metrics_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
+from oxillama.server.callers import context
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.models import Hosted, Models
 from oxillama.server.options import OPTIONS
-from oxillama.server.running import chosen, served
+from oxillama.server.running import present, served
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,11 +62,15 @@ async def health(request: Request) -> Response:
     hosted = served(request).hosted
     if not hosted.has_been_ready:
         hosted.ready()
-    return JSONResponse({"status": "ok"})
+    return JsonAnswer({"status": "ok"})
 
 
 async def metrics(request: Request) -> Response:
-    """Metrics for Prometheus, under our names and under llama-server's, of the models that are loaded."""
+    """Metrics for Prometheus, under our names and under llama-server's, of the models that are loaded.
+
+    They tell of everybody's requests: for an operator alone.
+    """
+    context().caller.check_admin()
     models = served(request).models
     found = {each.name: each.engine.metrics for each in models if each.engine is not None}
     text = models_text(models) + (metrics_text(found) if found else "")
@@ -102,12 +110,12 @@ def llama_server_text(found: Mapping[str, EngineMetrics], labelled: bool) -> str
 
 async def models(request: Request) -> Response:
     """The models that requests may name."""
-    return JSONResponse({"object": "list", "data": [model_card(each) for each in served(request).models]})
+    return JsonAnswer({"object": "list", "data": [model_card(each) for each in served(request).models]})
 
 
 async def model(request: Request) -> Response:
     """One of them."""
-    return JSONResponse(model_card(served(request).models.find(request.path_params["model"])))
+    return JsonAnswer(model_card(served(request).models.find(request.path_params["model"])))
 
 
 def model_card(hosted: Hosted) -> dict[str, Any]:
@@ -134,11 +142,11 @@ def model_card(hosted: Hosted) -> dict[str, Any]:
 
 async def props(request: Request) -> Response:
     """What llama-server's clients ask of it."""
-    here, engine = await chosen(request, request.query_params.get("model"))
+    here, engine = await present(request, request.query_params.get("model"))
     usual = GenerationOptions.of(None, {"max_tokens": None}, engine.config.sampler)
     tokenizer = engine.tokenizer
     template = "default" in tokenizer.chat_template_names
-    return JSONResponse(
+    return JsonAnswer(
         {
             "default_generation_settings": {
                 "n_ctx": engine.context_size,
@@ -146,7 +154,7 @@ async def props(request: Request) -> Response:
             },
             "total_slots": engine.config.scheduler.max_sequences,
             "model_alias": here.hosted.name,
-            "model_path": str(engine.config.model_path or ""),
+            "model_path": name_of(engine.config.model_path),
             "chat_template": tokenizer.chat_template_source("default") if template else "",
             "bos_token": special_text(engine, tokenizer.bos_id),
             "eos_token": special_text(engine, tokenizer.eos_id),
@@ -154,6 +162,11 @@ async def props(request: Request) -> Response:
             "build_info": f"oxillama {__version__}",
         }
     )
+
+
+def name_of(path: object) -> str:
+    """The name of a file, without the folders of the server; "" for none."""
+    return "" if path is None else Path(os.fspath(path)).name  # type: ignore[call-overload]
 
 
 def special_text(engine: InferenceEngine, token: int | None) -> str:

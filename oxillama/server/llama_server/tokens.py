@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
 from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.prompts import LEAST, bounded
 from oxillama.server.running import chosen, in_thread
 
 
@@ -19,11 +21,15 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeBody)
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
-    encode = engine.tokenizer.encode
-    tokens = await in_thread(encode, body.content, body.add_special, body.parse_special)
-    if not body.with_pieces:
-        return JSONResponse({"tokens": tokens})
-    return JSONResponse({"tokens": [{"id": token, "piece": piece(engine, token)} for token in tokens]})
+
+    def run() -> list[Any]:
+        encode = bounded(engine, "content", fits=False).encode
+        tokens: list[int] = encode(body.content, body.add_special, body.parse_special)
+        if not body.with_pieces:
+            return tokens
+        return [{"id": token, "piece": piece(engine, token)} for token in tokens]
+
+    return JsonAnswer({"tokens": await in_thread(run)})
 
 
 def piece(engine: InferenceEngine, token: int) -> Any:
@@ -40,11 +46,17 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeBody)
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
-    n_vocab = engine.tokenizer.n_vocab
-    for token in body.tokens:
-        if not 0 <= token < n_vocab:
-            raise ApiError(400, f"tokens: expected ids below {n_vocab}, got {token}", param="tokens")
-    return JSONResponse({"content": engine.tokenizer.decode(body.tokens, skip_special=False)})
+    n_vocab, most = engine.tokenizer.n_vocab, max(LEAST, engine.context_size)
+    if len(body.tokens) > most:
+        raise ApiError(400, f"tokens: expected at most {most}, got {len(body.tokens)}", param="tokens")
+
+    def run() -> str:
+        for token in body.tokens:
+            if not 0 <= token < n_vocab:
+                raise ApiError(400, f"tokens: expected ids below {n_vocab}, got {token}", param="tokens")
+        return engine.tokenizer.decode(body.tokens, skip_special=False)
+
+    return JsonAnswer({"content": await in_thread(run)})
 
 
 async def apply_template(request: Request) -> Response:
@@ -52,4 +64,4 @@ async def apply_template(request: Request) -> Response:
     body = await read_body(request, TemplateBody)
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
-    return JSONResponse({"prompt": await in_thread(chat_of(body).text, engine)})
+    return JsonAnswer({"prompt": await in_thread(chat_of(body).text, engine)})

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama._version import __version__
 from oxillama.gguf.model_file import ModelFile
 from oxillama.server.bodies import Body, read_body
 from oxillama.server.errors import ApiError
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.models import Hosted
 from oxillama.server.ollama.asking import LATEST, find
 from oxillama.server.ollama.bodies import ShowBody
@@ -34,7 +35,7 @@ FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 async def version(request: Request) -> Response:
     """The version of the interface, and our own."""
-    return JSONResponse({"version": INTERFACE, "oxillama": __version__})
+    return JsonAnswer({"version": INTERFACE, "oxillama": __version__})
 
 
 async def alive(request: Request) -> Response:
@@ -45,7 +46,7 @@ async def alive(request: Request) -> Response:
 async def tags(request: Request) -> Response:
     """The models, loaded or not."""
     models = served(request).models
-    return JSONResponse({"models": [await in_thread(listed, each) for each in models]})
+    return JsonAnswer({"models": [await in_thread(listed, each) for each in models]})
 
 
 async def ps(request: Request) -> Response:
@@ -60,7 +61,7 @@ async def ps(request: Request) -> Response:
                 continue  # unloaded meanwhile
             facts |= {"expires_at": stamp(each.expires_at), "size_vram": 0}
             found.append({**facts, "context_length": engine.context_size})
-    return JSONResponse({"models": found})
+    return JsonAnswer({"models": found})
 
 
 async def show(request: Request) -> Response:
@@ -68,7 +69,7 @@ async def show(request: Request) -> Response:
     body = await read_body(request, ShowBody)
     body.refuse_rest()
     hosted = find(served(request).models, body.model or body.name)
-    return JSONResponse(await in_thread(described, hosted, body.verbose))
+    return JsonAnswer(await in_thread(described, hosted, body.verbose))
 
 
 async def refused(request: Request) -> Response:

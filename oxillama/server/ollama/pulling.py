@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.hub.download import HubFile, fetch
 from oxillama.hub.names import HubName, hub_name
 from oxillama.server.bodies import read_body
-from oxillama.server.errors import ApiError
-from oxillama.server.models import Models, in_daemon
+from oxillama.server.callers import context
+from oxillama.server.daemons import in_daemon
+from oxillama.server.errors import ApiError, without_paths
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.models import Models
 from oxillama.server.ollama.asking import LATEST
 from oxillama.server.ollama.bodies import PullBody
 from oxillama.server.ollama.texts import stream
@@ -41,10 +44,13 @@ async def pull(request: Request) -> Response | EventStream:
     found = wanted(name) if here.config.allow_pull and here.models.make is not None else None
     if found is None and name not in known and name.removesuffix(LATEST) not in known:
         here.models.find(name)  # which says what there is
-    steps = there() if found is None or name in known else pulled(here.models, name, found)
+    is_new = found is not None and name not in known
+    if is_new:
+        context().caller.check_admin()
+    steps = pulled(here.models, name, found) if found is not None and is_new else there()
     if body.stream:
         return stream(steps)
-    return JSONResponse(await connected(request, last(steps)))
+    return JsonAnswer(await connected(request, last(steps)))
 
 
 def wanted(name: str) -> HubName | None:
@@ -87,7 +93,7 @@ async def pulled(models: Models, name: str, wanted: HubName) -> AsyncIterator[di
         if name not in models.by_name:  # two may have pulled it
             models.add(hosted)
     except (ConfigError, ModelFileError) as error:
-        raise ApiError(400, str(error), param="model", code="not_pulled") from error
+        raise ApiError(400, without_paths(error), param="model", code="not_pulled") from error
     finally:
         task.cancel()
     yield {"status": "success"}

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.config import GenerationOptions
 from oxillama.engine.generation import Generation
@@ -19,6 +19,7 @@ from oxillama.server.bodies import read_body
 from oxillama.server.chats import Chat
 from oxillama.server.errors import ApiError, invalid, prompt_too_long
 from oxillama.server.infill import infill_tokens
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.ollama.asking import (
     Asked,
     ask,
@@ -32,7 +33,8 @@ from oxillama.server.ollama.asking import (
 from oxillama.server.ollama.bodies import GenerateBody, OllamaChatBody, TextBody
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.options import options_of
-from oxillama.server.running import connected, deltas, in_thread, last, receipt_of, served, start
+from oxillama.server.prompts import bounded
+from oxillama.server.running import begin, connected, deltas, in_thread, last, receipt_of, served
 from oxillama.server.stream import EventStream, as_json
 
 LINES = "application/x-ndjson"
@@ -123,7 +125,7 @@ def logprobs_of(plan: Plan, sampled: list[SampledToken]) -> dict[str, Any]:
 
 async def answers(plan: Plan, each: bool) -> AsyncIterator[dict[str, Any]]:
     """The objects of an answer: one for each piece, or one for all; the last has the numbers."""
-    (generation,) = await in_thread(start, plan.asked.engine, [plan.prompt], plan.options)
+    (generation,) = await begin(plan.asked.engine, [plan.prompt], plan.options)
     waiting: list[SampledToken] = []
     part: dict[str, Any] = {}
     async for delta in deltas([generation]):
@@ -176,7 +178,7 @@ async def generate(request: Request) -> Response | EventStream:
 async def answer(request: Request, body: TextBody, plan: Plan) -> Response | EventStream:
     if body.stream:
         return stream(answers(plan, True))
-    return JSONResponse(await connected(request, last(answers(plan, False))))
+    return JsonAnswer(await connected(request, last(answers(plan, False))))
 
 
 async def only_load(request: Request, body: TextBody, empty: dict[str, Any]) -> Response:
@@ -187,7 +189,7 @@ async def only_load(request: Request, body: TextBody, empty: dict[str, Any]) -> 
         await ask(request, body.model, body.keep_alive)
     reason = "unload" if is_end else "load"
     found = {**head(body.model or hosted.name), **empty, "done": True, "done_reason": reason}
-    return Response(line(found), media_type=LINES) if body.stream else JSONResponse(found)
+    return Response(line(found), media_type=LINES) if body.stream else JsonAnswer(found)
 
 
 def fixed_of(body: TextBody) -> dict[str, Any]:
@@ -212,10 +214,10 @@ def plan_of_talk(asked: Asked, body: TextBody, chat: Chat, request_id: str) -> P
     variables = thinking(asked.engine, body.think, bool(chat.tools))
     chat = replace(chat, variables=variables)
     prompt, options = chat.prepared(asked.engine, request_id, rest, **fixed_of(body))
-    return bounded(Plan(asked, prompt, options, message), context, chat.name)
+    return within_context(Plan(asked, prompt, options, message), context, chat.name)
 
 
-def bounded(plan: Plan, context: int, name: str) -> Plan:
+def within_context(plan: Plan, context: int, name: str) -> Plan:
     """A plan whose prompt and text are at most ``context`` tokens together.
 
     Raises ApiError if the prompt leaves no room for a token.
@@ -256,7 +258,7 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
         opening = plan.prompt[1:] if plan.prompt[:1] == [tokenizer.bos_id] else plan.prompt
         plan = replace(plan, prompt=[*body.context, *opening])
     _, context = context_of(asked.engine, body.options)
-    return bounded(replace(plan, keeps_context=not body.raw), context, "prompt")
+    return within_context(replace(plan, keeps_context=not body.raw), context, "prompt")
 
 
 def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
@@ -269,5 +271,5 @@ def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     if body.suffix:
         prompt = infill_tokens(engine, body.prompt, body.suffix, "suffix")
     else:
-        prompt = engine.tokenizer.encode(body.prompt)
+        prompt = bounded(engine).encode(body.prompt)
     return Plan(asked, prompt, options, response)

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.server.bodies import read_body
 from oxillama.server.errors import ApiError, prompt_too_long
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.ollama.asking import Asked, ask, context_of
 from oxillama.server.ollama.bodies import EmbedBody, EmbeddingsBody
 from oxillama.server.openai.vectors import all_of, shortened
@@ -27,10 +28,14 @@ async def embed(request: Request) -> Response:
     if body.dimensions is not None and body.dimensions > most:
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
     found, n_tokens = await connected(request, vectors(asked, body.input, body.options, True))
-    return JSONResponse(
+
+    def listed() -> list[list[float]]:
+        return [shortened(vector, body.dimensions).tolist() for vector in found]
+
+    return JsonAnswer(
         {
             "model": asked.name,
-            "embeddings": [shortened(vector, body.dimensions).tolist() for vector in found],
+            "embeddings": await in_thread(listed),
             "total_duration": asked.total_ns,
             "load_duration": asked.load_ns,
             "prompt_eval_count": n_tokens,
@@ -44,9 +49,9 @@ async def embeddings(request: Request) -> Response:
     body.refuse_rest()
     asked = await ask(request, body.model, body.keep_alive)
     if not body.prompt:
-        return JSONResponse({"embedding": []})
+        return JsonAnswer({"embedding": []})
     ((vector,), _) = await connected(request, vectors(asked, body.prompt, body.options, False))
-    return JSONResponse({"embedding": vector.tolist()})
+    return JsonAnswer({"embedding": vector.tolist()})
 
 
 async def vectors(

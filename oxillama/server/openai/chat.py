@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
@@ -17,9 +17,10 @@ from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, read_body
 from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
-from oxillama.server.running import chosen, connected, deltas, in_thread, receipt_of, start, timings
+from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, timings
 from oxillama.server.stream import DONE, EventStream, data_line
 from oxillama.toolcalls.conversation import call_id
 
@@ -38,7 +39,7 @@ async def input_tokens(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(chat_of(body).n_tokens, engine)
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+    return JsonAnswer({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
 class Answer:
@@ -69,7 +70,7 @@ class Answer:
         )
 
     async def start(self) -> list[Generation]:
-        return await in_thread(start, self.engine, [self.prompt], self.options, self.body.n)
+        return await begin(self.engine, [self.prompt], self.options, self.body.n)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every part of an answer has."""
@@ -98,7 +99,7 @@ class Answer:
             for index, generation in enumerate(generations)
         ]
         head = self.head("chat.completion")
-        return JSONResponse({**head, "choices": choices, **self.usage(generations), **times_of(generations)})
+        return JsonAnswer({**head, "choices": choices, **self.usage(generations), **times_of(generations)})
 
     async def lines(self) -> AsyncIterator[str]:
         """The answer as chunks. What has no chunk of its own has its log-probabilities in the next one."""

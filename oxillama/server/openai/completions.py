@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama._version import __version__
 from oxillama.engine.engine import InferenceEngine
@@ -17,13 +17,18 @@ from oxillama.engine.generation import Completion, Generation
 from oxillama.samples.seeds import best_samples
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, Prompt, read_body
+from oxillama.server.callers import context
+from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
+    begin,
     checked_prompt,
     chosen,
+    compile_rules,
     connected,
     deltas,
     encoded,
@@ -31,7 +36,6 @@ from oxillama.server.running import (
     prompt_lists,
     receipt_of,
     results,
-    start,
 )
 from oxillama.server.scoring import Scored, go_on, score
 from oxillama.server.stream import DONE, EventStream, data_line
@@ -97,7 +101,8 @@ class Answer:
     async def start(self) -> list[Generation]:
         """Starts the generations, from scored prompts if their log-probabilities are wanted."""
         if not self.has_scores:
-            return await in_thread(start, self.engine, self.prompts, self.options, self.most)
+            return await begin(self.engine, self.prompts, self.options, self.most)
+        await compile_rules(self.engine, self.prompts, self.options)
         gone = threading.Event()
 
         def run() -> list[Generation]:
@@ -107,7 +112,9 @@ class Answer:
             return [each for one in self.scored for each in go_on(one, self.options, self.most, seed)]
 
         try:
-            return await in_thread(run)
+            generations = await in_daemon(run)  # which takes its turns in the batch
+            context().generations += generations
+            return generations
         finally:
             gone.set()
 
@@ -119,7 +126,7 @@ class Answer:
             groups = [found[i : i + self.most] for i in range(0, len(found), self.most)]
             found = [each for group in groups for each in best_samples(group, self.n)]
         choices = [self.choice(i, completion) for i, completion in enumerate(found)]
-        return JSONResponse({**self.head, "choices": choices, "usage": self.usage(generations)})
+        return JsonAnswer({**self.head, "choices": choices, "usage": self.usage(generations)})
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """A whole text."""

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.embeddings.pooling import Embedding, rankings
 from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
 from oxillama.server.errors import ApiError
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.prompts import check_text
 from oxillama.server.running import chosen, connected, in_thread, prompt_lists
 
 
@@ -34,14 +36,16 @@ async def embeddings(request: Request) -> Response:
 
     async def run() -> Response:
         texts, handles = await in_thread(start)
-        vectors = [shortened(vector, body.dimensions) for vector in await all_of(handles)]
-        data = [
-            {"object": "embedding", "index": i, "embedding": encoded(vector, body.encoding_format)}
-            for i, vector in enumerate(vectors)
-        ]
+        vectors = await all_of(handles)
+
+        def listed() -> list[dict[str, Any]]:
+            short = [encoded(shortened(vector, body.dimensions), body.encoding_format) for vector in vectors]
+            return [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(short)]
+
+        data = await in_thread(listed)
         n_tokens = sum(map(len, texts))
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return JSONResponse({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
+        return JsonAnswer({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
 
     return await connected(request, run())
 
@@ -80,12 +84,14 @@ async def rerank(request: Request) -> Response:
     texts = [text_of(i, document) for i, document in enumerate(documents)]
 
     async def run() -> Response:
+        for text in (body.query, *texts):
+            check_text(engine, text, "documents")
         handles = await in_thread(rankings, engine.model, body.query, texts)
         scores = [float(score[0]) for score in await all_of(handles)]
         order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
         if body.texts is not None:
             plain: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
-            return JSONResponse(
+            return JsonAnswer(
                 [{**e, "text": texts[e["index"]]} for e in plain] if body.return_text else plain
             )
         found: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
@@ -94,7 +100,7 @@ async def rerank(request: Request) -> Response:
         n_tokens = sum(n_run(engine, handle) for handle in handles)
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": here.hosted.name}
-        return JSONResponse({**head, "results": found, "usage": usage})
+        return JsonAnswer({**head, "results": found, "usage": usage})
 
     return await connected(request, run())
 

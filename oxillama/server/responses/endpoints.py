@@ -7,18 +7,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import read_body
 from oxillama.server.chats import Chat, checked_variables, effort_variables
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.json_text import JsonAnswer
 from oxillama.server.responses.bodies import LOGPROBS, InputBody, ResponsesBody, TextFormat
 from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions, listed
 from oxillama.server.responses.items import Items, Sent, new_id
 from oxillama.server.responses.store import ResponseStore
-from oxillama.server.running import Served, chosen, connected, deltas, in_thread, last, start
+from oxillama.server.running import Served, begin, chosen, connected, deltas, in_thread, last
 from oxillama.server.stream import EventStream, as_json, named_event
 
 
@@ -90,7 +91,7 @@ async def responses(request: Request) -> Response | EventStream:
         lines = (named_event(event["type"], event) async for event in sent)
         return EventStream(lines, here.config.ping_seconds, items.failed)
     await connected(request, last(sent))
-    return JSONResponse(items.response)
+    return JsonAnswer(items.response)
 
 
 def head_of(
@@ -145,7 +146,7 @@ async def events(
     keep: Callable[[], None],
 ) -> AsyncIterator[Sent]:
     """The events of a response from its beginning to its end, where ``keep`` is called."""
-    (generation,) = await in_thread(start, engine, [prompt], options)
+    (generation,) = await begin(engine, [prompt], options)
     for sent in items.begin():
         yield sent
     async for delta in deltas([generation]):
@@ -165,18 +166,18 @@ async def count_tokens(request: Request) -> Response:
     before = items_before(store, body)
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(lambda: chat_of(engine, body, before).n_tokens(engine))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+    return JsonAnswer({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
 async def response(request: Request) -> Response:
     """A response that is kept."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise ApiError(400, "stream: expected false for a response that is kept, got true", param="stream")
-    return JSONResponse(store_of(request).get(request.path_params["id"]).response)
+    return JsonAnswer(store_of(request).get(request.path_params["id"]).response)
 
 
 async def delete_response(request: Request) -> Response:
     """Forgets a response. Those that go on from it stay."""
     id = request.path_params["id"]
     store_of(request).remove(id)
-    return JSONResponse({"id": id, "object": "response", "deleted": True})
+    return JsonAnswer({"id": id, "object": "response", "deleted": True})

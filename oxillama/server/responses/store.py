@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.stream import as_json
 
@@ -23,11 +24,13 @@ class Stored:
     response : as clients have got it.
     items : the conversation up to its end, its output included.
     n_bytes : that it takes.
+    owner : name of the key that it belongs to.
     """
 
     response: dict[str, Any]
     items: tuple[Any, ...]
     n_bytes: int
+    owner: str = ""
 
 
 class ResponseStore:
@@ -53,15 +56,15 @@ class ResponseStore:
         """
         items = (*before, *new, *response["output"])
         n_bytes = len(as_json([response, new])) + ITEM_BYTES * len(items)
-        self._found[response["id"]] = Stored(response, items, n_bytes)
+        self._found[response["id"]] = Stored(response, items, n_bytes, context().caller.name)
         self.n_bytes += n_bytes
         while self.n_bytes > self.most_bytes:
             _, gone = self._found.popitem(last=False)
             self.n_bytes -= gone.n_bytes
 
     def get(self, id: str, status: int = 404, param: str | None = None) -> Stored:
-        """A response by its id. Raises ApiError of ``status`` if it is not there."""
-        if id not in self._found:
+        """A response of this key by its id. Raises ApiError of ``status`` if it is not there."""
+        if id not in self._found or self._found[id].owner != context().caller.name:
             raise ApiError(
                 status,
                 f"{param or 'response'}: expected the id of a response that is kept, got {id[:200]!r}",

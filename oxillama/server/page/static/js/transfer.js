@@ -53,9 +53,21 @@ export function check(/** @type {any} */ value, /** @type {string} */ where) {
       throw wrong(`${at}.calls`, "calls", message.calls);
     if (!isListOf(message.tokens, (token) => typeof token?.text === "string" && Array.isArray(token.top)))
       throw wrong(`${at}.tokens`, "tokens", message.tokens);
-    for (const name of ["reasoning", "error", "name"])
+    for (const name of ["reasoning", "error", "name", "model", "call"])
       if (message[name] !== undefined && typeof message[name] !== "string") throw wrong(`${at}.${name}`, "a text", message[name]);
+    if (message.finish !== undefined && message.finish !== null && typeof message.finish !== "string")
+      throw wrong(`${at}.finish`, "a text or null", message.finish);
+    if (message.stats !== undefined && (typeof message.stats !== "object" || message.stats === null))
+      throw wrong(`${at}.stats`, "numbers", message.stats);
     ids.add(message.id);
+  });
+  // what is shown is found along `chosen`: each must name a child, so that the line has an end
+  const parents = new Map(value.messages.map((/** @type {any} */ message) => [message.id, message.parent]));
+  const isChild = (/** @type {unknown} */ id, /** @type {string | null} */ parent) =>
+    id === undefined || id === null || (typeof id === "string" && parents.get(id) === parent);
+  if (!isChild(value.chosen, null)) throw wrong("chosen", "a first message", value.chosen);
+  value.messages.forEach((/** @type {any} */ message, /** @type {number} */ i) => {
+    if (!isChild(message.chosen, message.id)) throw wrong(`messages[${i}].chosen`, "a message below this one", message.chosen);
   });
   const settings = { ...usual(), ...value.settings };
   for (const [name, mine] of Object.entries(usual()))

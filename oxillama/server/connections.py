@@ -1,0 +1,253 @@
+"""Connections: how many there may be, and how long a client may take to send the head of a request.
+
+A connection is idle unless a request runs on it: nothing has come yet, half a head, or the rest of a body
+that was answered already. An idle one is closed after a while, and makes room for others at once: however
+many there are, a client that sends a whole request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from oxillama.config.server import ServerConfig
+
+log = logging.getLogger(__name__)
+
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of `accept` on a system, or a process, without another descriptor."""
+
+AT_ONCE = 100
+"""Clients that are accepted before others of the event loop have their turn."""
+
+PAUSE = 0.05
+"""Seconds until clients are accepted again after descriptors were short."""
+
+NONE = -1
+"""In the place of a descriptor."""
+
+
+def most_connections(config: ServerConfig) -> int:
+    """The option, or what the descriptors of the process leave when an eighth (at least 32) is for files."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return config.max_connections
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return config.max_connections
+    return max(1, min(config.max_connections, soft - max(32, soft // 8)))
+
+
+class Connections:
+    """The connections of a server.
+
+    Attributes
+    ----------
+    most : at a time; at most half of them may be idle.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.head_seconds, self.body_seconds = config.head_seconds, config.body_seconds
+        self.most = most_connections(config)
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # the longest first
+        self._coming: set[asyncio.Task[None]] = set()  # accepted
+        self._spare: int | None = None  # a descriptor; None while nobody is accepted
+        self._logged_at, self._n_refused = -1.0, 0
+
+    def add(self, connection: Connection) -> None:
+        """Adds a connection."""
+        self._open.add(connection)
+
+    def is_idle(self, connection: Connection, idle: bool) -> None:
+        """Notes whether a connection is idle."""
+        if not idle:
+            self._idle.pop(connection, None)
+        elif connection in self._open:
+            self._idle.setdefault(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forgets a connection."""
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+
+    def refused(self, n: int, reason: str) -> None:
+        """Notes refused clients; the log has one line a second at most."""
+        self._n_refused += n
+        if time.monotonic() - self._logged_at >= 1:
+            log.warning("%d clients were refused: %s", self._n_refused, reason)
+            self._logged_at, self._n_refused = time.monotonic(), 0
+
+    # --- accepting ------------------------------------------------------------------------------------
+
+    async def listen(
+        self, listener: socket.socket, make: Callable[[], asyncio.Protocol], secure: ssl.SSLContext | None
+    ) -> None:
+        """Accepts clients until `close`, of which each gets a protocol."""
+        self._loop, self._listener, self._make, self._secure = _loop(), listener, make, secure
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+        listener.setblocking(False)
+        try:
+            self._resume()
+        except NotImplementedError:  # Windows: there are no limits of descriptors to run into
+            await self._loop.create_server(make, sock=listener, ssl=secure)
+
+    def _resume(self) -> None:
+        if self._spare is not None:  # else it was closed meanwhile
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Accepts those who wait, as far as there is room; an idle connection makes some."""
+        for _ in range(AT_ONCE):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in SHORT:
+                    raise
+                self._answer_without()
+                return
+            self._make_room()
+            if len(self._open) + len(self._coming) >= self.most:
+                self._refuse(client)
+                self.refused(1, "as many connections as there may be")
+            else:
+                task = self._loop.create_task(self._connect(client))
+                self._coming.add(task)
+                task.add_done_callback(self._coming.discard)
+
+    def _make_room(self) -> None:
+        n = len(self._open) + len(self._coming)
+        while self._idle and (n >= self.most or len(self._idle) >= max(1, self.most // 2)):
+            next(iter(self._idle)).end(LATE)
+            n -= 1
+
+    async def _connect(self, client: socket.socket) -> None:
+        """Has a client's protocol begin, after the handshake of HTTPS; a client that fails there is left."""
+        timeout = None if self._secure is None else self.head_seconds
+        try:
+            client.setblocking(False)
+            await self._loop.connect_accepted_socket(
+                self._make, client, ssl=self._secure, ssl_handshake_timeout=timeout
+            )
+        except (OSError, ssl.SSLError):
+            client.close()
+
+    def _refuse(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.setblocking(False)
+            if self._secure is None:
+                client.send(BUSY)
+
+    def _answer_without(self) -> None:
+        """Answers those who wait, one after another, with the descriptor that was kept for that."""
+        if self._spare is not None:
+            os.close(self._spare)
+        n = 0
+        with suppress(OSError):  # nobody waits any more
+            while n < AT_ONCE:
+                self._refuse(self._listener.accept()[0])
+                n += 1
+        self.refused(n, "no descriptors are left")
+        try:
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            self._spare = NONE
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(PAUSE, self._resume)
+
+    def close(self) -> None:
+        """Accepts nobody any more."""
+        if self._spare is not None:
+            with suppress(NotImplementedError):
+                self._loop.remove_reader(self._listener)
+            with suppress(OSError):
+                os.close(self._spare)
+            self._spare = None
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+class Connection(H11Protocol):
+    """uvicorn's, with a deadline for each head, and one for a client that takes nothing of its answer."""
+
+    def __init__(self, *args: Any, connections: Connections, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._all = connections
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._all.add(self)
+        self._note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.remove(self)
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._arm(self._all.body_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._disarm()
+        self._note()
+
+    def _note(self) -> None:
+        """Arms the deadline when the connection becomes idle, and disarms it when a head has come."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        self._all.is_idle(self, is_idle)
+        if self.transport.is_closing():
+            self._arm(self._all.body_seconds, self.transport.abort)
+        elif self.flow.write_paused:
+            pass  # it has a deadline
+        elif not is_idle:
+            self._disarm()
+        elif self._deadline is None:
+            self._arm(self._all.head_seconds, partial(self.end, LATE))
+
+    def _arm(self, seconds: float, end: Callable[[], object]) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(seconds, end)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def end(self, answer: bytes) -> None:
+        """Answers what has not begun to be answered, and closes."""
+        self._all.remove(self)
+        if not self.transport.is_closing():
+            if self.cycle is None:
+                self.transport.write(answer)
+            self.transport.close()
+        self._arm(self._all.body_seconds, self.transport.abort)

@@ -1,0 +1,211 @@
+"""Threads for what would hold up the event loop: parsing, tokenizing, compiling.
+
+Each kind of work has a few threads of its own, so that none waits for another kind. Clients have turns: of
+each that waits one job is run, then of the next. Large jobs leave one thread to small ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from oxillama.errors import GrammarError, QueueFull
+from oxillama.server.callers import context
+
+T = TypeVar("T")
+
+LARGE = 1 << 16
+"""Bytes from which a job is a large one."""
+
+MOST_WAITING = 256
+"""Jobs of one client that may wait for threads of a kind."""
+
+
+class OutOfTime(BaseException):
+    """Raised inside a job that has run for too long. No handler of other errors takes it."""
+
+
+class Job:
+    """Something to run, and the future that waits for what comes of it."""
+
+    def __init__(self, run: Callable[[], Any], seconds: float | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.seconds = seconds
+        self._run = run
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._is_late = False
+
+    def __call__(self) -> None:
+        """Runs it, in a thread of the pool."""
+        timer = None
+        if self.seconds is not None:
+            timer = threading.Timer(self.seconds, self._interrupt)
+            timer.daemon = True
+            timer.start()
+        value: Any = None
+        error: BaseException | None = None
+        self._thread = threading.get_ident()
+        try:
+            value = self._run()
+        except OutOfTime:
+            error = GrammarError(f"grammar: is not compiled after {self.seconds:g} s")
+        except BaseException as found:
+            error = found
+        self._leave()
+        if timer is not None:
+            timer.cancel()
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._tell, value, error)
+
+    def _tell(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        elif isinstance(error, StopIteration):  # which a future cannot hold
+            self.future.set_exception(RuntimeError(repr(error)))
+        else:
+            self.future.set_exception(error)
+
+    def _interrupt(self) -> None:
+        """Has the job's thread raise OutOfTime, if it still runs the job."""
+        with self._lock:
+            if self._thread is not None:
+                self._is_late = True
+                raise_in(self._thread, OutOfTime)
+
+    def _leave(self) -> None:
+        """From here on the thread is not interrupted any more."""
+        while True:
+            try:
+                with self._lock:
+                    thread, self._thread = self._thread, None
+                    if self._is_late and thread is not None:
+                        raise_in(thread, None)
+                return
+            except OutOfTime:  # it came after the job
+                continue
+
+
+def raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Has a thread raise an error before its next line; None takes back one that it has not raised yet."""
+    wanted = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), wanted)
+
+
+class Workers:
+    """The threads for one kind of work.
+
+    They are daemons: a server that ends does not wait for a job that nobody waits for.
+    """
+
+    def __init__(self, name: str, n_threads: int = 2) -> None:
+        self.name, self.n_threads = name, n_threads
+        self._changed = threading.Condition()
+        self._small: OrderedDict[str, deque[Job]] = OrderedDict()
+        self._large: OrderedDict[str, deque[Job]] = OrderedDict()
+        self._n_large = 0  # running
+        self._n_idle = self._n_started = 0
+        self._has_ended = False
+
+    async def run(
+        self, job: Callable[..., T], *arguments: Any, size: int = 0, seconds: float | None = None
+    ) -> T:
+        """The result of a job.
+
+        Parameters
+        ----------
+        size : bytes that it works on.
+        seconds : after which the job is ended, and GrammarError raised; None for never.
+
+        Raises
+        ------
+        QueueFull : too many jobs of this client wait already.
+        """
+        copied = contextvars.copy_context()
+        made = Job(lambda: copied.run(job, *arguments), seconds)
+        lane, client = self._large if size >= LARGE else self._small, context().client
+        with self._changed:
+            jobs = lane.setdefault(client, deque())
+            if len(jobs) >= MOST_WAITING:
+                raise QueueFull(f"{self.name}: {len(jobs)} requests of this client wait already")
+            jobs.append(made)
+            if not self._n_idle and self._n_started < self.n_threads:
+                self._n_started += 1
+                threading.Thread(target=self._work, name=f"server {self.name}", daemon=True).start()
+            self._changed.notify()
+        try:
+            found: T = await made.future
+            return found
+        except asyncio.CancelledError:
+            with self._changed:
+                if made in lane.get(client, ()):
+                    lane[client].remove(made)
+                    if not lane[client]:
+                        del lane[client]
+            raise
+
+    def close(self) -> None:
+        """Ends the threads, each after its job; what waits is not run."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while (found := self._next()) is None:
+                    if self._has_ended:
+                        return
+                    self._n_idle += 1
+                    self._changed.wait()
+                    self._n_idle -= 1
+                job, is_large = found
+                self._n_large += is_large
+            job()
+            del job, found  # or they keep what came of it
+            with self._changed:
+                self._n_large -= is_large
+                self._changed.notify()
+
+    def _next(self) -> tuple[Job, bool] | None:
+        """The next job, and whether it is a large one: these first, but the last thread takes none."""
+        may_be_large = self._n_large < max(1, self.n_threads - 1)
+        for lane in (self._large, self._small) if may_be_large else (self._small,):
+            if lane and not self._has_ended:
+                client, jobs = lane.popitem(last=False)
+                job = jobs.popleft()
+                if jobs:
+                    lane[client] = jobs  # behind the others
+                return job, lane is self._large
+        return None
+
+
+class Pools:
+    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars."""
+
+    def __init__(self) -> None:
+        self.parse = Workers("parsing")
+        self.prepare = Workers("tokenizing")
+        self.compile = Workers("compiling")
+
+    def close(self) -> None:
+        for workers in (self.parse, self.prepare, self.compile):
+            workers.close()
+
+
+_DEFAULT = Pools()
+
+
+def pools() -> Pools:
+    """Those of the server whose request runs."""
+    found: Pools = context().pools or _DEFAULT
+    return found

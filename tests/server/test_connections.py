@@ -1,0 +1,259 @@
+"""Clients that send halves, nothing, or nonsense take nothing from others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oxillama import InferenceEngine, demo
+from tests.support.server import Client, serving
+from tests.support.waiting import until
+
+HALF = b"POST /v1/completions HTTP/1.1\r\nHost: loc"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[InferenceEngine]:
+    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
+        yield engine
+
+
+def sent(client: Client, *parts: bytes, wait: float = 0) -> socket.socket:
+    """A connection on which something was sent."""
+    found = socket.create_connection(("127.0.0.1", client.port), timeout=20)
+    for part in parts:
+        found.sendall(part)
+        time.sleep(wait)
+    return found
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    parts = []
+    with connection:
+        try:
+            while part := connection.recv(65536):
+                parts.append(part)
+        except ConnectionResetError:
+            pass
+    return b"".join(parts)
+
+
+def statuses(found: bytes) -> list[int]:
+    return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
+
+
+def test_half_a_head_is_given_up(engine: InferenceEngine) -> None:
+    with serving(engine, head_seconds=0.5) as client:
+        began = time.monotonic()
+        found = [sent(client), sent(client, HALF), sent(client, GET + b"\r\n", HALF)]
+        assert [statuses(answer(each)) for each in found] == [[408], [408], [200]]
+        assert 0.4 < time.monotonic() - began < 5
+
+
+def test_a_head_that_trickles_has_one_deadline(engine: InferenceEngine) -> None:
+    with serving(engine, head_seconds=0.5) as client:
+        connection, began = sent(client, HALF), time.monotonic()
+        with pytest.raises(OSError):
+            for _ in range(100):
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 4
+        connection.close()
+
+
+def test_half_a_body_is_given_up(engine: InferenceEngine) -> None:
+    with serving(engine, body_seconds=0.5) as client:
+        found = answer(sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
+        assert statuses(found) == [408]
+        assert b"body: expected all of it within 0.5 s, got 9 bytes" in found
+
+
+def test_the_rest_of_a_body_that_was_answered_has_a_deadline(engine: InferenceEngine) -> None:
+    with serving(engine, head_seconds=0.5, api_keys=("k",)) as client:
+        connection = sent(client, HEAD + b"Content-Length: 1000\r\n\r\n", b'{"prompt"')
+        assert statuses(connection.recv(65536)) == [401]
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 4
+        connection.close()
+
+
+def test_idle_connections_make_room(engine: InferenceEngine) -> None:
+    with serving(engine, max_connections=8) as client:
+        held = [sent(client, HALF) for _ in range(30)]
+        assert [client.ask("/health").status for _ in range(5)] == [200] * 5
+        for each in held:
+            each.close()
+
+
+def test_as_many_requests_as_connections(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), serving(engine, max_connections=3) as client:
+        held = [sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"') for _ in range(3)]
+        until(lambda: len(client.server._app.state.in_flight) == 3)
+        found = [answer(sent(client)) for _ in range(20)]
+        assert [statuses(each) for each in found] == [[503]] * 20
+        for connection in held:
+            connection.close()
+        until(lambda: client.ask("/health").status == 200)
+    assert 1 <= len([record for record in caplog.records if "were refused" in record.message]) <= 3
+
+
+COMMAND = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from oxillama.server import connections
+if sys.argv[1] == "unlimited":
+    connections.most_connections = lambda config: 10**6
+from oxillama.cli import main
+sys.exit(main(["serve", "--port", sys.argv[2], "--threads", "1", "--head-seconds", "3"]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs limits of descriptors")
+@pytest.mark.parametrize("kind", ["limited", "unlimited"])
+def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        run = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, kind, str(port)], stderr=file, env={**os.environ, "COLUMNS": "80"}
+        )
+    try:
+        until(lambda: b"is ready" in log.read_bytes(), 60)
+        held = []
+        for _ in range(100):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+            connection.sendall(HALF)
+            held.append(connection)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as last:
+            last.sendall(GET + b"Connection: close\r\n\r\n")
+            assert statuses(last.recv(1000))[0] in (200, 503)
+
+        def healthy() -> bool:
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as other:
+                other.sendall(GET + b"Connection: close\r\n\r\n")
+                return statuses(other.recv(1000)) == [200]
+
+        until(healthy, 20)
+        for each in held:
+            each.close()
+    finally:
+        run.terminate()
+        run.wait(60)
+    assert len(log.read_bytes()) < 4000, log.read_text()[:2000]
+    assert b"Traceback" not in log.read_bytes()
+
+
+GATE = {
+    "two lengths that differ": (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+        b"Content-Length: 3\r\n\r\n{}", [400]),
+    "a length that is signed": (
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}", [400]),
+    "a length and chunks": (
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+    "another transfer encoding": (HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400, 501]),
+    "a space before the colon": (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", [400]),
+    "no host": (b"GET /health HTTP/1.1\r\n\r\n", [400]),
+    "two hosts": (GET + b"Host: evil.example\r\n\r\n", [400]),
+    "a host of brackets": (b"GET /health HTTP/1.1\r\nHost: [::1\r\n\r\n", [400]),
+    "a host of a user": (b"GET /health HTTP/1.1\r\nHost: localhost@evil.example\r\n\r\n", [403]),
+    "another host": (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", [403]),
+    "an absolute target": (
+        b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        [404]),
+    "no method": (b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
+    "another version": (b"GET /health HTTP/9\r\nHost: localhost\r\n\r\n", [400, 505]),
+    "a NUL in the target": (b"GET /hea\0lth HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
+    "a bare CR in a header": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: a\rb\r\n\r\n", [400]),
+    "a header without a colon": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nnonsense\r\n\r\n", [400]),
+    "a head of 200 kB": (GET + b"x: " + b"a" * 200_000 + b"\r\n\r\n", [400, 431]),
+    "a chunk of no size": (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", [400]),
+    "bytes that are no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00" * 20 + b"\r\n\r\n", [400]),
+    "a chunk with an extension": (HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        b'2;a="b"\r\n{}\r\n0\r\n\r\n', [400]),
+    "a folded header": (
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: a\r\n b\r\nConnection: close\r\n\r\n", [200]),
+    "lines that end with LF": (b"GET /health HTTP/1.1\nHost: localhost\nConnection: close\n\n", [200, 400]),
+    "two requests in one write": (GET + b"\r\n" + GET + b"Connection: close\r\n\r\n", [200]),
+}  # fmt: skip
+"""What is sent, and the statuses that the first answer may have."""
+
+
+@pytest.fixture(scope="module")
+def plain(engine: InferenceEngine) -> Iterator[Client]:
+    with serving(engine, head_seconds=5) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", GATE)
+@pytest.mark.parametrize("n", [1, 7, 100_000])
+def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
+    data, allowed = GATE[name]
+    if len(data) > 10_000:
+        n = max(n, 1000)
+    connection = sent(plain)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        for start in range(0, len(data), n):
+            connection.sendall(data[start : start + n])
+    except OSError:
+        pass  # it was refused in the middle
+    found = statuses(answer(connection))
+    assert found and found[0] in allowed, found
+    if name == "two requests in one write":
+        assert found == [200, 200]
+    else:
+        assert len(found) == 1  # nothing is smuggled behind the first
+    assert plain.ask("/health").status == 200
+
+
+def test_a_client_that_leaves_in_its_body_is_no_fault(
+    engine: InferenceEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), serving(engine) as client:
+        sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"', wait=0.05).close()
+        until(lambda: any("499" in record.message for record in caplog.records))
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(
+    engine: InferenceEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = "/x%0a2026-01-01%20req_forged%1b[2J%c2%9b%e2%80%a8"
+    with caplog.at_level(logging.INFO), serving(engine, api_keys=("k",)) as client:
+        assert client.ask(path).status == 401
+        assert client.ask("/health", headers={"x-request-id": "a b\tc"}).status == 200
+    lines = [record.getMessage() for record in caplog.records if record.name == "oxillama.server.gate"]
+    assert any(f" GET {path} 401 " in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_slow_reader_is_given_up(engine: InferenceEngine) -> None:
+    with serving(engine, body_seconds=0.5) as client:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", client.port))
+        body = json.dumps({"tokens": [5] * 1_000_000}).encode()
+        head = HEAD.replace(b"/v1/completions", b"/detokenize")
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        connections = client.server._connections
+        until(lambda: len(connections._open) == 1)
+        until(lambda: not connections._open, 20)
+        connection.close()

@@ -1,0 +1,319 @@
+"""What follows from a key: cached prompts, slots and responses, limits, a share of the batch."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
+from oxillama.config.server import ServerConfig
+from oxillama.errors import LoadError
+from oxillama.server.callers import Keys
+from oxillama.server.errors import without_paths
+from tests.support.server import Answer, Client, serving
+from tests.support.waiting import until
+
+PATH = "/v1/completions"
+PROMPT = [5 + i % 200 for i in range(64)]
+
+
+@pytest.fixture
+def engine() -> Iterator[InferenceEngine]:
+    scheduler = SchedulerConfig(max_sequences=4)
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=scheduler) as engine:
+        yield engine
+
+
+def ask(client: Client, key: str, path: str, body: Any = None, **headers: str) -> Answer:
+    return client.ask(path, body, headers={"Authorization": f"Bearer {key}", **headers})
+
+
+def cached(client: Client, key: str, prompt: list[int], **more: Any) -> int:
+    found = ask(client, key, PATH, {"prompt": prompt, "max_tokens": 1, **more})
+    n: int = found.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return n
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_key_cannot_see_what_another_has_asked(engine: InferenceEngine, share: bool) -> None:
+    prompt = [*PROMPT, 7 + share]
+    with serving(engine, api_keys=("alice", "bob"), share_prefixes=share) as client:
+        assert cached(client, "alice", prompt, cache_salt="a") == 0
+        assert cached(client, "alice", prompt, cache_salt="a") >= 64
+        assert (cached(client, "bob", prompt, cache_salt="a") >= 64) is share
+        assert cached(client, "alice", prompt, cache_salt="b") == 0
+
+
+def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: Path) -> None:
+    with serving(engine, api_keys=("alice", "bob"), slot_save_path=tmp_path) as client:
+        body = {"prompt": PROMPT, "n_predict": 1, "id_slot": 0}
+        assert ask(client, "alice", "/completion", body).status == 200
+        assert ask(client, "alice", "/slots").json[0]["n_tokens"] > 60
+        assert ask(client, "bob", "/slots").json[0]["n_tokens"] == 0
+        save = {"filename": "a.bin"}
+        assert ask(client, "alice", "/slots/0?action=save", save).status == 200
+        assert ask(client, "bob", "/slots/0?action=restore", save).status == 400
+        assert ask(client, "alice", "/slots/1?action=restore", save).status == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/lora-adapters"])
+def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
+    body: Any = [] if path == "/lora-adapters" else None
+    with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
+        refused = ask(client, "alice", path, body)
+        assert (refused.status, refused.error["code"]) == (403, "not_admin")
+        assert ask(client, "root", path, body).status == 200
+        assert client.ask(path, body).status == 401
+    for keys in ((), ("alone",)):
+        with serving(engine, api_keys=keys) as client:
+            assert ask(client, "alone", path, body).status == 200
+
+
+def test_requests_of_a_key_run_and_wait(engine: InferenceEngine) -> None:
+    body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
+    head = {"Authorization": "Bearer alice"}
+    with serving(engine, api_keys=("alice", "bob"), key_running=1, key_waiting=1) as client:
+        first, response = client.open(PATH, body, headers=head)
+        second = client.connect()
+        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        caller = client.server._app.state.keys.caller("alice")
+        until(lambda: len(caller._waiting) == 1)
+        third = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
+        assert (third.status, third.error["code"]) == (429, "key_queue_full")
+        assert int(third.headers["retry-after"]) >= 1
+        assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
+        first.close()
+        response.close()
+        assert second.getresponse().status == 200
+        second.close()
+        until(lambda: caller._n_running == 0 and not caller._waiting)
+
+
+def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: InferenceEngine) -> None:
+    body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
+    head = {"Authorization": "Bearer alice"}
+    with serving(engine, api_keys=("alice", "bob"), key_running=1) as client:
+        first, response = client.open(PATH, body, headers=head)
+        caller = client.server._app.state.keys.caller("alice")
+        second = client.connect()
+        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        until(lambda: len(caller._waiting) == 1)
+        second.close()
+        until(lambda: not caller._waiting)
+        first.close()
+        response.close()
+        until(lambda: caller._n_running == 0)
+        assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
+
+
+def test_tokens_of_a_minute(engine: InferenceEngine) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True}
+    with serving(engine, api_keys=("alice", "bob"), key_tokens=100) as client:
+        assert ask(client, "alice", PATH, body).json["usage"]["total_tokens"] == 104
+        refused = ask(client, "alice", PATH, body)
+        assert (refused.status, refused.error["code"]) == (429, "key_tokens_used_up")
+        assert 2 <= int(refused.headers["retry-after"]) <= 5
+        assert ask(client, "bob", PATH, body).status == 200
+        time.sleep(int(refused.headers["retry-after"]))
+        assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
+
+
+def test_limits_of_every_request(engine: InferenceEngine) -> None:
+    with serving(engine, max_tokens_limit=5, timeout_limit=20) as client:
+        found = client.ask("/completion", {"prompt": "Once", "ignore_eos": True}).json
+        assert found["tokens_predicted"] == 5
+        assert (
+            client.ask(PATH, {"prompt": "Once", "ignore_eos": True}).json["usage"]["completion_tokens"] == 5
+        )
+        for field, value in (("max_tokens", 6), ("timeout", 21)):
+            refused = client.ask(PATH, {"prompt": "Once", field: value})
+            assert (refused.status, refused.error["param"]) == (400, field)
+        assert client.ask(PATH, {"prompt": "Once", "max_tokens": 5, "timeout": 20}).status == 200
+
+
+def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
+    body = {"prompt": "Once", "max_tokens": 1, "priority": 1}
+    with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
+        refused = ask(client, "alice", PATH, body)
+        assert (refused.status, refused.error["param"]) == (403, "priority")
+        assert ask(client, "root", PATH, body).status == 200
+        assert ask(client, "alice", PATH, {**body, "priority": 0}).status == 200
+
+
+def test_many_streams_of_one_key_do_not_starve_another(engine: InferenceEngine) -> None:
+    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "n": 60}
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        held = client.connect()
+        client.send(held, PATH, long, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(engine.model.scheduler.waiting) > 40)
+        waits = []
+        for _ in range(5):
+            before = engine.metrics.snapshot().steps
+            assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
+            waits.append(engine.metrics.snapshot().steps - before)
+        assert len(engine.model.scheduler.waiting) > 20  # the others still run
+        held.close()
+    assert max(waits) <= 12, waits
+
+
+def digest(key: str) -> str:
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# ours\n\nplain\n{digest('hashed')} name=alice running=2 waiting=0 tokens=9 priority\n")
+    keys = Keys(ServerConfig(api_key_file=path, key_running=7))
+    alice, plain = keys.caller("hashed"), keys.caller("plain")
+    assert alice is not None and plain is not None and keys.caller("other") is None
+    limits = alice.limits
+    assert (alice.name, limits.running, limits.waiting, limits.tokens) == ("alice", 2, 0, 9)
+    assert (limits.priority, limits.admin, plain.limits.running) == (True, False, 7)
+    assert "plain" not in f"{vars(keys)} {plain.name}"
+    path.write_text("other\n")
+    keys.reload()
+    assert keys.caller("hashed") is None and keys.caller("other") is not None
+    path.write_text("other nonsense=1\n")
+    keys.reload()  # which is logged
+    assert keys.caller("other") is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("secret running=x", "line 1: expected one of name=, "),
+        ("secret nonsense", "got nonsense"),
+        ("sha256:12", "expected a key, or sha256:"),
+        ("sch\u00f6n", "expected a key"),
+        ("secret running=0", "at least 1"),
+        ("a name=x\nb name=x", "got x twice"),
+        ("", "expected a key on a line"),
+    ],
+)
+def test_a_wrong_file_of_keys(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(line, "utf-8")
+    with pytest.raises(ConfigError, match="api_key_file: ") as error:
+        Keys(ServerConfig(api_key_file=path))
+    assert message in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_pages_of_other_sites(engine: InferenceEngine) -> None:
+    foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    with serving(engine, cors_origins=("https://good.example",)) as client:
+        for path in ("/props", "/slots", "/v1/models"):
+            assert client.ask(path, headers=foreign).status == 403
+            assert client.ask(path, headers={**foreign, "Origin": "https://good.example"}).status == 200
+            assert client.ask(path, headers={"Sec-Fetch-Site": "same-origin"}).status == 200
+        assert client.ask("/", headers={"Sec-Fetch-Site": "cross-site"}).status == 200  # a link to the page
+
+
+def test_a_server_that_others_reach_checks_the_host_unless_it_has_keys(engine: InferenceEngine) -> None:
+    with serving(engine, host="0.0.0.0") as client:
+        for host, status in (("10.1.2.3:80", 200), ("[::5]", 200), ("evil.example", 403), ("[::5", 400)):
+            assert client.ask("/v1/models", headers={"Host": host}).status == status
+    with serving(engine, host="0.0.0.0", api_keys=("k",)) as client:
+        assert ask(client, "k", "/v1/models", Host="my.example").status == 200
+
+
+def test_no_folder_of_the_server_is_told(engine: InferenceEngine) -> None:
+    error = LoadError("/srv/models/a b/x.gguf: needs 5 bytes, '/srv/other/y.bin' has 1/2 of them")
+    assert "/srv" not in without_paths(LoadError("/srv/models/x.gguf: needs 5 bytes, '/srv/y.bin' has 1/2"))
+    assert without_paths(LoadError("x: expected a/b or 1/2")) == "x: expected a/b or 1/2"
+    assert "other" not in without_paths(error)
+    with serving(engine) as client:
+        for path in ("/props", "/v1/models", "/lora-adapters", "/api/tags"):
+            assert str(demo.STORY.parent) not in client.ask(path).text
+
+
+def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
+    body = {"prompt": "Once", "max_tokens": 490, "ignore_eos": True, "n": 8, "logprobs": 50}
+    found: list[Answer] = []
+
+    def run(client: Client, stream: bool) -> None:
+        found.append(client.ask(PATH, {**body, "stream": stream}))
+
+    with caplog.at_level(logging.WARNING), serving(engine, shutdown_seconds=0.3) as client:
+        threads = [threading.Thread(target=run, args=(client, stream)) for stream in (True, False) * 3]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(client.server._app.state.in_flight) == 6 and engine.metrics.snapshot().running > 0)
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 6
+    for answer in found:
+        if answer.status == 200:  # a stream that had begun
+            assert answer.events[-1] == "[DONE]"
+            assert answer.events[-2]["error"]["code"] == "shutting_down"
+        else:
+            assert (answer.status, answer.error["code"]) == (503, "shutting_down")
+    assert {answer.status for answer in found} == {200, 503}
+    assert any("waiting for 6 requests" in record.message for record in caplog.records)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs signals")
+def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> None:
+    keys, path, log = tmp_path / "keys", tmp_path / "s", tmp_path / "log"
+    keys.write_text("first\nother\n")
+    command = [
+        sys.executable,
+        "-m",
+        "oxillama",
+        "serve",
+        "--unix-socket",
+        str(path),
+        "--api-key-file",
+        str(keys),
+    ]
+    with log.open("wb") as file:
+        run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
+    try:
+        until(lambda: b"is ready" in log.read_bytes(), 60)
+
+        def status(key: str, body: str = '{"prompt": "a", "max_tokens": 1}') -> bytes:
+            import socket
+
+            with socket.socket(socket.AF_UNIX) as found:
+                found.settimeout(30)
+                found.connect(str(path))
+                head = f"POST {PATH} HTTP/1.1\r\nHost: any\r\nAuthorization: Bearer {key}\r\n"
+                head += "Connection: close\r\n"
+                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+                found.sendall(head.encode())
+                return found.recv(100)[9:12]
+
+        assert [status("first"), status("second")] == [b"200", b"401"]
+        keys.write_text("second\nother\n")
+        run.send_signal(signal.SIGHUP)
+        until(lambda: status("second") == b"200")
+        assert status("first") == b"401"
+        long = '{"prompt": "Once", "max_tokens": 490, "ignore_eos": true, "n": 900}'
+        waiting = threading.Thread(target=status, args=("second", long))
+        waiting.start()
+        time.sleep(1)
+        run.send_signal(signal.SIGINT)
+        until(lambda: b"waiting for 1 requests" in log.read_bytes())
+        began = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        run.wait(30)
+        assert time.monotonic() - began < 6
+        waiting.join(30)
+    finally:
+        run.kill()
+        run.wait(30)
+    assert b"Traceback" not in log.read_bytes(), log.read_text()[-3000:]
+    assert not path.exists()

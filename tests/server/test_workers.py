@@ -1,0 +1,300 @@
+"""Work off the event loop: turns between clients, room for small work, deadlines, JSON in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from oxillama import GrammarError, InferenceEngine, QueueFull, demo
+from oxillama.made_once import MadeOnce
+from oxillama.server.callers import CONTEXT, RequestContext
+from oxillama.server.json_text import ENCODER, LARGE, MOST_PARTS, parsed, whole_pieces
+from oxillama.server.workers import LARGE as LARGE_JOB
+from oxillama.server.workers import MOST_WAITING, Workers
+from tests.support.server import serving
+from tests.support.waiting import until
+
+
+async def as_client(name: str, workers: Workers, job: Any, *arguments: Any, **how: Any) -> Any:
+    CONTEXT.set(RequestContext(client=name))
+    return await workers.run(job, *arguments, **how)
+
+
+def test_clients_have_turns() -> None:
+    workers, go_on = Workers("test", 1), threading.Event()
+    order: list[str] = []
+
+    async def run() -> None:
+        first = asyncio.ensure_future(as_client("a", workers, go_on.wait, 10))
+        await asyncio.sleep(0.05)
+        names = [*("a" * 5), "b", *("c" * 2)]
+        jobs = [asyncio.ensure_future(as_client(name, workers, order.append, name)) for name in names]
+        await asyncio.sleep(0.05)
+        go_on.set()
+        await asyncio.gather(first, *jobs)
+
+    asyncio.run(run())
+    assert "".join(order) == "abcacaaa"
+    workers.close()
+
+
+def test_large_work_leaves_a_thread_to_small_work() -> None:
+    workers, go_on = Workers("test", 2), threading.Event()
+
+    async def run() -> None:
+        large = [
+            asyncio.ensure_future(as_client(str(i), workers, go_on.wait, 10, size=LARGE_JOB))
+            for i in range(5)
+        ]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(as_client("small", workers, lambda: 5), 5) == 5
+        go_on.set()
+        await asyncio.gather(*large)
+
+    asyncio.run(run())
+    workers.close()
+
+
+def test_a_client_has_a_limited_queue_and_may_leave_it() -> None:
+    workers, go_on = Workers("test", 1), threading.Event()
+    ran: list[int] = []
+
+    async def run() -> None:
+        first = asyncio.ensure_future(as_client("a", workers, go_on.wait, 10))
+        await asyncio.sleep(0.05)
+        jobs = [asyncio.ensure_future(as_client("a", workers, ran.append, i)) for i in range(MOST_WAITING)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(QueueFull, match="wait already"):
+            await as_client("a", workers, ran.append, -1)
+        for job in jobs[1:]:
+            job.cancel()
+        await asyncio.gather(*jobs[1:], return_exceptions=True)
+        go_on.set()
+        await asyncio.gather(first, jobs[0])
+
+    asyncio.run(run())
+    assert ran == [0]
+    workers.close()
+
+
+def test_a_job_that_takes_too_long_is_ended() -> None:
+    workers, ended = Workers("test", 1), []
+
+    def endless() -> None:
+        try:
+            while True:
+                try:
+                    time.sleep(0.001)
+                except Exception:
+                    continue
+        finally:
+            ended.append(True)
+
+    def late() -> None:
+        time.sleep(0.001)
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        with pytest.raises(GrammarError, match=r"not compiled after 0\.2 s"):
+            await as_client("a", workers, endless, seconds=0.2)
+        assert ended
+        for _ in range(300):  # a deadline in the moment of the end hits nobody else
+            with pytest.raises((GrammarError, ZeroDivisionError)):
+                await as_client("a", workers, late, seconds=0.001)
+        assert await as_client("a", workers, lambda: 5) == 5
+
+    asyncio.run(run())
+    workers.close()
+
+
+def test_a_value_is_made_once_and_nobody_waits_for_anothers() -> None:
+    found, made, go_on = MadeOnce[str](2), [], threading.Event()
+
+    def slow() -> str:
+        made.append("slow")
+        go_on.wait(10)
+        return "slow"
+
+    threads = [threading.Thread(target=found.get, args=("slow", slow)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: made == ["slow"])
+    assert found.get("fast", lambda: "fast") == "fast"
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert made == ["slow"]
+    for name in "abc":
+        found.get(name, lambda: "x")
+    assert found.get("slow", lambda: "again") == "again"
+
+
+def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
+    found = MadeOnce[int](2)
+    results: list[Any] = []
+
+    def make(error: BaseException) -> int:
+        time.sleep(0.2)
+        raise error
+
+    def run(error: BaseException) -> None:
+        try:
+            results.append(found.get("key", lambda: make(error) if not results else 5))
+        except BaseException as caught:
+            results.append(type(caught))
+
+    for error in (ValueError(), KeyboardInterrupt()):
+        results.clear()
+        threads = [threading.Thread(target=run, args=(error,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join(10)
+        assert results == ([ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5])
+
+
+# --- JSON ---------------------------------------------------------------------------------------------
+
+PIECES = ("a", "\\n", "\\ud83d\\ude00", "\\ud83d", "\\ude00", "\\\\", '\\"', "ü", "😀", " ")
+
+
+def test_a_large_body_is_read_as_json_has_it() -> None:
+    rng = random.Random(1)
+    for _ in range(40):
+        text = "".join(rng.choices(PIECES, k=rng.choice([10, 1020, 1024, 20_000])))
+        body = f'{{"a": "{text}", "b": ["{text}", 1, -2.5e3 ,3, {{"c": [[], [1,2 , 3]]}}, true, 4]}}'
+        body += " " * LARGE
+        assert parsed(body.encode()) == json.loads(body)
+
+
+BROKEN = (
+    "[1,2,]", "[1,,2]", "[1,2", "[,1]", "[,]", "[01,2]", "[+1,2]", "[1 2,3]", "[1.,2]", '{"a":1,}', '{"a"}',
+    "[NaN]", "[1,Infinity]", '["a\n"]', '["\\x"]', '["\\u12"]', '["', "nul", "", "[1]]", "[-]", "[-,1]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_body_is_refused(text: str) -> None:
+    for room in (0, LARGE):
+        with pytest.raises(ValueError):
+            parsed((" " * room + text).encode())
+    with pytest.raises(ValueError):
+        parsed(f'{{"a": "{"x" * LARGE}", "b": {text}}}'.encode())
+
+
+def test_a_body_of_many_lists_is_refused() -> None:
+    body = "[" + "[]," * MOST_PARTS + "[]]"
+    with pytest.raises(ValueError, match="lists and objects"):
+        parsed(body.encode())
+    with pytest.raises(RecursionError):
+        parsed(("[" * 200_000 + "]" * 200_000).encode())
+
+
+VALUES: tuple[Any, ...] = (
+    {"a": [1, 2.5, None, True, {"b": 'ü"\n' * 40_000}] * 50, "c": "x" * 200_000, "e": [], "f": {}, "": ()},
+    [[1] * 5000] * 3,
+    list(range(10_000)),
+    [{"i": i, "t": "x" * (i % 50)} for i in range(5000)],
+    "é" * 300_000,
+    5,
+    {},
+)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_a_large_answer_is_written_as_json_has_it(value: Any) -> None:
+    pieces = whole_pieces(value)
+    assert b"".join(pieces).decode() == ENCODER.encode(value)
+    assert max(map(len, pieces)) < 20 * LARGE
+
+
+# --- in the server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine() -> Any:
+    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
+        yield engine
+
+
+def test_a_text_that_cannot_fit_is_not_tokenized(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "ab " * 300_000
+    with serving(engine) as client:
+        bodies = {
+            "/v1/completions": {"prompt": text},
+            "/completion": {"prompt": ["x", text]},
+            "/v1/embeddings": {"input": text},
+            "/api/generate": {"prompt": text, "raw": True},
+            "/infill": {"input_prefix": text, "input_suffix": text},
+        }
+        encode = type(engine.tokenizer).encode
+
+        def short(self: Any, told: str, *how: Any, **named: Any) -> Any:
+            assert len(told) < 100_000, "it is tokenized"
+            return encode(self, told, *how, **named)
+
+        monkeypatch.setattr(type(engine.tokenizer), "encode", short)
+        for path, body in bodies.items():
+            found = client.ask(path, body)
+            assert found.status == 400, (path, found.text)
+        found = client.ask("/v1/completions", bodies["/v1/completions"])
+        assert found.error["code"] == "context_length_exceeded"
+        assert 512 < found.error["n_prompt_tokens"] < len(engine.tokenizer.vocab.tokens) * 1000
+        for path, body in (
+            ("/tokenize", {"content": "a" * 1_100_000}),
+            ("/detokenize", {"tokens": [5] * 1_100_000}),
+        ):
+            assert client.ask(path, body).status == 400
+
+
+def test_a_grammar_that_takes_too_long_is_an_error_of_its_request(engine: InferenceEngine) -> None:
+    properties = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(2000)}
+    schema = {"type": "object", "properties": properties}
+    with serving(engine, compile_seconds=0.2) as client:
+        found = client.ask("/v1/completions", {"prompt": "a", "max_tokens": 1, "json_schema": schema})
+        assert (found.status, found.error["code"]) == (400, "invalid_grammar")
+        assert "not compiled after 0.2 s" in found.error["message"]
+        assert (
+            client.ask("/v1/completions", {"prompt": "a", "max_tokens": 1, "regex": "[a-z]+"}).status == 200
+        )
+
+
+def test_nobody_waits_for_anothers_large_work(engine: InferenceEngine) -> None:
+    properties = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(1500)}
+    with serving(engine) as client:
+        bodies = [
+            {
+                "prompt": "a",
+                "max_tokens": 1,
+                "json_schema": {"type": "object", "properties": {**properties, k: {}}},
+            }
+            for k in "abcd"
+        ]
+        began, took = time.monotonic(), []
+
+        def run(body: Any) -> None:
+            assert client.ask("/v1/completions", body).status == 200
+            took.append(time.monotonic() - began)
+
+        threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        assert (
+            client.ask("/v1/completions", {"prompt": "a", "max_tokens": 1, "regex": "[a-z]+"}).status == 200
+        )
+        assert client.ask("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+        small = time.monotonic() - began
+        for thread in threads:
+            thread.join(60)
+        assert len(took) == 4
+        assert small < max(took) / 2
