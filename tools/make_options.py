@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
 from oxillama.config.option import Option, Options, declared
+from oxillama.config.option_texts import interval
 from oxillama.config.server import ServerConfig
 
 PAGE = """# Options
@@ -90,7 +91,7 @@ def values(option: Option) -> str:
     if option.choices:
         words = ", ".join(code(f'"{word}"') for word in option.choices)
         return f"{words}{', a path' if option.kind == 'AnyPath' else ''}{none}"
-    return f"{TYPES.get(option.kind) or code(option.kind)} {escaped(option.interval)}".strip() + none
+    return f"{TYPES.get(option.kind) or code(option.kind)} {escaped(interval(option))}".strip() + none
 
 
 TYPES = {

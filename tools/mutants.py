@@ -140,7 +140,8 @@ class Checkout:
         Too long a time is a failure if `limited`.
         """
         for marked, timeout in self.timeouts.items():
-            arguments = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", marked, *tests]
+            plain = ("-p", "no:cacheprovider", "-o", "addopts=")
+            arguments = ["-m", "pytest", "-x", "-q", *plain, "-m", marked, *tests]
             code, output = self.run(arguments, timeout if limited else None, **variables)
             if code not in (0, NO_TESTS):
                 return code, output

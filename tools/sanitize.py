@@ -65,7 +65,8 @@ def main() -> int:
     subprocess.run(command, cwd=arguments.folder, env=build, check=True)
     if arguments.build_only:
         return 0
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", "--capture=sys", *(rest or TESTS)]
+    options = ("-p", "no:cacheprovider", "-n0", "--capture=sys")
+    command = [sys.executable, "-m", "pytest", *options, *(rest or TESTS)]
     return subprocess.run(command, cwd=arguments.folder, env=environment()).returncode
 
 

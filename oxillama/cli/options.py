@@ -15,6 +15,7 @@ from typing import Any
 from oxillama import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
 from oxillama.cli.console import read_text
 from oxillama.config.option import Option, declared
+from oxillama.config.option_texts import help_text, placeholder, repeats
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
@@ -181,7 +182,7 @@ def _add_options(
         if option.cli and (names is None or name in names):
             default = defaults.get(name, option.default)
             none = "without it" if default in (None, ()) else "-1 for"
-            meaning = re.sub(r"\bNone (for|takes)\b", none, option.text).replace("`", "")
+            meaning = re.sub(r"\bNone (for|takes)\b", none, help_text(option)).replace("`", "")
             help = f"{meaning}{_default(default)}".replace("%", "%%")
             flags = (*option.flags.split(), "--" + name.replace("_", "-"))
             how = argument_kind(option)
@@ -192,8 +193,8 @@ def argument_kind(option: Option) -> dict[str, Any]:
     """How argparse parses the value of an option."""
     if option.type == "bool":
         return {"action": argparse.BooleanOptionalAction}
-    kind = {"type": PARSERS.get(option.placeholder, str), "metavar": option.placeholder}
-    return {"action": "append", **kind} if option.repeats else kind
+    kind = {"type": PARSERS.get(placeholder(option), str), "metavar": placeholder(option)}
+    return {"action": "append", **kind} if repeats(option) else kind
 
 
 def _default(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, INT_MAX, NO_DECODE_WAIT
-from oxillama.config.option import AnyPath, Options, declared, option
+from oxillama.config.option import AnyPath, Options, declared, no_option, option
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.on_use import on_use
@@ -177,8 +176,7 @@ class GenerationOptions(Options):
             elif name in OPTION_NAMES:
                 sampling[name] = value
             else:
-                near = difflib.get_close_matches(name, OPTION_NAMES, 1)
-                raise ConfigError(f"{name}: is no option" + (f"; {near[0]} is" if near else ""))
+                raise no_option(name, GenerationOptions, SamplerConfig)
         chosen = own.get("sampler", made.sampler)
         chosen = sampler if chosen is None else checks.instance("sampler", chosen, SamplerConfig)
         wanted = own.pop("response_format", made.response_format)

@@ -7,19 +7,19 @@ derived from `declared`.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 import math
 import os
-import textwrap
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
 from oxillama.config import checks
-from oxillama.errors import ConfigError
+from oxillama.on_use import on_use
+
+documented = on_use("oxillama.config.option_texts:documented")
+no_option = on_use("oxillama.config.option_texts:no_option")
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 """A path, as users give it."""
@@ -36,14 +36,6 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "Any": lambda name, value: value,
 }
 """What checks a value, by the type of the field."""
-
-ARGUMENTS = {"int": "N", "float": "X", "str": "TEXT", "AnyPath": "FILE"}
-ARGUMENTS |= {"tuple[str, ...]": "TEXT", "tuple[int, ...]": "N"}
-"""What stands for a value on the command line, by the type of the field."""
-
-STARTS = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
-ENDS = {math.inf: "inf)", checks.INT_MAX: "inf)", checks.BELOW_ONE: "1)", checks.MAX_SEED: "2^64)"}
-"""Bounds of an interval that are not shown as they are: what is beyond 2^31 is as good as infinite."""
 
 DECLARED: dict[type, dict[str, Option]] = {}
 """What `declared` has found."""
@@ -112,32 +104,6 @@ class Option:
             return functools.partial(checks.path, words=self.choices)
         return functools.partial(checks.one_of, names=self.choices) if self.choices else CHECKS[self.kind]
 
-    @property
-    def interval(self) -> str:
-        """The range of a number as an interval, e.g. "(0, 1]"; "" for what is no number."""
-        if self.kind not in NUMBERS:
-            return ""
-        low = STARTS.get(self.low, f"[{self.low:.20g}")
-        return f"{low}, {ENDS.get(self.high, f'{self.high:.20g}]')}"
-
-    @property
-    def text(self) -> str:
-        """The help, and the range of a number."""
-        return f"{self.help}. {self.interval}" if self.interval else self.help
-
-    @property
-    def placeholder(self) -> str:
-        """What stands for the value on the command line; "" for a switch, and for other types."""
-        usual = ARGUMENTS.get(self.kind, "")
-        if self.choices:
-            usual = "|".join([*self.choices, "FILE"] if self.kind == "AnyPath" else self.choices)
-        return self.argument or usual
-
-    @property
-    def repeats(self) -> bool:
-        """Whether its argument can be repeated."""
-        return self.kind.startswith("tuple[") if self.is_list is None else self.is_list
-
 
 def option(default: T, *, help: str, hash: bool = True, repr: bool = True, **more: Any) -> T:
     """A field of a class of options; ``more`` as for `Option`, ``hash`` and ``repr`` as for a field."""
@@ -171,7 +137,7 @@ class Options:
         """An object without values. Raises ConfigError for a name that is no option."""
         for name in given:
             if name not in cls.__dataclass_fields__:  # type: ignore[attr-defined]
-                raise ConfigError(f"{name}: is no option{hint(name, cls)}")
+                raise no_option(name, cls)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -198,17 +164,6 @@ class Options:
         return made
 
 
-def hint(name: str, cls: type) -> str:
-    """The option that a wrong name is likely to mean, by its name or its names elsewhere; "" for none."""
-    known: dict[str, str] = {}
-    for option_name, each in declared(cls).items():
-        others = [flag.lstrip("-").replace("-", "_") for flag in each.flags.split()]
-        known |= dict.fromkeys([*each.names.split(), *others], option_name)
-    known |= {option_name: option_name for option_name in declared(cls)}
-    near = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name.lower(), known, 1, 0.5)
-    return f"; did you mean {known[near[0]]}?" if near else ""
-
-
 class Documentation:
     """The docstring of a class of options: what is written there, and its fields, once somebody reads it."""
 
@@ -218,11 +173,4 @@ class Documentation:
     def __get__(self, instance: object, owner: type) -> str:
         if "__match_args__" not in vars(owner):  # the dataclass is being made
             return self.written
-        text, _, raises = inspect.cleandoc(self.written).partition("Raises\n------\n")
-        lines = [text.strip(), "", "Attributes", "----------"]
-        for name, each in declared(owner).items():
-            lines += [f"{name} : {each.type}", *textwrap.wrap(each.text, 106, **INDENT)]
-        return "\n".join([*lines, "", "Raises", "------", raises.strip()] if raises else lines)
-
-
-INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
+        return str(documented(self.written, owner))

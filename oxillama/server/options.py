@@ -255,5 +255,5 @@ def unknown(name: str, known: Iterable[str]) -> ApiError:
     """The error for a field that nobody knows, or that a path does not have."""
     names = {*known, *OPTIONS, *SEVERAL, *OF_THE_MODEL, *HARMLESS} - {name}
     near = difflib.get_close_matches(name, sorted(names), 1)
-    hint = f"; {near[0]} is" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

@@ -140,7 +140,7 @@ def test_a_call_of_a_tool(tmp_path: Path) -> None:
         (b"[1]", "line: expected an object, got list"),
         ({}, "row: expected one of prompt, messages, input, got none"),
         ({"prompt": "a", "input": "b"}, "row: expected one of prompt, messages, input, got prompt and input"),
-        ({"prompt": "a", "temprature": 1}, "temprature: is no option; temperature is"),
+        ({"prompt": "a", "temprature": 1}, "temprature: is no option; did you mean temperature?"),
         ({"prompt": "a", "label": 1}, "label: is no option"),
         ({"prompt": "a", "temperature": "hot"}, "temperature: "),
         ({"prompt": "a", "logprobs": 3}, "logprobs: "),

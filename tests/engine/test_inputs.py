@@ -114,7 +114,7 @@ def test_options_of_both_kinds_and_their_mistakes(engine: InferenceEngine) -> No
     assert engine.generate(PROMPT, options, seed=7, max_tokens=8) == expected
     assert engine.generate(PROMPT, stop=None, max_tokens=2, temperature=0)
     for wrong, message in (
-        ({"temprature": 1}, "temprature: is no option; temperature is"),
+        ({"temprature": 1}, "temprature: is no option; did you mean temperature?"),
         ({"sampler": {"top_k": 3}}, "sampler: expected a SamplerConfig, got dict"),
         ({"sampler": 3}, "sampler: expected a SamplerConfig, got int"),
         ({"options": {"max_tokens": 3}}, "options: expected a GenerationOptions, got dict"),

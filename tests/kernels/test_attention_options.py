@@ -11,7 +11,7 @@ from oxillama.formats import KV_TYPES
 from tests.references import attention as twin
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paged_cache import Cache, rows, some_options, wanted
-from tests.support.spread import leading
+from tests.support.spread import leading, pairs
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
 
@@ -45,10 +45,10 @@ LONG: list[dict[str, Any]] = [
 """Options for sequences of more than one partition."""
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("options", LONG, ids=" ".join)
-@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
-def test_a_long_sequence_is_that_of_the_twin(kv_type: str, options: dict[str, Any], causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("options", "kv_type", "causal"), pairs(LONG, ["f32", "q8_0"], [True, False]), ids=str
+)
+def test_a_long_sequence_is_that_of_the_twin(options: dict[str, Any], kv_type: str, causal: bool) -> None:
     shape, heads = (1, 2, 16, 16), 4
     qkv, scale = rows(3100, shape, heads), 0.25
     cache = Cache(PRESENT[0], shape, kv_type, 64)
@@ -74,8 +74,7 @@ def test_a_partition_may_have_one_position(n: int) -> None:
     assert np.abs(found - exact.reshape(-1, 64)).max() < 4e-6
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("options", LONG, ids=" ".join)
+@pytest.mark.parametrize(("options", "kv_type"), pairs(LONG, ["f16", "q8_0"]), ids=str)
 @on_targets
 def test_partitions_on_threads_change_no_bit(target: str, options: dict[str, Any], kv_type: str) -> None:
     """One sequence has too few units for its threads: partitions are shared out; a long chunk's units are."""

@@ -130,7 +130,7 @@ def test_types_of_schemas(schema: Any, expected: Any) -> None:
     [
         ({"kind": "text"}, "kind: expected one of prompt, messages, input, got 'text'"),
         ({"column": "question"}, "kind: expected one of prompt, messages, input for column 'question'"),
-        ({"options": {"temprature": 1}}, "options: temprature: is no option; temperature is"),
+        ({"options": {"temprature": 1}}, "options: temprature: is no option; did you mean temperature?"),
         ({"options": {"temperature": -1}}, "temperature: "),
         ({"option_columns": ("label",)}, "option_columns: expected names of options, got 'label'"),
         ({"schema": {"type": "string"}}, "schema: expected that of an object with properties"),

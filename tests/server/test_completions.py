@@ -234,7 +234,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        ({"temprature": 1}, "temprature", "temprature: is no option; temperature is"),
+        ({"temprature": 1}, "temprature", "temprature: is no option; did you mean temperature?"),
         ({"top_logprobs": 3}, "top_logprobs", "top_logprobs: is no option"),
         ({"temperature": -1}, "temperature", "temperature: expected a number >= 0"),
         ({"temperature": "hot"}, "temperature", "temperature: expected a number"),

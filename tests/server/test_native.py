@@ -82,7 +82,7 @@ def test_why_a_text_has_ended(client: Client, alone: InferenceEngine) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"n_prob": 3}, "n_prob: is no option; n_probs is"),
+        ({"n_prob": 3}, "n_prob: is no option; did you mean n_probs?"),
         ({"n_probs": 3, "top_logprobs": 2}, "top_logprobs: is no option"),
         ({"prompt": [5] * 512}, "prompt: expected at most 511 tokens for the context of 512, got 512"),
         ({"id_slot": 64}, "id_slot: expected -1, or a number below 64, got 64"),

@@ -43,6 +43,7 @@ from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
+from tests.support.spread import pairs
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
@@ -269,8 +270,7 @@ FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-o
             "kimi-linear")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("kv_type", sorted(KV_TYPES))
+@pytest.mark.parametrize(("name", "kv_type"), pairs(FAMILIES, sorted(KV_TYPES)))
 def test_every_kind_of_state(name: str, kv_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
     made = []

@@ -13,6 +13,7 @@ from oxillama import Grammar, GrammarError
 from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, ToolCallGrammar
 from oxillama.toolcalls.message_rules import message_rules
 from oxillama.toolcalls.value_rules import Tool
+from tests.support.spread import pairs
 from tests.support.tool_models import SCHEMAS, TOOLS, random_text, vocabulary_of
 from tests.support.toolcalls import (
     atem,
@@ -42,9 +43,9 @@ def grammar_of(form: ToolCallGrammar, choice: str, tools: Any = None, **options:
     )
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("choice", ["auto", "required", "one", "none"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "choice", "parallel"), pairs(FORMATS, ["auto", "required", "one", "none"], [True, False])
+)
 def test_every_call_is_valid(name: str, choice: str, parallel: bool) -> None:
     form, n_ends, n_calls = FORMATS[name], 0, 0
     for special in (False, True):

@@ -1,0 +1,71 @@
+"""Texts about options that few programs read: documentation, arguments, errors for wrong names."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import textwrap
+from typing import Any
+
+from oxillama.config import checks
+from oxillama.config.option import NUMBERS, Option, declared
+from oxillama.errors import ConfigError
+
+ARGUMENTS = {"int": "N", "float": "X", "str": "TEXT", "AnyPath": "FILE"}
+ARGUMENTS |= {"tuple[str, ...]": "TEXT", "tuple[int, ...]": "N"}
+"""What stands for a value on the command line, by the type of the field."""
+
+STARTS = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
+ENDS = {math.inf: "inf)", checks.INT_MAX: "inf)", checks.BELOW_ONE: "1)", checks.MAX_SEED: "2^64)"}
+"""Bounds of an interval that are not shown as they are: what is beyond 2^31 is as good as infinite."""
+
+INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
+
+
+def interval(option: Option) -> str:
+    """The range of a number as an interval, e.g. "(0, 1]"; "" for what is no number."""
+    if option.kind not in NUMBERS:
+        return ""
+    low = STARTS.get(option.low, f"[{option.low:.20g}")
+    return f"{low}, {ENDS.get(option.high, f'{option.high:.20g}]')}"
+
+
+def help_text(option: Option) -> str:
+    """The help, and the range of a number."""
+    return f"{option.help}. {interval(option)}" if interval(option) else option.help
+
+
+def placeholder(option: Option) -> str:
+    """What stands for the value on the command line; "" for a switch, and for other types."""
+    usual = ARGUMENTS.get(option.kind, "")
+    if option.choices:
+        usual = "|".join([*option.choices, "FILE"] if option.kind == "AnyPath" else option.choices)
+    return option.argument or usual
+
+
+def repeats(option: Option) -> bool:
+    """Whether the argument can be repeated."""
+    return option.kind.startswith("tuple[") if option.is_list is None else option.is_list
+
+
+def documented(written: str, cls: type) -> str:
+    """The docstring of a class of options: what is written there, and its fields."""
+    text, _, raises = inspect.cleandoc(written).partition("Raises\n------\n")
+    lines = [text.strip(), "", "Attributes", "----------"]
+    for name, each in declared(cls).items():
+        lines += [f"{name} : {each.type}", *textwrap.wrap(help_text(each), 106, **INDENT)]
+    return "\n".join([*lines, "", "Raises", "------", raises.strip()] if raises else lines)
+
+
+def no_option(name: str, *classes: type) -> ConfigError:
+    """The error for a name that is no option, with the option that is likely to be meant, by its name or its
+    names elsewhere."""
+    known: dict[str, str] = {}
+    for cls in classes:
+        for option_name, each in declared(cls).items():
+            others = [flag.lstrip("-").replace("-", "_") for flag in each.flags.split()]
+            known |= dict.fromkeys([*each.names.split(), *others], option_name)
+    known |= {option_name: option_name for cls in classes for option_name in declared(cls)}
+    near = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name.lower(), known, 1, 0.5)
+    return ConfigError(f"{name}: is no option" + (f"; did you mean {known[near[0]]}?" if near else ""))
