@@ -27,7 +27,7 @@ from oxillama import (
     demo,
 )
 from oxillama.config.option import Option, Options, declared, option
-from oxillama.config.option_texts import placeholder
+from oxillama.config.option_texts import interval, placeholder
 from oxillama.config.server import ServerConfig
 from tests.support.paths import ROOT
 
