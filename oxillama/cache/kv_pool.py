@@ -130,5 +130,4 @@ class KvCachePool(PagePool):
 
         Raises ConfigError if the layout is not that of the pool's pages.
         """
-        found: tuple[np.ndarray, np.ndarray] = read_page(self, page, layer)
-        return found
+        return read_page(self, page, layer)  # type: ignore[no-any-return]

@@ -21,8 +21,7 @@ MOST_ITEMS = 2**22
 """Values in a collection: a range may stand for more than there is memory for."""
 MOST_SHOWN = 300
 """Characters of a wrong value in a message."""
-NO_DECODE_WAIT = 1e9
-"""Milliseconds between two tokens that are as good as no limit, in a number that JSON can express."""
+NO_DECODE_WAIT = 1e9  # milliseconds: as good as no limit, in a number that JSON can express
 ABOVE_ZERO = math.nextafter(0.0, 1.0)
 BELOW_ONE = math.nextafter(1.0, 0.0)
 

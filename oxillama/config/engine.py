@@ -80,10 +80,9 @@ class SchedulerConfig(Options):
     max_waiting: int = option(1024, low=1,
         help="most requests that wait for admission; one more is refused with `QueueFull`")
     max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT,
-        help="milliseconds between two tokens of a stream, for requests that do not say. A prompt that runs "
-             "beside streams is cut into chunks so short that a step is expected to take no longer than the "
-             "least of their waits; a chunk has at least 16 tokens. 1e9 for no limit, which gives the most "
-             "tokens a second. None for 100, or for 4 steps without a prompt where those take longer")
+        help="milliseconds that a stream waits for a token while prompts run, which are cut to that, but to "
+             "no less than 16 tokens. 1e9 for no limit, which gives the most tokens a second. None for 100, "
+             "or for 4 steps without a prompt where those take longer")
     promote_seconds: float = option(5.0, low=ABOVE_ZERO,
         help="a waiting request gains one step of priority each time so many seconds have passed")
     # fmt: on
@@ -139,8 +138,7 @@ class EngineConfig(Options):
     prefill_chunk_size: int = option(PREFILL_CHUNK, low=1, flags="--prefill-chunk",
         help="most prompt tokens in one forward pass")
     kv_type: str = option("f16", check=_kv_type, argument="TYPE|KEYS:VALUES",
-        help=f"how keys and values are kept: one of {', '.join(KV_TYPES)}, or a type for each, as in "
-             '"q8_0:q4_0"')
+        help=f"how keys and values are kept: {', '.join(KV_TYPES)}, or one for each, as in q8_0:q4_0")
     page_size: int = option(16, low=1, high=MAX_PAGE,
         help="tokens in a page of keys and values, a power of two; 16 and more are fastest")
     quantize: str | None = option(None, check=_format, argument="FORMAT",

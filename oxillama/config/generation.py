@@ -74,8 +74,8 @@ class GenerationOptions(Options):
     priority: int = option(0, low=-INT_MAX, high=INT_MAX, cli=False,
         help="requests with a higher one run first")
     max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT, cli=False,
-        help="milliseconds between two tokens of this text, to which the chunks of other requests' prompts "
-             "are cut; 1e9 where nobody reads along. None takes the scheduler's")
+        help="milliseconds between two tokens of this text, to which others' prompts are cut; 1e9 where "
+             "nobody reads along. None takes the scheduler's")
     timeout: float | None = option(None, low=ABOVE_ZERO,
         help="seconds from the submission after which the request ends; None for never")
     salt: str = option("", cli=False, names="cache_salt cache_prompt",

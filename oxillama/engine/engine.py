@@ -315,9 +315,8 @@ class InferenceEngine(NotCopied):
         """
         started: list[Generation | Exception] = []
         found: list[str | BaseException] = []
-        given: dict[str, Any] = {**fields}
-        if options is None or options.max_decode_wait_ms is None:
-            given.setdefault("max_decode_wait_ms", NO_DECODE_WAIT)
+        is_free = options is None or options.max_decode_wait_ms is None
+        given: dict[str, Any] = {**({"max_decode_wait_ms": NO_DECODE_WAIT} if is_free else {}), **fields}
         try:
             for prompt in listed(prompts):
                 try:

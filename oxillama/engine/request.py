@@ -72,8 +72,7 @@ class Request:
     key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
     priority : higher goes first.
     tenant : whose it is.
-    max_wait : seconds between two tokens, to which chunks of others' prompts are cut; None for the
-        scheduler's.
+    max_wait : seconds between two tokens, to which others' prompts are cut; None for the scheduler's.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep : called with the sequence when the request has ended, in place of freeing its pages.
 

@@ -19,6 +19,7 @@ from oxillama.formats import KV_PAIRS, KV_TYPES
 from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.page_groups import PageGroup, page_groups
+from oxillama.models.read_spec import embedding_table
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
@@ -329,7 +330,7 @@ class InputEmbedding:
     def __init__(self, spec: Spec, weights: Weights, context: int) -> None:
         family, d = spec.family, spec.n_embd
         self.scale = spec.embedding_scale
-        self.tokens = weights.embedding("token_embd.weight", spec.n_vocab, d)
+        self.tokens = weights.embedding(embedding_table(family, weights.file), spec.n_vocab, d)
         self.positions: Embedding | None = None
         self.type: np.ndarray | None = None
         name = "position_embd.weight"
@@ -378,7 +379,7 @@ def load_output(spec: Spec, weights: Weights) -> Linear | None:
     kind = spec.family.output
     if kind == "none":
         return None
-    own = kind == "own" or (kind == "auto" and weights.has("output.weight"))
+    own = kind in ("own", "both") or (kind == "auto" and weights.has("output.weight"))
     return weights.linear([("output" if own else "token_embd", spec.n_vocab)], spec.n_embd)
 
 

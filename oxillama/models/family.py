@@ -226,7 +226,8 @@ class Family:
     output_scale : the hidden state after a layer has a factor, ``layer_output_scale``, if the file has it.
     token_types : the first row of a table of token types is added to embeddings.
     causal : a position attends to no later one.
-    output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
+    output : output matrix: its "own", its own that may be the table of embeddings, too ("both"), the
+        embedding table ("tied"), either ("auto"), or "none" (an encoder).
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).
     projections : matrices that files may have for pooled hidden states, one after the other.
@@ -297,7 +298,7 @@ class Family:
     output_scale: bool = False
     token_types: bool = False
     causal: bool = True
-    output: Literal["auto", "own", "tied", "none"] = "auto"
+    output: Literal["auto", "own", "both", "tied", "none"] = "auto"
     classifier: Literal["", "cls", "last"] = ""
     projections: tuple[str, ...] = ()
     block_prefix: str = ""

@@ -227,7 +227,8 @@ class Reader:
 
     def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:
         """An integer that the file may state for each layer, the same for all layers where it is not 0."""
-        values = set(self.per_layer(key, n_layers, default, least=0 if default == 0 else 1)) - {0}
+        least = 0 if default == 0 or self.is_array(key) else 1
+        values = set(self.per_layer(key, n_layers, default, least)) - {0}
         if len(values) > 1:
             raise LoadError(f"{self.prefix}.{key}: expected one number for all layers, got {sorted(values)}")
         return values.pop() if values else 0

@@ -58,7 +58,7 @@ def read_spec(file: ModelFile) -> Spec:
         family=family,
         layers=layers,
         n_embd=n_embd,
-        n_vocab=vocabulary_size(file),
+        n_vocab=vocabulary_size(family, file),
         key_dim=key_dim,
         value_dim=max(layer.value_dim for layer in layers),
         ropes=read_ropes(read, family, layers, context) if family.rope != "none" else (),
@@ -248,8 +248,9 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
     if n > MAX_EXPERTS:
         raise LoadError(f"{read.prefix}.expert_count: expected at most {MAX_EXPERTS}, got {n}")
-    if used > n:
-        raise LoadError(f"{read.prefix}.expert_used_count: expected at most {n} experts, got {used}")
+    counts = read.per_layer("expert_used_count", len(layers), least=0)
+    if used > n or not all(count for count, layer in zip(counts, layers) if layer.experts):
+        raise LoadError(f"{read.prefix}.expert_used_count: expected 1 to {n} experts, got {used and counts}")
     ff = next(layer.n_ff for layer in layers if layer.experts)
     width = read.uniform("expert_feed_forward_length", len(layers), 0)
     width = width or (ff if routing.width == "ff" else max(1, ff // used))
@@ -329,9 +330,15 @@ def check_heads(spec: Spec, read: Reader) -> Spec:
     return spec
 
 
-def vocabulary_size(file: ModelFile) -> int:
+def vocabulary_size(family: Family, file: ModelFile) -> int:
     """Rows of the embedding table, which may be more than the tokenizer has tokens."""
-    name = "token_embd.weight"
+    name = embedding_table(family, file)
     if name not in file.tensors or len(file.tensors[name].shape) != 2:
         raise LoadError(f"{name}: expected a matrix, got no tensor of this name")
     return file.tensors[name].shape[1]
+
+
+def embedding_table(family: Family, file: ModelFile) -> str:
+    """The tensor of the token embeddings."""
+    own, output = "token_embd.weight", "output.weight"
+    return output if family.output == "both" and own not in file.tensors and output in file.tensors else own

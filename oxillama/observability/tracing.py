@@ -17,7 +17,7 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.models import Decoder
 from oxillama.models.layers.layer import Block
 from oxillama.models.workspace import Step
-from oxillama.observability.mask_timer import MaskTimer
+from oxillama.observability.metrics import MaskTimer
 from oxillama.observability.trace import Trace, open_trace
 from oxillama.weights.linear import Linear
 

@@ -211,6 +211,16 @@ def test_fused_gates_of_experts() -> None:
     assert same_bits(Running(model.file(**fused)).logits(tokens), Running(model.file()).logits(tokens))
 
 
+def test_the_output_matrix_may_be_the_embeddings_too() -> None:
+    model, tokens = MODELS["codeshell"], tokens_of(20, VOCAB)
+    table = model.tensors()["token_embd.weight"]
+    both = Running(model.file(**{"output.weight": table})).logits(tokens)
+    one = Running(model.file(**{"output.weight": table, "token_embd.weight": None})).logits(tokens)
+    assert same_bits(one, both)
+    with pytest.raises(LoadError, match=r"token_embd\.weight: expected a matrix, got no tensor"):
+        Running(model.file(**{"output.weight": None, "token_embd.weight": None}))
+
+
 def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     model = MODELS["qwen3moe"]
     tokens = tokens_of(20, VOCAB)
@@ -219,6 +229,12 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     assert same_bits(found, Running(model.file()).logits(tokens))
     sparse = MODELS["deepseek"]  # whose first layer is dense
     some = sparse.keys | {"expert_feed_forward_length": ("[u32]", [0, 24])}
+    found = Running(replace(sparse, keys=some).file()).logits(tokens)
+    assert same_bits(found, Running(sparse.file()).logits(tokens))
+    keys["expert_used_count"] = ("[u32]", [2, 0])
+    with pytest.raises(LoadError, match=r"expert_used_count: expected 1 to 4 experts, got \[2, 0\]"):
+        Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
+    some = sparse.keys | {"expert_used_count": ("[u32]", [0, 2])}  # no experts are used where there are none
     found = Running(replace(sparse, keys=some).file()).logits(tokens)
     assert same_bits(found, Running(sparse.file()).logits(tokens))
     keys["expert_used_count"] = ("[u32]", [2, 1])

@@ -199,7 +199,7 @@ def with_header(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 )
 def test_a_directory_that_cannot_be_is_refused(path: Path, field: int, value: Any) -> None:
     with_header(path, lambda header: header["matrices"][1].__setitem__(field, value))
-    with pytest.raises(ModelFileError, match=r"damaged|expected \d+ bytes"):
+    with pytest.raises(ModelFileError, match=r"damaged|expected \d+ bytes|expected names and numbers"):
         PackedFile(path)
 
 

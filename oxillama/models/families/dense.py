@@ -43,7 +43,7 @@ def half_width(spec: Spec, read: Reader) -> Spec:
 
 QWEN = register(QWEN2.derive("qwen", output="own"), half_width)
 
-CODESHELL = register(ROTATING.derive("codeshell", output="own"))
+CODESHELL = register(ROTATING.derive("codeshell", output="both"))
 JAIS2 = register(ROTATING.derive("jais2", activation="relu_squared"))
 
 # Hunyuan norms the heads of q and k behind the rotation.
