@@ -20,6 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 QUERIES = {
     "activation quantization": 1,
     "GEMM tile size": 2,
+    "server isolation": 56,
     "token embeddings": 3,
     "OpenMP spin": 4,
     "BPE tokenizer implementation": 5,
