@@ -14,6 +14,7 @@ from oxillama.models import read_spec
 from tests.models.test_decoder import divergence
 from tests.support.adapters import adapter_file, merged, random_pair
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.spread import each
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
@@ -45,7 +46,7 @@ def outputs(data: bytes, tokens: list[int], encoder: bool, *adapters: Applied, *
     return running.hidden_states([tokens])[0] if encoder else running.logits(tokens)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", each(EVERY, 3))
 def test_adapters_equal_merged_weights(name: str) -> None:
     model = EVERY[name]
     rng = np.random.default_rng(model.seed)

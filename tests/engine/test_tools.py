@@ -25,6 +25,7 @@ from oxillama.toolcalls import (
     arun_tools,
     run_tools,
 )
+from tests.support.spread import each
 from tests.support.tool_models import AS_IT_IS, AS_JSON, SCHEMAS, TOOLS, tool_model
 
 ASK = [{"role": "user", "content": "hello"}]
@@ -47,7 +48,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         yield made
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", each(FORMATS, 3))
 def test_calls_of_every_format(engine: InferenceEngine, name: str) -> None:
     """Calls are valid, whatever a random model writes, or are cut off, which is said."""
     n_calls = 0

@@ -14,6 +14,7 @@ from oxillama.grammar.counts import within
 from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 from oxillama.grammar.schema.json_text import spell
 from tests.references import grammar as reference
+from tests.support.spread import pairs
 
 # Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
 STRINGS: list[bytes | None] = [
@@ -153,8 +154,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("tail", [END_OF_TEXT, Seq((END_OF_TEXT, Repeat(Ref("text"), 0, 1))), Seq(())])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    ("name", "tail"), pairs(TEXTS, [END_OF_TEXT, Seq((END_OF_TEXT, Repeat(Ref("text"), 0, 1))), Seq(())])
+)
 def test_masks_of_texts_that_lead_into_a_loop(name: str, tail: Node) -> None:
     word = TEXTS[name]
     rules = {

@@ -135,8 +135,7 @@ def test_a_sink_can_take_everything_or_nothing(target: str) -> None:
 @pytest.mark.parametrize(
     "view", [{"window": 30}, {"chunk": 50}, {"window": 30, "causal": False}], ids=" ".join
 )
-@pytest.mark.parametrize("kv_type", sorted(KV_TYPES))
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+@pytest.mark.parametrize(("kv_type", "value"), pairs(sorted(KV_TYPES), [np.inf, -np.inf, np.nan, 3e38]))
 @on_targets
 def test_what_is_out_of_view_does_not_touch_a_row(
     target: str, value: float, kv_type: str, view: dict[str, Any]

@@ -13,7 +13,7 @@ from oxillama.formats import FORMATS
 from tests.references.linear import activations
 from tests.references.llama import forward
 from tests.support.kernels import NAMES, PRESENT, activation_of, same_bits
-from tests.support.spread import pairs
+from tests.support.spread import each, pairs
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 
 MODELS = {
@@ -74,7 +74,7 @@ def test_logits_are_those_of_the_reference(name: str) -> None:
     assert np.abs(found - exact).max() < 3e-5 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", each(QUANTIZED, 3))
 def test_quantized_logits_are_near_those_of_the_reference(name: str) -> None:
     """The error of activations rounded to 8 bits; next to none against a reference that rounds them, too.
 

@@ -28,6 +28,7 @@ from tests.support.serving import (
     n_vocab_of,
     use_drafter,
 )
+from tests.support.spread import pairs
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, RECURRENT, VOCAB
 
@@ -210,8 +211,7 @@ def test_a_pass_that_fails_loses_no_record_but_with_a_state_in_place(
     serving.check_empty()
 
 
-@pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(("name", "right"), pairs(RECURRENT, [0.0, 0.6, 1.0]))
 def test_a_request_runs_each_token_of_its_text_once(
     name: str, right: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
