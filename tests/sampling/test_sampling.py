@@ -292,7 +292,7 @@ def test_options_have_ranges(field: str, good: list[Any], bad: list[Any]) -> Non
 
 
 def test_an_unknown_option_is_an_error() -> None:
-    with pytest.raises(TypeError, match="tempreature"):
+    with pytest.raises(ConfigError, match="tempreature: is no option; did you mean temperature"):
         SamplerConfig(tempreature=1.0)  # type: ignore[call-arg]
 
 

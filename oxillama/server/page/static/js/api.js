@@ -35,6 +35,21 @@ export class Api {
     return response.json();
   }
 
+  /**
+   * The JSON of the answer to a body.
+   * @param {string} path
+   * @param {object} body
+   * @returns {Promise<any>}
+   */
+  async post(path, body) {
+    const response = await this.#fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    return response.json();
+  }
+
   /** The data of a stream's events, as they come. @returns {AsyncGenerator<any>} */
   async *stream(/** @type {string} */ path, /** @type {object} */ body, /** @type {AbortSignal} */ signal) {
     const response = await this.#fetch(path, {

@@ -45,8 +45,7 @@ export class Server extends EventTarget {
       if (turn !== this.turn) return;
       if (!this.card?.meta) this.#be("loading");
       clearTimeout(this.timer);
-      const which = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
-      const props = await this.api.get(`props${which}`);
+      const props = await this.#props();
       if (!this.card?.meta) await this.#askForModels();
       if (turn !== this.turn) return;
       this.chats = Boolean(props.chat_template);
@@ -54,6 +53,18 @@ export class Server extends EventTarget {
       this.#be("ready");
     } catch (error) {
       if (turn === this.turn) this.failed(error);
+    }
+  }
+
+  /** The facts of the model in use. */
+  async #props() {
+    const path = this.models.length > 1 ? `props?model=${encodeURIComponent(this.model)}` : "props";
+    try {
+      return await this.api.get(path);
+    } catch (error) {
+      if (!(error instanceof ServerError) || error.code !== "not_loaded") throw error;
+      await this.api.post("tokenize", { model: this.model, content: "" }); // a GET loads no model
+      return this.api.get(path);
     }
   }
 
