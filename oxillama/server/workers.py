@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import sys
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,12 +25,27 @@ T = TypeVar("T")
 LARGE = 1 << 16
 """Bytes from which a job is a large one."""
 
+AGAIN = 0.05
+"""Seconds until a job that is late and still runs is interrupted again."""
+
 MOST_WAITING = 256
 """Jobs of one client that may wait for threads of a kind."""
 
 
 class OutOfTime(BaseException):
     """Raised inside a job that has run for too long. No handler of other errors takes it."""
+
+
+def _ignore_swallowed() -> None:
+    """No report of an OutOfTime that a finalizer has swallowed: the next one comes."""
+    report = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if found.exc_type is not OutOfTime:
+            report(found)
+
+    if getattr(report, "__qualname__", "") != hook.__qualname__:
+        sys.unraisablehook = hook
 
 
 class Job:
@@ -47,6 +64,7 @@ class Job:
         """Runs it, in a thread of the pool."""
         timer = None
         if self.seconds is not None:
+            _ignore_swallowed()
             timer = threading.Timer(self.seconds, self._interrupt)
             timer.daemon = True
             timer.start()
@@ -54,12 +72,15 @@ class Job:
         error: BaseException | None = None
         self._thread = threading.get_ident()
         try:
-            value = self._run()
+            try:
+                value = self._run()
+            finally:
+                self._leave()
         except OutOfTime:
             error = GrammarError(f"grammar: is not compiled after {self.seconds:g} s")
         except BaseException as found:
             error = found
-        self._leave()
+        self._leave()  # once more, if it was interrupted before it began
         if timer is not None:
             timer.cancel()
         with suppress(RuntimeError):  # the loop has ended
@@ -76,11 +97,14 @@ class Job:
             self.future.set_exception(error)
 
     def _interrupt(self) -> None:
-        """Has the job's thread raise OutOfTime, if it still runs the job."""
-        with self._lock:
-            if self._thread is not None:
+        """Has the thread raise OutOfTime until it has left the job: a finalizer swallows what it raises."""
+        while True:
+            with self._lock:
+                if self._thread is None:
+                    return
                 self._is_late = True
                 raise_in(self._thread, OutOfTime)
+            time.sleep(AGAIN)
 
     def _leave(self) -> None:
         """From here on the thread is not interrupted any more."""

@@ -54,7 +54,7 @@ BASE = Family("base")
         ("activation", "swiglu", "'silu', 'gelu'"),
         ("gate", "either", "'pair', 'fused', 'none', 'auto'"),
         ("positions", "learned", "'no', 'yes', 'auto'"),
-        ("output", "untied", "'auto', 'own', 'tied', 'none'"),
+        ("output", "untied", "'auto', 'own', 'both', 'tied', 'none'"),
         ("classifier", "mean", "'', 'cls', 'last'"),
     ],
 )
