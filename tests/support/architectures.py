@@ -446,7 +446,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         keys={"feed_forward_length": ("u32", "=twice_ff")},
         rope="neox",
     ),
-    "codeshell": gpt(GPT),
+    "codeshell": gpt(GPT, optional=("token_embd",)),
     "jais2": gpt("n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b up+b down+b", activation="relu_squared"),
     "hunyuan-dense": arch(
         f"{HEADS} {FFN}", keys={"rope.scaling.alpha": ("f32", 9.0)}, rope="neox", norm_after_rope=True
