@@ -6,6 +6,8 @@ waits for arithmetic and no longer for memory.
 
 A draft model knows more than a: where it gives its token a high probability, that is nearly always accepted.
 How often it is at which probability is learnt, and a draft ends where a further token does not pay.
+
+Drafts may lose what earlier ones gained and a hundredth of the time, whatever they promise (`Budget`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil, inf
 
-SMOOTHING = 0.1  # weight of the newest measurement in what steps and passes cost relative to each other
-FIRST_SMOOTHING = 0.3  # weight of the first measurement, beside what is taken for likely
+SMOOTHING = 0.1  # least weight of the newest measurement in what steps and passes cost relative to each other
 SPEED_SMOOTHING = 0.3  # weight of the newest step in how fast they all are now, which changes within moments
 OUTLIER = 1.5  # times what is known, or one by so many, that a measurement counts at most
 FIRST_OUTLIER = 3.0  # the same of what is taken for likely before the first measurement
@@ -27,12 +29,15 @@ FORGETTING = 64  # steps after which what was measured moves to what is likely
 WORSE = 0.8  # of the best rate: where the search for a better one ends
 FRESH = 1.2, 2.0  # accepted tokens of how many tried, before any were
 MEMORY = 0.9  # of what is known of a sequence's drafts, after each further draft
+LONG_MEMORY = 0.97  # of what is known of a drafter, after each further draft
 TOKEN_MEMORY = 0.98  # of what is known of tokens of like probability, after each further one
 EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)  # between probabilities that are taken for alike
 ACCEPTED_AT = (0.3, 0.45, 0.6, 0.8, 0.9, 0.97)  # of the tokens between them, before any were tried
-FIRST_PROBE, LAST_PROBE = 8, 64  # tokens without a draft after which one is tried again
-LAST_MODEL_PROBE = 256  # the same of a model, which must catch up with the text first
-IN_A_ROW = 16  # steps with drafts after which one goes without, so that both are compared
+CREDIT = 0.2  # steps that drafts may lose before any token was accepted
+SHARE = 0.01  # of the time of all steps that drafts may lose
+MOST_SAVED = 8.0  # steps: what drafts gained beyond them they may not lose
+IN_A_ROW = 24  # steps with drafts after which `COMPARED` go without, so that both are compared
+COMPARED = 2  # the first finds in the caches what the drafter left, and does not count
 PROBE = 2  # its tokens: the time from the first to the second is that of a pass, without what was to catch up
 
 
@@ -45,12 +50,16 @@ class RowCosts:
 
     def __init__(self) -> None:
         self._shape: dict[int, float] = {}
+        self._n_compared: dict[int, int] = {}  # steps of so many rows with one of another number
+        self._plain: dict[int, float] = {}  # seconds of steps without drafts
         self._passes: dict[str, float] = {}  # by drafter
         self._starts: dict[str, float] = {}
+        self._firsts: dict[str, float] = {}  # of a token
         self._first = 0  # rows of the first step, whose relative cost stays as it is
         self._last = (0, 0.0)  # rows and seconds of the last step
         self._n_observed = 0
         self._seen: set[int] = set()  # rows of the steps since the last `_forget`
+        self._drafted: set[str] = set()  # drafters since then
         self._unit = 0.0
 
     def observe(self, n_rows: int, seconds: float) -> None:
@@ -68,26 +77,39 @@ class RowCosts:
         ratio = seconds / seconds_before * self._shape[before]
         if n_rows not in self._shape:
             known = self._relative(n_rows)
-            self._shape[n_rows] = known * bounded(ratio / known, 1.0, FIRST_OUTLIER) ** FIRST_SMOOTHING
+            self._shape[n_rows] = known * bounded(ratio / known, 1.0, FIRST_OUTLIER) ** 0.3
+            self._n_compared[n_rows] = 1
         elif n_rows != before:
-            factor = bounded(ratio / self._shape[n_rows], 1.0, OUTLIER) ** SMOOTHING
-            if n_rows != self._first:
-                self._shape[n_rows] *= factor
-            if before != self._first:
-                self._shape[before] /= factor
+            factor = bounded(ratio / self._shape[n_rows], 1.0, OUTLIER)
+            for n, sign in ((n_rows, 1), (before, -1)):
+                if n != self._first:
+                    self._n_compared[n] += 1
+                    self._shape[n] *= factor ** (sign * max(SMOOTHING, 0.5 / self._n_compared[n]))
         self._unit *= bounded(self._unit_of_last() / self._unit, 1.0, FIRST_OUTLIER) ** SPEED_SMOOTHING
 
     def _forget(self) -> None:
         """Moves what was not measured again to what is likely: a step once taken for dear is tried again."""
         scale = self._shape[self._first] / likely(self._first) if self._first else 1.0
-        for n_rows, known in self._shape.items():
+        for n_rows, cost in self._shape.items():
             if n_rows != self._first and n_rows not in self._seen:
-                self._shape[n_rows] = known * (scale * likely(n_rows) / known) ** SMOOTHING
+                self._shape[n_rows] = cost * (scale * likely(n_rows) / cost) ** SMOOTHING
+        for known in (self._passes, self._starts, self._firsts):
+            known.update({name: (1 - SMOOTHING) * known[name] for name in known if name not in self._drafted})
         self._seen.clear()
+        self._drafted.clear()
+
+    def observe_plain(self, n_rows: int, seconds: float) -> None:
+        """Notes a step without drafts behind another one."""
+        known = self.seconds_without(n_rows)
+        self._plain[n_rows] = known + SPEED_SMOOTHING * (bounded(seconds, known, OUTLIER) - known)
 
     def observe_pass(self, drafter: str, seconds: float) -> None:
         """Notes what a drafter took for one more token of all its sequences."""
         self._note(self._passes, drafter, seconds)
+
+    def observe_first(self, drafter: str, seconds: float, n_tokens: int) -> None:
+        """Notes what the first drafts of texts of so many tokens took, which a drafter had to read before."""
+        self._note(self._firsts, drafter, seconds / n_tokens)
 
     def observe_start(self, drafter: str, seconds: float, at_most: bool) -> None:
         """Notes what a draft took beside its passes; ``at_most`` that, if the drafter had to catch up."""
@@ -95,6 +117,7 @@ class RowCosts:
             self._note(self._starts, drafter, seconds)
 
     def _note(self, known: dict[str, float], drafter: str, seconds: float) -> None:
+        self._drafted.add(drafter)
         if self._last[0]:
             relative = max(seconds, 1e-9) / self._unit_of_last()
             before = known.get(drafter, relative)
@@ -113,9 +136,23 @@ class RowCosts:
         """What a draft takes beside its passes; 0 before that was seen."""
         return self._unit * self._starts.get(drafter, 0.0)
 
+    def seconds_of_first(self, drafter: str, n_tokens: int) -> float:
+        """What the first draft of a text of so many tokens takes; 0 before that was seen."""
+        return self._unit * self._firsts.get(drafter, 0.0) * n_tokens
+
     def seconds(self, n_rows: int) -> float:
         """What a step of so many rows takes; 0 before any was seen."""
         return self._unit * self._relative(n_rows)
+
+    def seconds_without(self, n_rows: int) -> float:
+        """What a step of so many rows without drafts took lately."""
+        return self._plain.get(n_rows) or self.seconds(n_rows)
+
+    @property
+    def last_seconds(self) -> float:
+        """What the last step took, but for interruptions."""
+        n_rows, seconds = self._last
+        return bounded(seconds, self.seconds(n_rows), OUTLIER)
 
     def seconds_of_row(self, n_rows: int, n_more: int) -> float:
         """What each of ``n_more`` rows adds to a step of ``n_rows``."""
@@ -145,17 +182,49 @@ def bounded(value: float, known: float, factor: float) -> float:
     return min(max(value, known / factor), known * factor)
 
 
+class Budget:
+    """What drafts may lose: so much as earlier ones gained, and `SHARE` of the time of all steps.
+
+    So no drafter makes an engine slower by much more than that share. All times are seconds.
+
+    Attributes
+    ----------
+    left : seconds that the next drafts may lose.
+    saved : the share of the steps since the last draft, which a probe may take.
+    """
+
+    def __init__(self) -> None:
+        self.left = self.saved = 0.0
+        self._is_new = True
+
+    def note(self, step: float, gained: float | None) -> None:
+        """Notes a step that would take ``step`` without drafts, and what drafts gained; None without them."""
+        if self._is_new:
+            self._is_new, self.left = False, CREDIT * step
+        self.saved = 0.0 if gained is not None else self.saved + SHARE * step
+        self.left += SHARE * step + (gained or 0.0)
+        self.left = max(-MOST_SAVED * step, min(self.left, MOST_SAVED * step))
+
+    def steps_to(self, row: float, probe: float, step: float) -> int:
+        """Steps from now until a draft may be tried, as a plan found none that pays.
+
+        ``row`` : what one drafted token takes: with less than that left, no plan could find any.
+        ``probe`` : what `PROBE` of them take.
+        """
+        missing = row - self.left if self.left < row else probe - min(self.left, self.saved)
+        return ceil(missing / (SHARE * step))
+
+
 @dataclass
 class Acceptance:
-    """What became of the drafts of a sequence; the newest count most.
+    """What became of the drafts of a sequence, or of all sequences of a drafter; the newest count most.
 
     Attributes
     ----------
     accepted, tried : drafted tokens, as far as the model came.
     by_probability : the same of the tokens to which the draft model gave probabilities between `EDGES`.
     is_graded : whether there was any.
-    idle : tokens since the last draft. patience : with so many, one is tried even if it does not seem to pay.
-    resting : rows of the last step, if a draft did not seem to pay in it; else 0.
+    memory : what is kept of ``accepted`` and ``tried`` after each draft.
     """
 
     accepted: float = FRESH[0]
@@ -164,9 +233,7 @@ class Acceptance:
         default_factory=lambda: [(4 * share, 4.0) for share in ACCEPTED_AT]
     )
     is_graded: bool = False
-    idle: int = 0
-    patience: int = FIRST_PROBE
-    resting: int = 0
+    memory: float = MEMORY
 
     @property
     def rate(self) -> float:
@@ -183,42 +250,24 @@ class Acceptance:
         """Whether there was no draft yet."""
         return self.tried == FRESH[1]
 
-    def take_over(self, other: Acceptance) -> None:
-        """Begins with what is known of another text that a model drafted for, and rests as that does."""
-        self.accepted, self.tried, self.is_graded = other.accepted, other.tried, True
+    def begin_like(self, other: Acceptance) -> None:
+        """Begins with what is known of other texts of the drafter."""
+        self.accepted, self.tried, self.is_graded = other.rate * FRESH[1], FRESH[1], other.is_graded
         self.by_probability = [*other.by_probability]
-        self.idle, self.patience, self.resting = other.idle, other.patience, other.resting
 
     def note(self, drafted: int, accepted: int, probabilities: Sequence[float] = ()) -> None:
         """Notes a draft of which the first ``accepted`` tokens were right.
 
         ``probabilities`` : those that the draft model gave to its tokens.
         """
-        if drafted == 0:
-            self.idle += 1
-            return
         n_tried = min(drafted, accepted + 1)
-        self.accepted = MEMORY * self.accepted + accepted
-        self.tried = MEMORY * self.tried + n_tried
+        self.accepted = self.memory * self.accepted + accepted
+        self.tried = self.memory * self.tried + n_tried
         for i, probability in enumerate(probabilities[:n_tried]):
             self.is_graded = True
             at = bisect(EDGES, probability)
             right, tried = self.by_probability[at]
             self.by_probability[at] = TOKEN_MEMORY * right + (i < accepted), TOKEN_MEMORY * tried + 1
-        if accepted and not self.resting:
-            self.patience = FIRST_PROBE
-        else:
-            self.patience = min(LAST_MODEL_PROBE if self.is_graded else LAST_PROBE, 2 * self.patience)
-        self.idle = 0
-
-    @property
-    def wants_probe(self) -> bool:
-        """Whether it is time to try a draft again, though it does not seem to pay."""
-        return self.idle >= self.patience
-
-    def rests(self, n_rows: int, may_probe: bool = True) -> bool:
-        """Whether a draft did not pay in a step of as many rows, and it is not time to try one again."""
-        return self.resting == n_rows and not (may_probe and self.wants_probe)
 
 
 class Outlook:
@@ -276,6 +325,7 @@ def draft_lengths(
     pass_seconds: Sequence[float],
     costs: RowCosts,
     start: float = 0.0,
+    budget: float = inf,
 ) -> Plan:
     """How many tokens each sequence drafts in a step of ``n_rows`` rows without drafts.
 
@@ -284,6 +334,7 @@ def draft_lengths(
     most : of each sequence.
     pass_seconds : of each, what its drafter takes for one more token of all its sequences.
     start : seconds that any draft takes beside that.
+    budget : seconds that the drafts may take at most beside the step without them.
     """
     worth = sorted(
         (-(acceptance.rate**depth), depth, i)
@@ -291,16 +342,21 @@ def draft_lengths(
         for depth in range(1, most[i] + 1)
     )
     n_best, drafting = 0, start
-    tokens, best_rate = float(n_rows), n_rows / max(costs.seconds(n_rows), 1e-9)
+    lengths, plain = [0] * len(sequences), costs.seconds(n_rows)
+    if not plain:  # nobody knows what a row costs
+        return Plan(lengths, 0.0)
+    tokens, best_rate = float(n_rows), n_rows / plain
     for n, (value, depth, i) in enumerate(worth, 1):
         tokens -= value
         drafting = max(drafting, start + depth * pass_seconds[i])
-        rate = tokens / max(costs.seconds(n_rows + n) + drafting, 1e-9)
+        seconds = costs.seconds(n_rows + n) + drafting
+        if seconds - plain > budget:
+            break
+        rate = tokens / seconds
         if rate > best_rate:
             n_best, best_rate = n, rate
         elif rate < WORSE * best_rate:
             break  # further tokens are worth less, and cost as much
-    lengths = [0] * len(sequences)
     for _, _, i in worth[:n_best]:
         lengths[i] += 1
     return Plan(lengths, best_rate)

@@ -21,7 +21,16 @@ from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.sequence import SeqState
 from oxillama.faults import note
 from oxillama.speculation.drafters import Drafter, HiddenStateDrafter
-from oxillama.speculation.length import FIRST_PROBE, IN_A_ROW, PROBE, Acceptance, RowCosts, draft_lengths
+from oxillama.speculation.length import (
+    COMPARED,
+    IN_A_ROW,
+    LONG_MEMORY,
+    PROBE,
+    Acceptance,
+    Budget,
+    RowCosts,
+    draft_lengths,
+)
 from oxillama.speculation.state import SPECULATION, Speculation, speculation_of
 
 log = logging.getLogger(__name__)
@@ -37,9 +46,14 @@ class Speculator(CoreDrafter):
 
     def __init__(self, costs: RowCosts | None = None) -> None:
         self._costs = costs or RowCosts()
-        self._latest: dict[str, Acceptance] = {}  # of the text that each drafter drafted for last
-        self._since_probe = self._in_a_row = 0  # steps; those with drafts
-        self._prober: Acceptance | None = None  # of the stream that a model drafted for to see if it pays
+        self._budget = Budget()
+        self._known: dict[str, Acceptance] = {}  # of all drafts of each drafter
+        self._resting: tuple[int, ...] = ()  # rows and requests of the last plan, if it had no drafts
+        self._steps_to_probe = 0  # until a draft is tried that does not seem to pay
+        self._prober = 0  # counts those
+        self._in_a_row = 0  # steps for which drafts seem to pay
+        self._has_drafted = False  # for the last step
+        self._drafting = 0.0  # seconds that the drafts of the next step took
         self._seen: list[tuple[TextRequest, int, np.ndarray]] = []  # hidden states, not observed yet
 
     def propose(self, requests: list[TextRequest]) -> None:
@@ -57,11 +71,8 @@ class Speculator(CoreDrafter):
         if not asking:
             return
         n_rows = sum([request.sequence.pending for request in streams])
-        self._since_probe += 1
-        for _, speculation in asking:
-            self._remember(speculation.drafter.name, speculation.acceptance)
-        asking = [(r, s) for r, s in asking if not s.acceptance.rests(n_rows, self._may_probe(s.acceptance))]
-        if not asking:
+        self._steps_to_probe -= 1
+        if self._steps_to_probe > 0 and self._resting == (n_rows, *[request.id for request, _ in asking]):
             return
         lengths = self._lengths(n_rows, asking)
         deciding = time.perf_counter() - began
@@ -70,23 +81,6 @@ class Speculator(CoreDrafter):
             if of_this:
                 self._draft(drafter, [r for r, _ in of_this], [n for _, n in of_this], deciding)
 
-    def _may_probe(self, acceptance: Acceptance) -> bool:
-        """Whether it is a stream's turn to try a draft that does not seem to pay.
-
-        What a model's drafts are worth is much the same for all streams, and to catch up with a text costs as
-        much as a step: together they try as often as one of them would.
-        """
-        last = self._prober if acceptance.is_graded else None
-        return self._since_probe >= (last.patience if last is not None else FIRST_PROBE)
-
-    def _remember(self, drafter: str, acceptance: Acceptance) -> None:
-        """Has a new text begin with what is known of the last one, if a model drafts for both."""
-        known = self._latest.get(drafter)
-        if known is not acceptance:
-            if known is not None and known.is_graded and acceptance.is_fresh:
-                acceptance.take_over(known)
-            self._latest[drafter] = acceptance
-
     def _lengths(self, n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> list[int]:
         """How many tokens each request drafts at most beside ``n_rows`` rows.
 
@@ -94,27 +88,48 @@ class Speculator(CoreDrafter):
         """
         rooms = [room(request, speculation.most) for request, speculation in asking]
         pass_seconds = [self._costs.seconds_of_pass(speculation.drafter.name) for _, speculation in asking]
-        acceptances = [speculation.acceptance for _, speculation in asking]
+        acceptances = [self._acceptance(speculation) for _, speculation in asking]
         start = max(self._costs.seconds_of_start(speculation.drafter.name) for _, speculation in asking)
-        plan = draft_lengths(n_rows, acceptances, rooms, pass_seconds, self._costs, start)
-        row_seconds = self._costs.seconds_of_row(n_rows, max(1, sum(plan.lengths)))
-        lengths = plan.lengths
-        for i, (_, speculation) in enumerate(asking):
+        plan = draft_lengths(
+            n_rows, acceptances, rooms, pass_seconds, self._costs, start, budget=self._budget.left
+        )
+        if not any(plan.lengths):
+            self._in_a_row, self._resting = 0, (n_rows, *[request.id for request, _ in asking])
+            return self._probe(n_rows, rooms, start, max(pass_seconds))
+        self._resting, lengths = (), plan.lengths
+        row_seconds = self._costs.seconds_of_row(n_rows, sum(lengths))
+        gain = plan.rate * self._costs.seconds(n_rows) / n_rows - 1  # of the time that each token takes
+        for i, (request, speculation) in enumerate(asking):
             acceptance, speculation.least = acceptances[i], 0.0
-            acceptance.resting = 0 if lengths[i] or not rooms[i] else n_rows
-            if not lengths[i] and acceptance.wants_probe and self._may_probe(acceptance):
-                lengths[i] = min(PROBE, rooms[i])
-                self._since_probe = 0
-                if acceptance.is_graded:
-                    last = self._prober or acceptance
-                    acceptance.patience = max(acceptance.patience, last.patience)
-                    self._prober = acceptance
-            elif lengths[i] and acceptance.is_graded:
+            if not speculation.stats.passes and lengths[i]:
+                first = self._costs.seconds_of_first(speculation.drafter.name, request.sequence.total_len)
+                if first > gain * request.n_left * self._costs.seconds(n_rows) / n_rows:
+                    lengths[i] = 0
+            if lengths[i] and acceptance.is_graded:
                 lengths[i] = rooms[i]
                 token_seconds = row_seconds + pass_seconds[i] / len(asking)
                 speculation.least = plan.rate * token_seconds / acceptance.rate
-        self._in_a_row = self._in_a_row + 1 if any(lengths) and self._in_a_row < IN_A_ROW else 0
-        return lengths if self._in_a_row else [0] * len(lengths)
+        self._in_a_row = self._in_a_row % (IN_A_ROW + COMPARED) + 1
+        return lengths if self._in_a_row <= IN_A_ROW else [0] * len(lengths)
+
+    def _acceptance(self, speculation: Speculation) -> Acceptance:
+        """Of a request; as long as nothing was drafted for it, what is known of its drafter."""
+        found, known = speculation.acceptance, self._known.get(speculation.drafter.name)
+        if known is not None and found.is_fresh:
+            found.begin_like(known)
+        return found
+
+    def _probe(self, n_rows: int, rooms: list[int], start: float, pass_seconds: float) -> list[int]:
+        """The lengths where no draft seems to pay: 0, but for one request if it is time to try."""
+        lengths, step = [0] * len(rooms), self._costs.seconds(n_rows)
+        if not step:  # none was measured
+            return lengths
+        row, probe = (self._costs.seconds(n_rows + n) - step + start + n * pass_seconds for n in (1, PROBE))
+        self._steps_to_probe = self._budget.steps_to(row, probe, step)
+        if self._steps_to_probe <= 0 and self._budget.left >= probe:
+            self._prober = (self._prober + 1) % len(rooms)
+            lengths[self._prober] = min(PROBE, rooms[self._prober])
+        return lengths
 
     def _draft(
         self, drafter: Drafter, requests: list[TextRequest], counts: list[int], deciding: float
@@ -132,7 +147,12 @@ class Speculator(CoreDrafter):
         except Exception:
             give_up(drafter, requests)
             return
-        self._note_seconds(speculations, time.perf_counter() - started, max(map(len, proposals)))
+        seconds = time.perf_counter() - started
+        self._note_seconds(speculations, seconds, max(map(len, proposals)))
+        if self._resting or all(s.stats.passes for s in speculations):
+            self._drafting += (
+                seconds  # a first draft that is expected to pay runs the prompt for all later ones
+            )
         for request, speculation, sampler, tokens in zip(requests, speculations, samplers, proposals):
             request.sequence.draft(tokens)
             speculation.distributions[:] = sampler.distributions
@@ -149,7 +169,7 @@ class Speculator(CoreDrafter):
         if passes:
             self._costs.observe_pass(name, min(passes))
             if all(s.stats.passes for s in speculations):  # a first draft runs the prompt, too
-                catches_up = any(s.acceptance.idle for s in speculations)
+                catches_up = self._in_a_row <= 1
                 self._costs.observe_start(name, seconds - longest * min(passes), at_most=catches_up)
 
     def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
@@ -182,17 +202,28 @@ class Speculator(CoreDrafter):
 
     def stepped(self, batch: ScheduledBatch, now: float) -> None:
         """Notes how long a step took, drafting left out, and what became of its drafts."""
-        if not batch.n_prefill:
-            self._costs.observe(batch.n_decode, batch.times.end - batch.times.schedule)
-        has_drafts = any(sampled.n_drafted for sampled in batch.sampled)
-        for request, _, drafted, accepted in batch.sampled:
+        drafted = accepted = 0
+        for request, _, n, right in batch.sampled:
             speculation = speculation_of(request)
-            if speculation is None:
-                continue
-            if has_drafts:
-                speculation.note(drafted, accepted)
-            else:
-                speculation.acceptance.note(0, 0)
+            if speculation is not None and n:
+                speculation.note(n, right)
+                known = self._known.setdefault(speculation.drafter.name, Acceptance(memory=LONG_MEMORY))
+                known.note(n, right, speculation.outlook.probabilities if speculation.outlook else ())
+                drafted, accepted = drafted + n, accepted + right
+        drafting, self._drafting = self._drafting, 0.0
+        if batch.n_prefill or not batch.n_decode:
+            return
+        n_rows, behind_drafts = batch.n_decode - drafted, self._has_drafted
+        self._has_drafted = drafted > 0
+        if behind_drafts and not drafted:  # it found in the caches what the drafter left
+            return
+        self._costs.observe(batch.n_decode, batch.times.end - batch.times.schedule)
+        plain = self._costs.seconds_without(n_rows)
+        if drafted:
+            self._budget.note(plain, (1 + accepted / n_rows) * plain - self._costs.last_seconds - drafting)
+        else:
+            self._costs.observe_plain(n_rows, self._costs.last_seconds)
+            self._budget.note(plain, -drafting if drafting else None)
 
     def ended(self, request: Request, now: float) -> None:
         """Frees what a drafter keeps of a request that has ended."""

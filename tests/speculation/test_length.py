@@ -9,10 +9,13 @@ import pytest
 
 from oxillama.speculation.length import (
     ACCEPTED_AT,
-    FIRST_PROBE,
-    LAST_MODEL_PROBE,
-    LAST_PROBE,
+    CREDIT,
+    LONG_MEMORY,
+    MOST_SAVED,
+    PROBE,
+    SHARE,
     Acceptance,
+    Budget,
     Outlook,
     RowCosts,
     draft_lengths,
@@ -89,22 +92,73 @@ def test_tokens_after_a_rejected_one_tell_nothing() -> None:
     assert acceptance.tried == pytest.approx(0.9 * 3 + 2)
 
 
-def test_a_draft_is_tried_again_now_and_then() -> None:
-    acceptance = Acceptance()
+def test_drafts_may_lose_what_earlier_ones_gained_and_a_share_of_the_time() -> None:
+    budget = Budget()
+    assert budget.left == 0
+    budget.note(1.0, None)
+    assert budget.left == pytest.approx(CREDIT + SHARE)
+    budget.note(1.0, 0.5)
+    assert budget.left == pytest.approx(CREDIT + 2 * SHARE + 0.5)
+    budget.note(1.0, -3.0)
+    assert budget.left == pytest.approx(CREDIT + 3 * SHARE - 2.5)
     for _ in range(30):
-        acceptance.note(1, 0)
-    assert acceptance.rate < 0.1
-    costs, waits = costs_of(1.0, 1.9), []
-    for _ in range(6):
-        for waited in itertools.count():
-            (n,) = draft_lengths(1, [acceptance], [4], [0.0], costs).lengths
-            acceptance.note(n or acceptance.wants_probe, 0)
-            if not acceptance.idle:
-                waits.append(waited)
-                break
-    assert set(waits) == {LAST_PROBE}
-    acceptance.note(1, 1)
-    assert acceptance.patience == FIRST_PROBE
+        budget.note(1.0, 4.0)
+    assert budget.left == MOST_SAVED
+    for _ in range(30):
+        budget.note(1.0, -4.0)
+    assert budget.left == -MOST_SAVED
+
+
+def test_a_probe_waits_until_steps_without_drafts_have_saved_what_it_takes() -> None:
+    budget = Budget()
+    budget.note(1.0, 4.0)
+    assert budget.steps_to(0.1, 0.2, 1.0) == 20
+    for _ in range(19):
+        budget.note(1.0, None)
+    assert budget.steps_to(0.1, 0.2, 1.0) == 1
+    budget.note(1.0, None)
+    assert budget.steps_to(0.1, 0.2, 1.0) <= 0
+    budget.note(1.0, 0.1)  # the probe was made
+    assert budget.steps_to(0.1, 0.2, 1.0) == 20
+    assert budget.steps_to(9.0, 10.0, 1.0) == pytest.approx((9.0 - budget.left) / SHARE, abs=1)
+
+
+@pytest.mark.parametrize("n_rows", [1, 8])
+@pytest.mark.parametrize("slope", [0.05, 0.2, 0.5])
+def test_drafts_that_are_never_right_lose_a_share_of_the_time(n_rows: int, slope: float) -> None:
+    """Decided as a speculator does, for steps whose rows cost as much as ``slope`` of the first."""
+    costs, budget = costs_of(*(1 + slope * n for n in range(2 * n_rows + 2))), Budget()
+    sequences = [Acceptance() for _ in range(n_rows)]
+    step, taken, n_drafted, n_steps = costs.seconds(n_rows), 0.0, 0, 40
+    for _ in range(n_steps):
+        plan = draft_lengths(n_rows, sequences, [8] * n_rows, [0.0] * n_rows, costs, budget=budget.left)
+        row, probe = (costs.seconds(n_rows + n) - step for n in (1, PROBE))
+        if not any(plan.lengths) and budget.steps_to(row, probe, step) <= 0 and budget.left >= probe:
+            plan.lengths[0] = PROBE
+        n = sum(plan.lengths)
+        n_drafted += n
+        lost = costs.seconds(n_rows + n) - step
+        taken += step + lost
+        budget.note(step, -lost if n else None)
+        for sequence, length in zip(sequences, plan.lengths):
+            if length:
+                sequence.note(length, 0)
+    assert n_drafted  # they are tried
+    assert taken <= step * (n_steps + CREDIT + SHARE * n_steps)
+
+
+def test_a_sequence_begins_with_what_is_known_of_others() -> None:
+    known, new = Acceptance(memory=LONG_MEMORY), Acceptance()
+    for _ in range(100):
+        known.note(2, 2, [0.9, 0.1])
+    new.begin_like(known)
+    assert new.is_fresh
+    assert new.is_graded
+    assert new.rate == pytest.approx(known.rate) == pytest.approx(0.98)
+    assert new.chance(0.1) == known.chance(0.1) > 0.9
+    new.note(1, 0, [0.1])
+    assert not new.is_fresh
+    assert new.chance(0.1) < known.chance(0.1)
 
 
 def test_what_changes_the_speed_of_all_steps_changes_no_ratio() -> None:
@@ -133,6 +187,16 @@ def test_a_step_once_taken_for_dear_is_tried_again() -> None:
     for _ in range(2000):
         costs.observe(1, 1.0)
     assert costs.seconds(8) / costs.seconds(1) < 2.0
+
+
+def test_a_pass_once_taken_for_dear_is_tried_again() -> None:
+    costs = costs_of(1.0)
+    costs.observe_pass("small", 100.0)  # the process was suspended
+    costs.observe_start("small", 100.0, at_most=False)
+    for _ in range(4000):
+        costs.observe(1, 1.0)
+    assert costs.seconds_of_pass("small") < 1.0
+    assert costs.seconds_of_start("small") < 1.0
 
 
 def test_the_speed_is_that_of_the_last_steps() -> None:
@@ -183,24 +247,3 @@ def test_a_draft_ends_where_it_is_hardly_accepted() -> None:
     assert outlook.survival == pytest.approx(ACCEPTED_AT[5] * ACCEPTED_AT[4] * ACCEPTED_AT[2])
     assert outlook.pass_seconds == 2.0
     assert Outlook(Acceptance(), 0.0).goes_on(0.0)
-
-
-def test_a_stream_rests_until_it_is_time_for_a_probe_or_the_batch_changes() -> None:
-    acceptance = Acceptance()
-    assert not acceptance.rests(1)
-    acceptance.resting = 1
-    for _ in range(FIRST_PROBE):
-        assert acceptance.rests(1)
-        assert not acceptance.rests(2)
-        acceptance.note(0, 0)
-    assert not acceptance.rests(1)
-
-
-def test_probes_that_are_right_but_do_not_pay_become_seldom() -> None:
-    acceptance = Acceptance(resting=1)
-    for _ in range(8):
-        acceptance.note(2, 2, [0.9, 0.9])
-    assert acceptance.patience == LAST_MODEL_PROBE
-    acceptance.resting = 0
-    acceptance.note(2, 2, [0.9, 0.9])
-    assert acceptance.patience == FIRST_PROBE

@@ -14,7 +14,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
-from oxillama.speculation.length import IN_A_ROW, PROBE, RowCosts
+from oxillama.speculation.length import COMPARED, CREDIT, IN_A_ROW, SHARE, Acceptance, RowCosts
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
 from oxillama.speculation.state import Speculation
@@ -233,17 +233,24 @@ def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) 
     check_as_alone(serving, long, 20)
 
 
-class Slow(RowCosts):
-    """Passes of a drafter take a hundred steps, and steps always the same."""
+class Even(RowCosts):
+    """A row of a step takes a tenth of the first one, and drafting no time."""
 
     def observe(self, n_rows: int, seconds: float) -> None:
         super().observe(n_rows, 1.0 + 0.1 * (n_rows - 1))
 
     def observe_pass(self, drafter: str, seconds: float) -> None:
-        super().observe_pass(drafter, 100.0)
+        super().observe_pass(drafter, 0.0)
 
 
-def test_where_drafts_do_not_pay_the_drafter_is_asked_ever_more_seldom() -> None:
+class Slow(Even):
+    """Passes of a drafter take a hundred steps."""
+
+    def observe_pass(self, drafter: str, seconds: float) -> None:
+        RowCosts.observe_pass(self, drafter, 100.0)
+
+
+def test_where_drafts_do_not_pay_the_drafter_is_hardly_asked() -> None:
     serving = Serving()
     serving.loop.use_drafter(Speculator(Slow()))
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=4, right=1.0)
@@ -251,10 +258,8 @@ def test_where_drafts_do_not_pay_the_drafter_is_asked_ever_more_seldom() -> None
     check_as_alone(serving, request, 150)
     assert request.speculation is not None
     stats = request.speculation.stats
-    assert (
-        3 <= stats.passes <= 6
-    )  # two until it is known what a pass takes, then after 8, 16, 32 and 64 tokens
-    assert stats.drafted <= 2 * 4 + PROBE * (stats.passes - 2)
+    assert 1 <= stats.passes <= 2  # two until it is known what a pass takes
+    assert stats.drafted <= 2 * 4
 
 
 class Fast(RowCosts):
@@ -272,7 +277,7 @@ def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
     check_as_alone(serving, request, 150)
     stats = request.speculation.stats  # type: ignore[union-attr]
     n_plain = n_steps - 1 - stats.passes
-    assert stats.passes // (2 * IN_A_ROW) <= n_plain <= stats.passes // IN_A_ROW + 2
+    assert stats.passes // IN_A_ROW <= n_plain <= COMPARED * (stats.passes // IN_A_ROW) + 2
 
 
 def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
@@ -280,18 +285,37 @@ def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
         use_drafter(engine.model, Speculator(Slow()))
         options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
         passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
-        assert passes[0] > 2
-        assert passes[1:] == [0, 0] or sum(passes[1:]) == 1  # less than `LAST_MODEL_PROBE` tokens
+        assert passes[0] > 0
+        assert passes[1:] == [0, 0]
 
 
-def test_streams_together_try_a_models_drafts_as_often_as_one_of_them() -> None:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        use_drafter(engine.model, Speculator(Slow()))
-        options = {"speculate": demo.DRAFT, "temperature": 0, "window": None, "ignore_eos": True}
-        engine.generate(PROMPT, max_tokens=20, **options)
-        streams = [engine.stream(PROMPT, max_tokens=200, **options) for _ in range(8)]
-        passes = [stream.result().speculation.passes for stream in streams]
-        assert 1 <= sum(passes) <= 5  # after 16, 32, 64 and 128 steps
+def test_streams_together_try_drafts_as_often_as_one_of_them() -> None:
+    serving = Serving()
+    serving.loop.use_drafter(Speculator(Even()))
+    prompts = [tokens_of(20, n_vocab_of("llama"), seed=i) for i in range(8)]
+    requests = [serving.submit(prompt, max_tokens=200, drafts=4, right=0.0) for prompt in prompts]
+    n_steps = serving.run(*requests)
+    stats = [request.speculation.stats for request in requests if request.speculation is not None]
+    lost = sum(0.1 * each.drafted / 1.7 - each.accepted / 8 for each in stats)  # steps of 8 rows
+    assert 0 < lost <= CREDIT + SHARE * n_steps
+
+
+def test_probes_take_turns() -> None:
+    speculator = Speculator(Even())
+    speculator._costs.observe(3, 0.0)
+    for _ in range(100):
+        speculator._budget.note(1.0, None)
+    tried = [speculator._probe(3, [4, 4, 4], 0.0, 0.0) for _ in range(3)]
+    assert sorted(tried) == [[0, 0, 2], [0, 2, 0], [2, 0, 0]]
+
+
+def test_a_text_begins_with_what_is_known_of_its_drafter() -> None:
+    speculator, drafter = Speculator(), Broken()
+    speculator._known["broken"] = Acceptance(accepted=1.0, tried=10.0)
+    assert speculator._acceptance(Speculation(drafter, most=4)).rate == pytest.approx(0.1)
+    begun = Speculation(drafter, most=4)
+    begun.note(4, 4)
+    assert speculator._acceptance(begun).rate > 0.5
 
 
 def test_a_rollback_forgets_drafts() -> None:
