@@ -80,8 +80,9 @@ class Job:
     ) -> None:
         self.source, self.target, self.overwrites = Source.of(source), target, overwrites
         self._check_target()
-        if target.exists() and source.samefile(target):
-            raise ConfigError(f"output: expected another file than the input, got {target}")
+        with self._writing():
+            if target.exists() and source.samefile(target):
+                raise ConfigError(f"output: expected another file than the input, got {target}")
         self.part = target.with_name(f"{target.name}.part")
         self.note = target.with_name(f"{target.name}.job")
         self.facts = {"version": VERSION, "input": self.source.digest, **facts}
