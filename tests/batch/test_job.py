@@ -292,6 +292,8 @@ def test_a_call_of_the_system_that_fails_loses_nothing(source: Path, tmp_path: P
             assert rows_of(target) == list(range(10))
             assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "out.jsonl"]
 
-    counts = every_fault("batch", tmp_path, before, lambda: Job(source, target, FACTS).run(echo, ignore), after)
+    counts = every_fault(
+        "batch", tmp_path, before, lambda: Job(source, target, FACTS).run(echo, ignore), after
+    )
     assert counts.keys() >= {"open", "read", "write", "fsync", "rename", "link", "unlink", "stat", "truncate"}
     assert counts["write"] >= 10
