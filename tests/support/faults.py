@@ -42,6 +42,9 @@ FAULTS: dict[str, tuple[int, ...]] = {
 }
 """The errors of each operation that is tried."""
 
+CHANGING = ("open", "write", "fsync", "close", "rename", "link", "unlink", "truncate")
+OTHERS = tuple(operation for operation in FAULTS if operation not in CHANGING)
+
 BY_PATH = {
     "open": ("open",),
     "rename": ("rename", "replace"),
