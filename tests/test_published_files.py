@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -26,7 +25,7 @@ from tests.support.spread import few
 @pytest.fixture(autouse=True)
 def no_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(fingerprint, "_known", {})
+    fingerprint.KNOWN.forget()
 
 
 def rooms(*fast: str) -> list[Any]:
@@ -55,7 +54,7 @@ def test_a_call_that_fails_leaves_the_old_file_or_the_new(room: str, tmp_path: P
     sources = sorted(os.listdir(tmp_path))
 
     def before() -> None:
-        fingerprint._known.clear()
+        fingerprint.KNOWN.forget()
         with suppress(FileNotFoundError):
             target.unlink()
         if of.overwrites:

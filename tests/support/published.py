@@ -16,10 +16,9 @@ from oxillama.batch.tables import write_parquet
 from oxillama.cli.conversation import Conversation
 from oxillama.compat.engine import InferenceEngine
 from oxillama.convert import convert
-from oxillama.gguf import fingerprint
+from oxillama.gguf import fingerprint, known_hashes
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.packing import files as packing
 from oxillama.quantize.imatrix import Entry, ImportanceMatrix
 from oxillama.sessions.receipt import Receipt
 from oxillama.sessions.snapshot import read as read_snapshot
@@ -57,7 +56,7 @@ def tiny_model(folder: Path) -> None:
 
 def pack(folder: Path, variant: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(packing, "SETTLE_SECONDS", 1e9)  # whether the model is old is a fact in the file
+        patched.setattr(known_hashes, "SETTLE_SECONDS", 1e9)  # whether the model is old is a fact in the file
         kind = ("int8", "f32", "bf16")[variant]
         pack_model(folder / "m.gguf", folder / TARGET, compute=kind, num_threads=1)
 
@@ -72,7 +71,7 @@ def quantize(folder: Path, variant: int) -> None:
 
 
 def read_model(path: Path) -> None:
-    fingerprint._known.clear()
+    fingerprint.KNOWN.forget()
     with ModelFile.open(path) as file:
         ModelFingerprint.compute(file)
 
