@@ -273,13 +273,23 @@ def test_damaged_panels_are_found_however_they_are_read(path: Path, options: dic
         logits(path, packed=path.with_name("m.gguf.packed"), **options)
 
 
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The packed files whose panels were read and compared."""
+    found, verify = [], packing.PackedFile.verify
+
+    def noted(packed: packing.PackedFile, *given: Any) -> None:
+        found.append(packed.path)
+        verify(packed, *given)
+
+    monkeypatch.setattr(packing.PackedFile, "verify", noted)
+    return found
+
+
 def test_panels_are_read_once_for_each_copy_of_the_file(
-    path: Path, settled: None, monkeypatch: pytest.MonkeyPatch
+    path: Path, settled: None, verified: list[Path]
 ) -> None:
-    packed, read, verify = pack_model(path), [], packing.PackedFile.verify
-    monkeypatch.setattr(
-        packing.PackedFile, "verify", lambda self, *given: (read.append(self.path), verify(self, *given))
-    )
+    packed, read = pack_model(path), verified
     for forgets in (False, False, True):
         if forgets:
             packed_file.VERIFIED.forget()  # as another process
@@ -301,16 +311,15 @@ def test_panels_are_read_once_for_each_copy_of_the_file(
     assert read == [packed, copy, *[packed] * 4]
 
 
-def test_panels_that_were_just_written_are_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panels_that_were_just_written_are_read_again(
+    path: Path, verified: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another change within the clock's tick would leave their times as they are."""
-    packed, read, verify = pack_model(path), [], packing.PackedFile.verify
-    monkeypatch.setattr(
-        packing.PackedFile, "verify", lambda self, *given: (read.append(self.path), verify(self, *given))
-    )
+    packed = pack_model(path)
     monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", 1e6)
     for n in (1, 2):
         logits(path)
-        assert read == [packed] * n
+        assert verified == [packed] * n
 
 
 def test_a_file_of_other_panels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
