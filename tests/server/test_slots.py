@@ -13,8 +13,8 @@ from oxillama import ConfigError, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
-from oxillama.server.models import Hosted
 from oxillama.server.errors import ApiError
+from oxillama.server.models import Hosted
 from oxillama.server.slots import common, file_in
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.waiting import idle, stopped, until
