@@ -14,11 +14,13 @@ from oxillama.errors import ModelFileError
 
 
 @contextmanager
-def replaced_file(path: Path, mode: int | None = None, *, overwrite: bool = True) -> Iterator[BinaryIO]:
+def replaced_file(
+    path: Path, mode: int | None = None, *, overwrite: bool = True, synced: bool = True
+) -> Iterator[BinaryIO]:
     """A new file to write to, which replaces ``path`` at the end of the block; on an error, ``path`` stays.
 
-    Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced, and
-    the new name is at the end.
+    Until then the content is in the file ``file.name``; with ``synced`` it is on the disk before ``path`` is
+    replaced, and the new name is at the end.
     A symbolic link stays one. The file has the permissions ``mode``, less the umask; None: those of the file
     that it replaces. Without ``overwrite`` a file that exists at the end of the block stays, too.
 
@@ -43,12 +45,9 @@ def replaced_file(path: Path, mode: int | None = None, *, overwrite: bool = True
                 os.fchmod(file.fileno(), granted)
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        if overwrite:
-            os.replace(temporary, target)
-            _sync_folder(target.parent)
-        else:
-            move_new(Path(temporary), target)
+            if synced:
+                os.fsync(file.fileno())
+        publish(Path(temporary), target, overwrite=overwrite, synced=synced)
         temporary = None
     except ModelFileError:
         raise
@@ -62,11 +61,21 @@ def replaced_file(path: Path, mode: int | None = None, *, overwrite: bool = True
                 os.unlink(temporary)
 
 
-def move_new(source: Path, target: Path) -> None:
-    """Renames a file, which is on the disk, to a name that no file has. Raises FileExistsError otherwise.
+def publish(source: Path, target: Path, *, overwrite: bool, synced: bool = True) -> None:
+    """Renames a file, whose content is on the disk, to ``target``; with ``synced`` the name is there, too.
 
-    The check and the new name are one step, so that no file is replaced that another process makes meanwhile.
+    Raises FileExistsError if ``target`` exists and ``overwrite`` is False. The check and the new name are one
+    step, so that no file is replaced that another process makes meanwhile.
     """
+    if overwrite:
+        os.replace(source, target)
+    else:
+        _rename_new(source, target)
+    if synced:
+        _sync_folder(target.parent)
+
+
+def _rename_new(source: Path, target: Path) -> None:
     if os.name == "nt":
         os.rename(source, target)  # replaces nothing on Windows
         return
@@ -76,10 +85,13 @@ def move_new(source: Path, target: Path) -> None:
         if error.errno not in NO_LINKS:
             raise
         os.close(os.open(target, os.O_CREAT | os.O_EXCL))  # the name is ours from here on
-        os.replace(source, target)
+        try:
+            os.replace(source, target)
+        except BaseException:
+            os.unlink(target)
+            raise
     else:
         os.unlink(source)
-    _sync_folder(target.parent)
 
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)

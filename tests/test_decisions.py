@@ -21,6 +21,7 @@ QUERIES = {
     "activation quantization": 1,
     "GEMM tile size": 2,
     "server isolation": 56,
+    "packed file checksum verification": 57,
     "token embeddings": 3,
     "OpenMP spin": 4,
     "BPE tokenizer implementation": 5,

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from oxillama.atomic_file import move_new, replaced_file
+from oxillama.atomic_file import publish, replaced_file
 from oxillama.batch.plain import Settings
 from oxillama.batch.pool import in_order
 from oxillama.batch.rows import Rows, has_failed
@@ -80,8 +80,9 @@ class Job:
     ) -> None:
         self.source, self.target, self.overwrites = Source.of(source), target, overwrites
         self._check_target()
-        if target.exists() and source.samefile(target):
-            raise ConfigError(f"output: expected another file than the input, got {target}")
+        with self._writing():
+            if target.exists() and source.samefile(target):
+                raise ConfigError(f"output: expected another file than the input, got {target}")
         self.part = target.with_name(f"{target.name}.part")
         self.note = target.with_name(f"{target.name}.job")
         self.facts = {"version": VERSION, "input": self.source.digest, **facts}
@@ -131,10 +132,8 @@ class Job:
             if is_parquet(self.target):
                 write_parquet(self.part, self.target, overwrite=self.overwrites)
                 self.part.unlink()
-            elif self.overwrites:
-                os.replace(self.part, self.target)
             else:
-                move_new(self.part, self.target)
+                publish(self.part, self.target, overwrite=self.overwrites)
             self.note.unlink(missing_ok=True)
 
     @contextmanager

@@ -40,28 +40,35 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Source:
         """Reads a file once. Raises ConfigError if it cannot be read."""
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"input: expected a file, which can be read twice, got {path}")
-        try:
+        with reading(path):
+            if path.exists() and not path.is_file():
+                raise ConfigError(f"input: expected a file, which can be read twice, got {path}")
             n_lines, digest = counted(path)
-        except OSError as error:
-            raise ConfigError(f"input: {path} cannot be read: {error.strerror or error}") from error
         if not is_parquet(path):
             return cls(path, n_lines, digest)
         with parquet_file(path) as file:
             return cls(path, file.metadata.num_rows, digest)
 
     def lines(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(number, line of JSON) of each row from ``first`` on."""
+        """(number, line of JSON) of each row from ``first`` on. Raises ConfigError if it cannot be read."""
         if not is_parquet(self.path):
-            with self.path.open("rb") as file:
+            with reading(self.path), self.path.open("rb") as file:
                 yield from islice(enumerate(file), first, None)
             return
-        with parquet_file(self.path) as file:
+        with reading(self.path), parquet_file(self.path) as file:
             batches = file.iter_batches(batch_size=ROWS_AT_A_TIME)
             rows = (row for batch in batches for row in batch.to_pylist())
             for number, row in islice(enumerate(rows), first, None):
                 yield number, json_of(row)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises ConfigError for an error of files inside the block."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"input: {path} cannot be read: {error.strerror or error}") from error
 
 
 def counted(path: Path) -> tuple[int, str]:

@@ -45,8 +45,9 @@ def add_commands(commands: Any) -> None:
 def run_convert(args: argparse.Namespace) -> int:
     from oxillama.convert import convert
 
-    target = Path(args.target) if args.target is not None else unused_target(Path(args.source))
-    done = convert(args.source, target, args.type, args.base)
+    is_named = args.target is not None
+    target = Path(args.target) if is_named else unused_target(Path(args.source))
+    done = convert(args.source, target, args.type, args.base, overwrite=is_named)
     formats = ", ".join(f"{n} {name}" for name, n in done.formats.items())
     kind = "adapter of " if done.is_adapter else ""
     print(printable(f"wrote {target}: {kind}{done.architecture}, {human_bytes(done.nbytes)}"))

@@ -21,7 +21,7 @@ from oxillama.config import checks
 from oxillama.convert.adapters import ADAPTER_TYPES, convert_adapter
 from oxillama.convert.config import Config, Packed, Plan, Wanted
 from oxillama.convert.families import plan_of
-from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.safetensors import Stored, exists, is_folder, read_json, read_tensors
 from oxillama.convert.sentences import matrices_of, modules_of, pooling_of
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
@@ -44,6 +44,8 @@ def convert(
     target: str | os.PathLike[str],
     type: str | None = None,
     base: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = True,
 ) -> Conversion:
     """Writes the model, or the adapter, of a Hugging Face folder as a GGUF file.
 
@@ -58,6 +60,7 @@ def convert(
         Or format of an adapter's matrices, one of `ADAPTER_TYPES` (default F32).
     base : model of an adapter: a Hugging Face folder (its config.json is enough) or a GGUF file. Not needed
         if adapter_config.json names an existing folder.
+    overwrite : without it a target that exists when the file is complete stays, and is an error.
 
     Raises
     ------
@@ -68,15 +71,16 @@ def convert(
     TokenizerError : the same of the tokenizer.
     """
     folder = Path(source)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ModelFileError(f"{folder}: expected a folder with a config.json or an adapter_config.json")
-    is_adapter = os.path.lexists(folder / "adapter_config.json")
+    is_adapter = exists(folder / "adapter_config.json")
     kind = checked_type(type, ADAPTER_TYPES if is_adapter else TYPES, "F32" if is_adapter else "F16")
     if is_adapter:
-        return convert_adapter(folder, Path(target), kind, None if base is None else Path(base))
+        base_path = None if base is None else Path(base)
+        return convert_adapter(folder, Path(target), kind, base_path, overwrite)
     if base is not None:
         raise checks.refuse("base", "None where the folder has no adapter_config.json", base)
-    return convert_model(folder, Path(target), kind)
+    return convert_model(folder, Path(target), kind, overwrite)
 
 
 def checked_type(type: str | None, types: tuple[str, ...], usual: str) -> str:
@@ -88,7 +92,7 @@ def checked_type(type: str | None, types: tuple[str, ...], usual: str) -> str:
     return kind
 
 
-def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
+def convert_model(folder: Path, target: Path, kind: str, overwrite: bool = True) -> Conversion:
     """`convert` for a model."""
     config = Config(read_json(folder / "config.json"))
     tensors = read_tensors(folder)
@@ -118,7 +122,7 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
     for packed in plan.packed:
         tensor = Tensor(packed.target, FORMATS[packed.format], packed.shape[::-1])
         pieces.append((tensor, blocks_of(packed, found[packed.target])))
-    return write(target, metadata, pieces, left_out, check_loadable)
+    return write(target, metadata, pieces, left_out, check_loadable, overwrite=overwrite)
 
 
 def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stored]], tuple[str, ...]]:

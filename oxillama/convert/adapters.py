@@ -26,7 +26,7 @@ import numpy as np
 from oxillama._kernels import Kernels, best
 from oxillama.convert.bases import EMBEDDING, OUTPUT, Base, Place, base_of
 from oxillama.convert.config import Config, usual_name
-from oxillama.convert.safetensors import Stored, read_file, read_json
+from oxillama.convert.safetensors import Stored, exists, read_file, read_json
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import GrammarError, LoadError, ModelFileError
 from oxillama.formats import FORMATS
@@ -110,7 +110,9 @@ class Pair:
     factor: float  # of B A, over that which the file's alpha gives a matrix of this rank
 
 
-def convert_adapter(folder: Path, target: Path, kind: str, base: Path | None) -> Conversion:
+def convert_adapter(
+    folder: Path, target: Path, kind: str, base: Path | None, overwrite: bool = True
+) -> Conversion:
     """`oxillama.convert.convert` for an adapter."""
     options = read_options(Config(read_json(folder / "adapter_config.json"), "adapter_config.json"))
     tensors = read_halves(folder)
@@ -134,7 +136,7 @@ def convert_adapter(folder: Path, target: Path, kind: str, base: Path | None) ->
             shape = shape_of(group[0].place, half, rank)
             piece = Tensor(f"{name}.{half}", fmt, shape[::-1])
             pieces.append((piece, chunks_of(kernels, piece, group, half, rank)))
-    done = write(target, metadata_of(folder, options, known), pieces, left_out)
+    done = write(target, metadata_of(folder, options, known), pieces, left_out, overwrite=overwrite)
     return replace(done, is_adapter=True, folded=tuple(folded))
 
 
@@ -226,7 +228,7 @@ def metadata_of(folder: Path, options: Options, base: Base) -> dict[str, Any]:
 def read_halves(folder: Path) -> dict[str, Stored]:
     """The tensors of an adapter by name. Raises LoadError or ModelFileError."""
     path = folder / "adapter_model.safetensors"
-    if not path.exists() and (folder / "adapter_model.bin").exists():
+    if not exists(path) and exists(folder / "adapter_model.bin"):
         raise ModelFileError(
             f"{folder}: expected adapter_model.safetensors, got adapter_model.bin: a pickle, which "
             "can run any code when it is read; save the adapter with safe_serialization=True"

@@ -5,7 +5,6 @@ It comes from the config.json of a Hugging Face folder, or from a GGUF file of t
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from oxillama.convert.config import Config, Wanted
 from oxillama.convert.decoders import Decoder
 from oxillama.convert.encoders import MATRICES, TABLES
 from oxillama.convert.families import ALL_DECODERS, plan_of
-from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.safetensors import Stored, exists, is_folder, read_json, read_tensors
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 
@@ -81,7 +80,7 @@ def base_of(path: Path) -> Base:
     ModelFileError, GGUFError : it cannot be read, or is malformed.
     LoadError : it is of an architecture that is not converted.
     """
-    return folder_base(path) if path.is_dir() else file_base(path)
+    return folder_base(path) if is_folder(path) else file_base(path)
 
 
 def folder_base(folder: Path) -> Base:
@@ -90,7 +89,7 @@ def folder_base(folder: Path) -> Base:
     values.pop("quantization_config", None)  # how its weights are stored, in a copy that was trained with
     plan = plan_of(Config(values), MOST_PARTS)
     names = ("model.safetensors", "model.safetensors.index.json")
-    has_weights = any(os.path.lexists(folder / name) for name in names)
+    has_weights = any(exists(folder / name) for name in names)
     weights = read_tensors(folder) if has_weights else {}
     weights = {plan.usual_name(name): stored for name, stored in weights.items()}
     return Base(plan.architecture, places_of(plan.tensors), f"{folder}/config.json", plan.renamed, weights)

@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oxillama.errors import LoadError
+from oxillama.errors import LoadError, ModelFileError
 from oxillama.gguf.extent import Extent, OpenFile
 
 MAX_HEADER = 100_000_000
@@ -79,6 +80,27 @@ class Stored:
             yield self.piece(start, min(step, self.shape[0] - start))
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file, a folder or a link. Raises ModelFileError if the system cannot say."""
+    return _mode(os.lstat, path) is not None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, or a link to one. Raises ModelFileError if the system cannot say."""
+    mode = _mode(os.stat, path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(status: Callable[[Path], os.stat_result], path: Path) -> int | None:
+    """None where there is nothing, or for what no path can be."""
+    try:
+        return status(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
 def read_text(path: Path) -> str:
     """A text in UTF-8, with line ends of one character.
 
@@ -130,7 +152,7 @@ def read_tensors(folder: Path) -> dict[str, Stored]:
     LoadError : a header is malformed, or a shard does not hold what the index says.
     """
     index = folder / "model.safetensors.index.json"
-    if not os.path.lexists(index):
+    if not exists(index):
         return {tensor.name: tensor for tensor in read_file(folder / "model.safetensors")}
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):

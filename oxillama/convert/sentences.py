@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from oxillama.convert.config import Config, Wanted
-from oxillama.convert.safetensors import Stored, read_file, read_json, read_text
+from oxillama.convert.safetensors import Stored, exists, read_file, read_json, read_text
 from oxillama.errors import LoadError
 
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
@@ -23,7 +22,7 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     Raises LoadError for another file than one of known modules.
     """
     path = folder / "modules.json"
-    if not os.path.lexists(path):
+    if not exists(path):
         return []
     try:
         listed: list[dict[str, Any]] = json.loads(read_text(path))

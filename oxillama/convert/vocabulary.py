@@ -8,14 +8,13 @@ its model was not trained with.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oxillama.convert.safetensors import read_json, read_text
+from oxillama.convert.safetensors import exists, read_json, read_text
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import AS_SOURCE, PRE_TOKENIZERS
@@ -124,7 +123,7 @@ def vocabulary_metadata(
     TokenizerError : it is of a kind, or has an option, that GGUF cannot express.
     """
     beside = folder / "tokenizer_config.json"
-    settings = read_json(beside) if os.path.lexists(beside) else {}
+    settings = read_json(beside) if exists(beside) else {}
     document = read_document(folder, settings)
     with library_errors("tokenizer.json", "a tokenizer of a known form"):
         made = translated(document, settings, n_vocab, eos, architecture)
@@ -156,7 +155,7 @@ def translated(
 
 def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """tokenizer.json, or one made of BERT's vocab.txt."""
-    if os.path.lexists(folder / "tokenizer.json") or not os.path.lexists(folder / "vocab.txt"):
+    if exists(folder / "tokenizer.json") or not exists(folder / "vocab.txt"):
         document = read_json(folder / "tokenizer.json")
         if not isinstance(document.get("model"), dict):
             raise TokenizerError("tokenizer.json: model: expected an object, got none")
@@ -404,7 +403,7 @@ def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any]
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """`tokenizer.chat_template` and its named siblings, from their own file or the tokenizer's settings."""
     beside = folder / "chat_template.jinja"
-    told = read_text(beside) if os.path.lexists(beside) else settings.get("chat_template")
+    told = read_text(beside) if exists(beside) else settings.get("chat_template")
     if told is None:
         return {}
     if isinstance(told, str):

@@ -50,20 +50,23 @@ def write(
     pieces: Sequence[Piece],
     left_out: tuple[str, ...],
     check: Callable[[Path], None] = lambda path: None,
+    *,
+    overwrite: bool = True,
 ) -> Conversion:
     """Writes the file completely or not at all: ``check`` is called before it appears.
 
-    Raises ModelFileError if it cannot be written.
+    Raises ModelFileError if it cannot be written, or exists without ``overwrite``.
     """
     pairs = [checked_pair(key, value) for key, value in metadata.items()]
-    with replaced_file(target) as file:
+    with replaced_file(target, overwrite=overwrite) as file:
         file.write(header(pairs, [tensor for tensor, _ in pieces]))
         for tensor, chunks in pieces:
             write_tensor(file, tensor, chunks, DEFAULT_ALIGNMENT)
         file.flush()
         check(Path(file.name))
+        n_bytes = file.tell()
     formats = Counter(tensor.format.name for tensor, _ in pieces)
-    return Conversion(str(metadata["general.architecture"]), dict(formats), target.stat().st_size, left_out)
+    return Conversion(str(metadata["general.architecture"]), dict(formats), n_bytes, left_out)
 
 
 def checked_pair(key: str, value: Any) -> bytes:

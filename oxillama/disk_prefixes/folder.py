@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +26,8 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from oxillama.errors import ConfigError
+from oxillama.atomic_file import replaced_file
+from oxillama.errors import ConfigError, ModelFileError
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class BlockFolder:
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
-        found = name in self.present or (self.path / name).exists()
+        found = name in self.present or os.path.exists(self.path / name)
         if found:
             self.present.add(name)
         return found
@@ -134,9 +134,11 @@ class BlockFolder:
         If it cannot be written, `is_writable` becomes False, and the log says why.
         """
         size = len(MAGIC) + DIGEST + len(data)
-        if not self.is_writable or size > self.max_bytes or (self.path / name).exists():
+        if not self.is_writable or size > self.max_bytes:
             return
         try:
+            if (self.path / name).exists():
+                return
             self._make_room(size)
             self._write(name, data)
         except OSError as error:
@@ -148,17 +150,14 @@ class BlockFolder:
         self._unscanned += size
 
     def _write(self, name: str, data: np.ndarray) -> None:
-        fd, temporary = tempfile.mkstemp(prefix=".", dir=self.path)
+        path = self.path / name
         try:
-            with open(fd, "wb") as file:
+            with replaced_file(path, mode=0o600, synced=False) as file:
                 file.write(_head(name, data.data))
                 file.write(data.data)
-            os.replace(temporary, self.path / name)
-        except BaseException as error:
-            with suppress(OSError):
-                os.unlink(temporary)
+        except ModelFileError as error:
             # Windows replaces no file that somebody reads; names say what is in a file, so that is the same
-            if not (isinstance(error, PermissionError) and (self.path / name).exists()):
+            if not (isinstance(error.__cause__, PermissionError) and path.exists()):
                 raise
 
     def touch(self, names: Sequence[str]) -> None:

@@ -8,20 +8,15 @@ read from one file, from shards, or from bytes.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from blake3 import blake3
 
-from oxillama.atomic_file import replaced_file
-from oxillama.errors import ModelFileError
-from oxillama.gguf.extent import FileIdentity
+from oxillama.gguf.known_hashes import DIGEST_BYTES, KnownHashes
 from oxillama.gguf.model_file import ModelFile
 
 VERSION = b"oxillama model fingerprint 1"
@@ -36,17 +31,12 @@ PIECE_BYTES = 8 << 20
 THREADED_BYTES = 1 << 20
 """Smallest tensor that is hashed with several threads."""
 
-SETTLE_SECONDS = 2.0
-"""A file that was changed this recently is not cached: the next change may leave its times as they are."""
-
-DIGEST_BYTES = 32
-
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | ModelFile
 Setting = str | int | float | bool | None
 Progress = Callable[[int, int], None]
 """Called with the bytes hashed so far and the bytes in all."""
 
-_known: dict[tuple[FileIdentity, ...], bytes] = {}
+KNOWN = KnownHashes("fingerprints", VERSION)
 
 
 @dataclass(frozen=True)
@@ -68,8 +58,7 @@ class ModelFingerprint:
     ) -> ModelFingerprint:
         """The fingerprint of a model: of a path (the first shard's, if split), of bytes, or of an open file.
 
-        The hash of a file on the disk is cached, in the process and in `cache_folder`, for as long as the
-        device, inode, size and times of the file stay the same. ``progress`` is called while a file is read.
+        The hash of a file on the disk is kept (`known_hashes`). ``progress`` is called while a file is read.
 
         Raises
         ------
@@ -102,33 +91,15 @@ class ModelFingerprint:
         return self.digest.hex()[:16]
 
 
-def cache_folder() -> Path | None:
-    """The user's folder of cached hashes, which may not exist; None where the system names no folder."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", "")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        if not os.path.isabs(base):  # the XDG specification: ignore relative paths
-            base = os.path.expanduser("~/.cache")
-    return Path(base, "oxillama", "fingerprints") if os.path.isabs(base) else None
-
-
 def _content(file: ModelFile, progress: Progress | None) -> bytes:
-    """The hash of a file: from the process, from the cache folder, or computed."""
+    """The hash of a file, known or computed."""
     identity = file.identity
-    if not identity:
-        return _hashed(file, progress)
-    found = _known.get(identity) or _read_cache(identity)
+    found = KNOWN.find(identity) if identity else None
     if found is None:
         start = time.time()
         found = _hashed(file, progress)
-        settled = all(max(one.mtime_ns, one.ctime_ns) / 1e9 < start - SETTLE_SECONDS for one in identity)
-        if not settled or file.current_identity() != identity:
-            return found
-        _write_cache(identity, found)
-    _known[identity] = found
+        if identity and file.current_identity() == identity:
+            KNOWN.keep(identity, found, start)
     return found
 
 
@@ -163,32 +134,3 @@ def _add(hashed: blake3, part: bytes) -> None:
     """Hashes a part after its length, so that parts cannot run into one another."""
     hashed.update(len(part).to_bytes(8, "little"))
     hashed.update(part)
-
-
-def _cache_entry(identity: tuple[FileIdentity, ...]) -> tuple[Path | None, bytes]:
-    """The file that holds the hash of a model with this identity, and the key the entry is checked with."""
-    folder = cache_folder()
-    key = blake3(VERSION + repr([tuple(one) for one in identity]).encode()).digest()
-    return (None if folder is None else folder / key.hex()), key
-
-
-def _read_cache(identity: tuple[FileIdentity, ...]) -> bytes | None:
-    """The cached hash; None if there is no entry, or the entry is damaged."""
-    path, key = _cache_entry(identity)
-    try:
-        entry = path.read_bytes() if path is not None else b""
-    except OSError:
-        return None
-    content, check = entry[:DIGEST_BYTES], entry[DIGEST_BYTES:]
-    return content if check == blake3(key + content).digest() else None
-
-
-def _write_cache(identity: tuple[FileIdentity, ...], content: bytes) -> None:
-    """Caches a hash. A folder that cannot be written to is no error: the hash is computed again."""
-    path, key = _cache_entry(identity)
-    if path is None:
-        return
-    with suppress(OSError, ModelFileError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(path) as file:
-            file.write(content + blake3(key + content).digest())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oxillama.errors import ConfigError
-from oxillama.hub.library import library
+from oxillama.hub.library import library, typed_errors
 from oxillama.hub.names import HubName, fits, models_of, n_missing
 from oxillama.weights.packed_file import SUFFIX
 
@@ -63,8 +63,9 @@ def snapshot_files(name: HubName, cache_dir: str | os.PathLike[str] | None) -> d
     return {}
 
 
+@typed_errors()
 def cached_models(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedModel]:
-    """The models in the cache, by name."""
+    """The models in the cache, by name. Raises ModelFileError if it cannot be read."""
     found: dict[str, CachedModel] = {}
     for repo, revision in revisions(cache_dir):
         at = None if "main" in revision.refs else revision.commit_hash
@@ -82,12 +83,14 @@ def cached_models(cache_dir: str | os.PathLike[str] | None = None) -> list[Cache
     return [found[name] for name in sorted(found)]
 
 
+@typed_errors()
 def remove(name: HubName, cache_dir: str | os.PathLike[str] | None = None) -> int:
     """Deletes a model's files from the cache, of every revision if the name has none; returns freed bytes.
 
     Packed files that were made from them are deleted, too.
 
-    Raises ConfigError if none in the cache fits the name, or several do.
+    Raises ConfigError if none in the cache fits the name, or several do, and ModelFileError if a file cannot
+    be deleted.
     """
     every = [revision for repo, revision in revisions(cache_dir) if repo.repo_id == name.repo]
     gone: set[Path] = set()

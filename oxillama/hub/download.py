@@ -16,7 +16,7 @@ from typing import Any
 
 from oxillama.errors import ModelFileError
 from oxillama.hub.cached import snapshot_files
-from oxillama.hub.library import bars, is_answer, library, reason_of
+from oxillama.hub.library import bars, is_answer, library, reason_of, typed_errors
 from oxillama.hub.names import HubName, model_files
 
 CHUNK = 1 << 22
@@ -39,6 +39,7 @@ class HubFile:
     digest: str
 
 
+@typed_errors()
 def fetch(
     name: HubName,
     *,
@@ -110,7 +111,7 @@ def cached_model(hub: Any, name: HubName, cache_dir: str | os.PathLike[str] | No
         raise ModelFileError(f"{name}: {reason}, and it is not in the cache") from cause
     paths = [files[path] for path in model_files(name, files)]
     if not isinstance(cause, hub.errors.OfflineModeIsEnabled):
-        warnings.warn(f"{name}: {reason}; what is in the cache is used", stacklevel=3)
+        warnings.warn(f"{name}: {reason}; what is in the cache is used", stacklevel=4)
     return paths[0]
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 
 
 def library() -> Any:
@@ -34,6 +34,17 @@ def bars(shown: bool) -> Iterator[None]:
         yield
     finally:
         utils.enable_progress_bars()
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raises ModelFileError for an error of files inside the block, or in the function that it decorates."""
+    try:
+        yield
+    except OxiLlamaError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{error.filename or 'cache'}: {error.strerror or error}") from error
 
 
 def is_answer(hub: Any, error: Exception) -> bool:

@@ -15,7 +15,8 @@ from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config import EngineConfig
 from oxillama.engine.building import load_weights
 from oxillama.errors import ConfigError, LoadError, ModelFileError
-from oxillama.gguf.fingerprint import SETTLE_SECONDS, ModelFingerprint
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.gguf.known_hashes import is_settled
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.linear import PanelStore
@@ -74,7 +75,8 @@ def check_packed(
     compute: str = "int8",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Reads a packed file and its model, and compares all checksums. Loading does not read them.
+    """Reads a packed file and its model, and compares all checksums. Loading compares those of the panels
+    once for each copy of the file.
 
     Parameters
     ----------
@@ -96,7 +98,7 @@ def check_packed(
     with ModelFile.open(source) as file:
         assert file.path is not None
         path = packed_path(file.path, config) if target is None else Path(os.fsdecode(target))
-        with _fitting(path, file, config) as packed:
+        with _fitting(path, file, config, verified=False) as packed:
             if not ModelFingerprint(bytes.fromhex(packed.facts.content)).verify(file):
                 raise LoadError(f"{path}: expected panels of model {packed.facts.content[:16]}, got another")
             packed.verify(progress)
@@ -124,12 +126,11 @@ def packed_files(file: ModelFile) -> list[tuple[Path, PackedFacts | None, str]]:
 
 def _pack(file: ModelFile, path: Path, config: EngineConfig, progress: Progress | None) -> None:
     start = time.time()
-    settled = all(max(one.mtime_ns, one.ctime_ns) / 1e9 < start - SETTLE_SECONDS for one in file.identity)
     facts = PackedFacts(
         model=file.path.name if file.path else "",
         content=ModelFingerprint.compute(file).content.hex(),
         files=_files(file),
-        settled=settled,
+        settled=is_settled(file.identity, start),
         quantize=None if config.quantize is None else config.quantize.upper(),
         compute=config.compute,
     )
@@ -171,13 +172,18 @@ def open_packed(file: ModelFile, config: EngineConfig) -> tuple[PackedFile | Non
     return None, note
 
 
-def _fitting(path: Path, file: ModelFile, config: EngineConfig) -> PackedFile:
-    """The packed file at a path. Raises ModelFileError as `PackedFile`, and LoadError if it does not fit."""
+def _fitting(path: Path, file: ModelFile, config: EngineConfig, *, verified: bool = True) -> PackedFile:
+    """The packed file at a path. Raises ModelFileError as `PackedFile`, and LoadError if it does not fit.
+
+    With ``verified`` its panels were read and compared with their checksums since the file was changed.
+    """
     packed = PackedFile(path)
     try:
         reason = misfit(packed, file, config)
         if reason:
             raise LoadError(f"{path}: {reason}")
+        if verified and not packed.is_verified:
+            packed.verify()
     except BaseException:
         packed.close()
         raise

@@ -17,7 +17,7 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.atomic_file import replaced_file
 from oxillama.config.engine import available_cpus
-from oxillama.errors import ConfigError, GGUFError, LoadError
+from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError
 from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile, TensorInfo
@@ -161,8 +161,10 @@ def quantize_model(
 def _is_same(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError):  # it is not there, or no path at all
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # it is not there, or no path at all
         return False
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -20,6 +20,7 @@ import json
 import os
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,7 @@ from oxillama.atomic_file import replaced_file
 from oxillama.errors import ModelFileError
 from oxillama.formats import FORMATS
 from oxillama.gguf.extent import Extent, OpenFile
+from oxillama.gguf.known_hashes import KnownHashes
 from oxillama.weights.packer import Source
 
 MAGIC, VERSION = b"OXIPACK1", 1
@@ -59,6 +61,9 @@ MOST_HEADER = 256 << 20
 THREADED_BYTES = 1 << 20
 """Smallest piece that is hashed with several threads."""
 
+
+VERIFIED = KnownHashes("panels", b"oxillama panels 1")
+"""The checksums of checksums of files whose panels were compared with them."""
 
 Finder = Callable[[Source, int], Extent | None]
 """Finds the panels of a matrix with a number of columns; None if the file does not have them."""
@@ -191,26 +196,32 @@ class PackedFile:
             return None
         return self.panels.part(found.start, found.nbytes)
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether `verify` has read the file and found no damage since the file was changed."""
+        return VERIFIED.find((self.file.identity,)) == self._checksum
+
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Reads all panels and compares their checksums.
 
         ``progress`` is called with the bytes read so far and the bytes in all.
         Raises ModelFileError, which names the first matrix that is damaged.
         """
-        digests = self._digests.read()
-        if blake3(digests.data).hexdigest() != self._checksum:
+        start, digests = time.time(), self._digests.read()
+        if blake3(digests.data).digest() != self._checksum:
             raise self._damaged("checksums")
         done, buffer = 0, np.empty(PIECE_BYTES, np.uint8)
         for i, matrix in enumerate(self.matrices.values()):
-            extent, hashed = self.panels.part(matrix.start, matrix.nbytes), blake3()
-            for start in range(0, matrix.nbytes, PIECE_BYTES):
-                piece = extent.read(start, min(PIECE_BYTES, matrix.nbytes - start), buffer)
+            extent, hashed = self.panels.part(matrix.start, matrix.nbytes), _hasher(matrix.nbytes)
+            for at in range(0, matrix.nbytes, PIECE_BYTES):
+                piece = extent.read(at, min(PIECE_BYTES, matrix.nbytes - at), buffer)
                 hashed.update(piece.data)
                 done += len(piece)
                 if progress is not None:
                     progress(done, self.panels.nbytes)
             if hashed.digest() != digests[DIGEST * i : DIGEST * (i + 1)].tobytes():
                 raise self._damaged(f"{matrix.tensor}, expert {matrix.expert}, matrix {matrix.number}")
+        VERIFIED.keep((self.file.identity,), self._checksum, start)
 
     def finder(self) -> Finder:
         """A function that finds the panels of matrices, to be called in the order of the layers' requests."""
@@ -244,7 +255,7 @@ class PackedFile:
             header = json.loads(text)
             self.facts = PackedFacts.of(header["facts"])
             matrices = [PackedMatrix.of(entry) for entry in header["matrices"]]
-            self._checksum = str(header["checksums"])
+            self._checksum = bytes.fromhex(header["checksums"])
             byte_order = header["byte_order"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise ModelFileError(f"{self.path}: expected the header of a packed file: {error!r}") from error
@@ -295,8 +306,7 @@ def write_packed(
             panels = buffer[: matrix.nbytes]
             pack_matrix(source, cols, panels)
             writer.write(first + matrix.start, panels)
-            threads = blake3.AUTO if matrix.nbytes >= THREADED_BYTES else 1
-            digests.append(blake3(panels.data, max_threads=threads).digest())
+            digests.append(_hasher(matrix.nbytes).update(panels.data).digest())
         writer.write(first + end, np.frombuffer(b"".join(digests), np.uint8))
         writer.flush()
         file.seek(0)
@@ -373,6 +383,11 @@ def _in_order(matrices: Sequence[PackedMatrix]) -> bool:
         except (ValueError, OverflowError):
             return False
     return all(one.start + one.nbytes <= two.start for one, two in pairwise(matrices))
+
+
+def _hasher(n_bytes: int) -> blake3:
+    """For so many bytes."""
+    return blake3(max_threads=blake3.AUTO if n_bytes >= THREADED_BYTES else 1)
 
 
 def _padded(n_bytes: int, alignment: int) -> int:

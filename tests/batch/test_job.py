@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from oxillama.batch.engines import for_jobs
 from oxillama.batch.job import Job, Tally, facts_of
 from oxillama.batch.plain import Settings
 from oxillama.batch.sources import Source
+from tests.support.faults import every_fault
 from tests.support.tiny_file import write_tiny_model
 
 FACTS = {"model": "m"}
@@ -275,86 +275,25 @@ def test_what_a_job_is_told_by(tmp_path: Path) -> None:
     assert changed(adapters=str(tmp_path / "a")) == {"adapters"}
 
 
-CALLS = ("open", "link", "unlink", "replace", "fsync", "stat", "fstat", "write", "flush", "truncate")
-"""What a job asks of the system."""
+def test_a_call_of_the_system_that_fails_loses_nothing(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
 
-
-class Failing:
-    """Lets the n-th call of one kind fail."""
-
-    def __init__(self, name: str, n: int, code: int) -> None:
-        self.name, self.left, self.code = name, n, code
-
-    def __call__(self, name: str) -> None:
-        if name == self.name:
-            self.left -= 1
-            if self.left == 0:
-                raise OSError(self.code, os.strerror(self.code))
-
-
-class FaultyFile(io.BufferedRandom):
-    """The file of answers, whose writes fail."""
-
-    step: Any = None
-
-    def write(self, data: Any) -> int:
-        FaultyFile.step("write")
-        return super().write(data)
-
-    def flush(self) -> None:
-        if not self.closed:
-            FaultyFile.step("flush")
-        super().flush()
-
-    def truncate(self, size: int | None = None) -> int:
-        FaultyFile.step("truncate")
-        return super().truncate(size)
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_of_the_system_that_fails_loses_nothing(
-    name: str, code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, real_open = tmp_path / "out.jsonl", Path.open
-    reals = {each: getattr(os, each) for each in CALLS[1:7]}
-    for n in range(1, 200):
+    def before() -> None:
         for path in tmp_path.iterdir():
             if path != source:
                 path.unlink()
-        planned = Job(source, target, FACTS)
-        step = Failing(name, n, code)
-        with monkeypatch.context() as patched:
-            for each, real in reals.items():
 
-                def call(
-                    *arguments: Any, each: str = each, real: Any = real, step: Failing = step, **how: Any
-                ) -> Any:
-                    step(each)
-                    return real(*arguments, **how)
-
-                patched.setattr(os, each, call)
-
-            def opened(path: Path, mode: str = "r", *how: Any, step: Failing = step, **more: Any) -> Any:
-                if path.suffix != ".part":
-                    return real_open(path, mode, *how, **more)
-                step("open")
-                return FaultyFile(io.FileIO(path, mode.replace("b", "")))
-
-            FaultyFile.step = staticmethod(step)
-            patched.setattr(Path, "open", opened)
-            try:
-                planned.run(echo, ignore)
-            except OxiLlamaError:
-                pass
-            finally:
-                FaultyFile.step = staticmethod(lambda each: None)
-        if step.left > 0:
-            print(f"{name}: {n - 1} calls failed in turn")
-            break  # there is no n-th call
+    def after(error: OxiLlamaError | None) -> None:
         if target.exists():
             assert rows_of(target) == list(range(10))  # it was whole before it had its name
         else:
+            assert error is not None
             Job(source, target, FACTS).run(echo, ignore)
             assert rows_of(target) == list(range(10))
-    assert n > 1 or name in ("replace",)
+            assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "out.jsonl"]
+
+    counts = every_fault(
+        "batch", tmp_path, before, lambda: Job(source, target, FACTS).run(echo, ignore), after
+    )
+    assert counts.keys() >= {"open", "read", "write", "fsync", "rename", "link", "unlink", "stat", "truncate"}
+    assert counts["write"] >= 10

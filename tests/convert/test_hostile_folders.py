@@ -103,6 +103,15 @@ def test_a_header_longer_than_the_file_is_named(tmp_path: Path, length: int) -> 
         read_file(path)
 
 
+def test_a_header_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((11).to_bytes(8, "little") + b"{}" + b" " * 9)
+    assert list(read_file(path)) == []
+    monkeypatch.setattr(safetensors, "MAX_HEADER", 10)
+    with pytest.raises(LoadError, match=r"model\.safetensors: expected a header"):
+        read_file(path)
+
+
 def test_json_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors, "MAX_HEADER", 10)
     (tmp_path / "config.json").write_text("{" + " " * 10 + "}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama import ConfigError, EngineConfig, demo
+from oxillama import ConfigError, EngineConfig, OxiLlamaError, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.disk_prefixes import store as disk_prefixes
 from oxillama.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder
@@ -24,7 +27,9 @@ from oxillama.engine import loading
 from oxillama.formats import KV_TYPES
 from tests.sessions.test_snapshots import FAMILIES, Numbers
 from tests.support.adapters import adapter_file
+from tests.support.faults import OTHERS, every_fault
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.spread import slow
 from tests.support.waiting import stopped, until
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
 
@@ -512,3 +517,112 @@ def test_no_snapshot_has_files_written(tmp_path: Path) -> None:
     with InferenceEngine.resume(data, num_threads=1, prefix_cache_dir=tmp_path / "b") as again:
         answer(again, SYSTEM)
     assert not list((tmp_path / "a").iterdir()) and len(list((tmp_path / "b").iterdir())) == 4
+
+
+# --- calls of the system that fail, and other processes that write -------------------------------------
+
+
+def block(n: int) -> np.ndarray:
+    return np.full(1000, n, np.uint8)
+
+
+def blocks_in(path: Path) -> set[int]:
+    """The numbers of the blocks in a folder, which are whole. There is nothing else in it."""
+    names = sorted(os.listdir(path))
+    assert all(name.endswith(KV) for name in names), names
+    folder = BlockFolder(path, 1 << 20)
+    for name in names:
+        found = folder.read(name, 1000)
+        assert found is not None and (found == block(int(name.removesuffix(KV)))).all()
+    return {int(name.removesuffix(KV)) for name in names}
+
+
+def test_a_call_that_fails_leaves_whole_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "blocks"
+
+    def before() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        for n in range(3):
+            BlockFolder(path, 1 << 20).write(f"{n}{KV}", block(n))
+
+    def use() -> None:
+        folder = BlockFolder(path, 4200)  # of which four fit
+        for n in range(2, 6):
+            if not folder.has(f"{n}{KV}"):
+                folder.write(f"{n}{KV}", block(n))
+            found = folder.read(f"{n}{KV}", 1000)
+            assert found is None or (found == block(n)).all()
+        folder.touch([f"{n}{KV}" for n in range(6)])
+
+    def after(error: OxiLlamaError | None) -> None:
+        found = blocks_in(path)
+        assert error is None or found == {0, 1, 2}  # the folder could not be looked at
+        use()
+        assert len(blocks_in(path)) == 4
+        BlockFolder(path, 1 << 20).write(f"9{KV}", block(9))
+        assert blocks_in(path) >= {9}
+
+    counts = every_fault("disk prefixes", path, before, use, after)
+    assert counts.keys() >= {"open", "read", "write", "close", "rename", "unlink", "stat", "list", "change"}
+
+
+@pytest.mark.parametrize(
+    "operations", [("open", "write", "rename"), slow((OTHERS,))], ids=["changing", "others"]
+)
+def test_a_call_that_fails_changes_no_answer(tmp_path: Path, operations: tuple[str, ...]) -> None:
+    expected, _ = run(None, [*SYSTEM, 5, 6])
+    path, few = tmp_path / "blocks", SYSTEM[: 2 * BLOCK]
+
+    def before() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        run(path, few)
+
+    def use() -> None:
+        same(run(path, [*SYSTEM, 5, 6])[0], expected)
+
+    def after(error: OxiLlamaError | None) -> None:
+        same(run(path, [*SYSTEM, 5, 6])[0], expected)
+
+    counts = every_fault("engine with disk prefixes", path, before, use, after, operations)
+    assert counts.keys() >= {"open", "write", "rename", "stat", "list"} & set(operations)
+
+
+WRITER = """
+import sys
+from tests.disk_prefixes.test_disk_prefixes import KV, BlockFolder, block
+folder = BlockFolder(sys.argv[1], int(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(60):
+    n = i % 20
+    folder.write(f"{n}{KV}", block(n))
+    found = folder.read(f"{n}{KV}", 1000)
+    assert found is None or (found == block(n)).all()
+assert folder.is_writable
+"""
+
+
+@pytest.mark.parametrize("most", [1 << 20, 6000])
+def test_processes_that_write_the_same_blocks(most: int, tmp_path: Path) -> None:
+    """With room for all blocks, or for five of twenty: then each deletes what the others write."""
+    path = tmp_path / "blocks"
+    command = [sys.executable, "-c", WRITER, str(path), str(most)]
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
+            for _ in range(2)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+        folder = BlockFolder(path, most)
+        while any(writer.poll() is None for writer in writers):
+            for n in range(20):
+                found = folder.read(f"{n}{KV}", 1000)
+                assert found is None or (found == block(n)).all()
+        for writer in writers:
+            assert writer.wait() == 0, writer.communicate()[1]
+    assert blocks_in(path) == set(range(20)) if most > 20_000 else len(blocks_in(path)) <= 7

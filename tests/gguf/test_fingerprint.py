@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from oxillama.errors import ModelFileError
-from oxillama.gguf import fingerprint
-from oxillama.gguf.fingerprint import ModelFingerprint, cache_folder
+from oxillama.gguf import fingerprint, known_hashes
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.gguf.known_hashes import cache_folder
 from oxillama.gguf.model_file import ModelFile
 from tests.support.gguf_writer import Tensor, f32_tensor, write
 
@@ -26,10 +27,10 @@ WHOLE = write(METADATA, TENSORS)
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache; files written just now count as settled."""
-    monkeypatch.setattr(fingerprint, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(fingerprint, "_known", {})
-    monkeypatch.setattr(fingerprint, "SETTLE_SECONDS", -3600.0)
-    return tmp_path / "cache"
+    monkeypatch.setattr(known_hashes, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", -3600.0)
+    fingerprint.KNOWN.forget()
+    return tmp_path / "cache" / "fingerprints"
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_a_file_is_hashed_once(tmp_path: Path, n_hashed: list[int], monkeypatch:
     path.write_bytes(WHOLE)
     first = ModelFingerprint.compute(path)
     assert ModelFingerprint.compute(path) == first
-    monkeypatch.setattr(fingerprint, "_known", {})  # another process
+    fingerprint.KNOWN.forget()  # as another process
     assert ModelFingerprint.compute(path, {"compute": "f32"}).content == first.content
     assert len(n_hashed) == 1
     assert first.verify(path)
@@ -190,7 +191,7 @@ def test_a_changed_file_is_hashed_anew(tmp_path: Path) -> None:
 def test_a_file_changed_just_now_is_not_cached(
     tmp_path: Path, own_cache: Path, n_hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprint, "SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", 3600.0)
     path = tmp_path / "m.gguf"
     path.write_bytes(WHOLE)
     assert ModelFingerprint.compute(path) == ModelFingerprint.compute(path)
@@ -234,7 +235,7 @@ def test_a_damaged_cache_is_not_believed(
         damage = next(e.read_bytes() for e in own_cache.iterdir() if e != entry)
     entry.write_bytes(damage)
     n_hashed.clear()
-    monkeypatch.setattr(fingerprint, "_known", {})
+    fingerprint.KNOWN.forget()
     assert ModelFingerprint.compute(path) == first
     assert len(n_hashed) == 1
     assert entry.read_bytes() == good  # and it is written again
@@ -245,22 +246,23 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(WHOLE)
+    own_cache.parent.mkdir()
     own_cache.write_bytes(b"a file where the folder should be")
     expected = ModelFingerprint.compute(WHOLE)
     assert ModelFingerprint.compute(path) == expected
-    monkeypatch.setattr(fingerprint, "_known", {})
-    monkeypatch.setattr(fingerprint, "cache_folder", lambda: None)
+    fingerprint.KNOWN.forget()
+    monkeypatch.setattr(known_hashes, "cache_folder", lambda: None)
     assert ModelFingerprint.compute(path) == expected
 
 
 @pytest.mark.parametrize(
     ("platform", "variables", "expected"),
     [
-        ("linux", {"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/oxillama/fingerprints"),
-        ("linux", {"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/oxillama/fingerprints"),
-        ("linux", {"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/oxillama/fingerprints"),
-        ("darwin", {"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/h/Library/Caches/oxillama/fingerprints"),
-        ("win32", {"LOCALAPPDATA": "/l"}, "/l/oxillama/fingerprints"),
+        ("linux", {"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/c/oxillama"),
+        ("linux", {"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/oxillama"),
+        ("linux", {"XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/oxillama"),
+        ("darwin", {"XDG_CACHE_HOME": "/c", "HOME": "/h"}, "/h/Library/Caches/oxillama"),
+        ("win32", {"LOCALAPPDATA": "/l"}, "/l/oxillama"),
         ("win32", {"LOCALAPPDATA": ""}, None),
     ],
 )
@@ -268,7 +270,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 def test_where_the_cache_is(
     platform: str, variables: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprint.sys, "platform", platform)
+    monkeypatch.setattr(known_hashes.sys, "platform", platform)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found = cache_folder()

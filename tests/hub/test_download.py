@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, ModelFileError, cli, demo
+from oxillama import ConfigError, InferenceEngine, ModelFileError, OxiLlamaError, cli, demo
 from oxillama.cli.serve import engine_options, hosted_model, hosted_models, server_config
 from oxillama.hub import library
 from oxillama.hub.cached import cached_models, remove
 from oxillama.hub.download import fetch
 from oxillama.hub.names import HubName
+from tests.support.faults import CHANGING, OTHERS, every_fault
 from tests.support.hub import COMMIT, Hub, serving
+from tests.support.paths import ROOT
 from tests.support.server import serving_models
+from tests.support.spread import slow
+from tests.support.waiting import until
 
 DRAFT = demo.DRAFT.read_bytes()
 OTHER = bytes(range(256)) * 400
@@ -189,6 +201,88 @@ def test_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"expected the package huggingface_hub \(pip install"):
         library.library()
+
+
+# --- faults, and other processes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operations", [CHANGING, slow((OTHERS,))], ids=["changing", "others"])
+def test_a_call_that_fails_leaves_no_half_of_a_model(
+    hub: Hub, tmp_path: Path, operations: tuple[str, ...]
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    path = fetch(NAME, progress=False)
+
+    def before() -> None:
+        shutil.rmtree(cache)
+        cache.mkdir()
+
+    def after(error: OxiLlamaError | None) -> None:
+        assert not path.exists() or path.read_bytes() == DRAFT
+        if error is None:
+            assert path.read_bytes() == DRAFT
+        assert fetch(NAME, progress=False).read_bytes() == DRAFT
+        assert not list(cache.rglob("*.incomplete"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package: no symbolic links, another place for its logs
+        work = partial(fetch, NAME, progress=False)
+        counts = every_fault("hub", cache, before, work, after, operations)
+    assert counts.keys() >= {"open", "write", "rename", "read", "mkdir", "stat"} & set(operations)
+
+
+@pytest.mark.parametrize("operations", [CHANGING, slow((OTHERS,))], ids=["changing", "others"])
+def test_a_call_that_fails_while_models_are_listed_or_deleted(
+    hub: Hub, tmp_path: Path, operations: tuple[str, ...]
+) -> None:
+    cache = tmp_path / "cache"
+
+    def use() -> None:
+        assert [model.name.file for model in cached_models()] == ["tiny-Q8_0.gguf"]
+        assert remove(NAME) == len(DRAFT)
+
+    def after(error: OxiLlamaError | None) -> None:
+        assert fetch(NAME, progress=False).read_bytes() == DRAFT
+
+    def before() -> None:
+        fetch(NAME, progress=False)
+
+    before()
+    counts = every_fault("hub, list and rm", cache, before, use, after, operations)
+    assert counts.keys() >= {"list", "stat", "unlink"} & set(operations)
+
+
+FETCH = """
+import sys
+import huggingface_hub.constants as constants
+constants.ENDPOINT, constants.HF_HUB_CACHE = sys.argv[1:]
+constants.HUGGINGFACE_CO_URL_TEMPLATE = sys.argv[1] + "/{repo_id}/resolve/{revision}/{filename}"
+from oxillama.hub.download import fetch
+from oxillama.hub.names import HubName
+print(fetch(HubName("ann/tiny", tag="Q8_0"), progress=False))
+"""
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["both end", "one is killed"])
+def test_of_two_processes_that_download_a_model_each_has_it(hub: Hub, tmp_path: Path, kills: bool) -> None:
+    hub.gate = threading.Event()
+    command = [sys.executable, "-c", FETCH, hub.url, str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=PIPE, text=True, env=environment) as other:
+        until(lambda: "tiny-Q8_0.gguf" in hub.downloads(), 60)
+        assert cached_models() == []  # the other has half of it
+        with ThreadPoolExecutor(1) as pool:
+            ours = pool.submit(fetch, NAME, progress=False)
+            if kills:
+                other.kill()
+            hub.gate.set()
+            path = ours.result(60)
+        told = other.communicate(timeout=60)[0]
+    assert path.read_bytes() == DRAFT
+    assert kills or told == f"{path}\n"
+    assert kills or not list((tmp_path / "cache").rglob("*.incomplete"))
+    assert [model.size for model in cached_models()] == [len(DRAFT)]
 
 
 # --- the command line ---------------------------------------------------------------------------------

@@ -30,10 +30,10 @@ from oxillama import (
     pack_model,
 )
 from oxillama.compat.engine import InferenceEngine
-from oxillama.gguf import fingerprint
+from oxillama.gguf import fingerprint, known_hashes
 from oxillama.gguf.model_file import ModelFile
 from oxillama.packing import files as packing
-from oxillama.weights import packed_store, packer
+from oxillama.weights import packed_file, packed_store, packer
 from tests.support.adapters import adapter_of
 from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
@@ -46,7 +46,8 @@ CHANGED = "changed while it was in use"
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(fingerprint, "_known", {})
+    fingerprint.KNOWN.forget()
+    packed_file.VERIFIED.forget()
     path = write_tiny_model(tmp_path / "m.gguf", format="F16")
     os.utime(path, (1e9, 1e9))
     return path
@@ -55,7 +56,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's file counts as one that has not been changed recently."""
-    monkeypatch.setattr(packing, "SETTLE_SECONDS", -3600.0)
+    monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", -3600.0)
 
 
 @pytest.fixture
@@ -208,9 +209,43 @@ def other_options(path: Path) -> dict[str, Any]:
     return {"compute": "f32"}
 
 
+def damaged_panels(path: Path, change: Callable[[bytearray, int], None] | None = None) -> dict[str, Any]:
+    """One bit of a matrix, or what ``change`` makes of the bytes, given the first of the panels."""
+    packed = path.with_name("m.gguf.packed")
+    with packing.PackedFile(packed) as file:
+        start = file.panels.start
+    times, data = packed.stat(), bytearray(packed.read_bytes())
+    if change is None:
+        data[start + 1000] ^= 4
+    else:
+        change(data, start)
+    packed.chmod(0o644)
+    packed.write_bytes(data)  # the inode stays
+    os.utime(packed, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return {}
+
+
+def lost_page(path: Path) -> dict[str, Any]:
+    """As after a crash of a system that had the size of the file on the disk, and not yet this page."""
+    return damaged_panels(path, lambda data, start: data.__setitem__(slice(start, start + 4096), bytes(4096)))
+
+
+def exchanged_matrices(path: Path) -> dict[str, Any]:
+    def change(data: bytearray, start: int) -> None:
+        data[start : start + 4096], data[start + 4096 : start + 8192] = (
+            data[start + 4096 : start + 8192],
+            data[start : start + 4096],
+        )
+
+    return damaged_panels(path, change)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        (damaged_panels, "expected its checksum"),
+        (lost_page, "expected its checksum"),
+        (exchanged_matrices, "expected its checksum"),
         (other_model, "expected panels of a model of"),
         (damaged_header, "header: expected its checksum"),
         (other_options, "expected panels of quantize None, compute f32, got quantize None, compute int8"),
@@ -228,6 +263,63 @@ def test_a_file_that_does_not_fit(path: Path, change: Callable[[Path], dict[str,
         logits(path, packed=named, **options)
     assert logits(path, packed="make", **options) == expected
     assert logits(path, **options) == expected
+
+
+@pytest.mark.parametrize("options", [{"packed_access": "read"}, {"offload_budget": 1 << 20}], ids=str)
+def test_damaged_panels_are_found_however_they_are_read(path: Path, options: dict[str, Any]) -> None:
+    pack_model(path)
+    damaged_panels(path)
+    with pytest.raises(ModelFileError, match="expected its checksum"):
+        logits(path, packed=path.with_name("m.gguf.packed"), **options)
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The packed files whose panels were read and compared."""
+    found, verify = [], packing.PackedFile.verify
+
+    def noted(packed: packing.PackedFile, *given: Any) -> None:
+        found.append(packed.path)
+        verify(packed, *given)
+
+    monkeypatch.setattr(packing.PackedFile, "verify", noted)
+    return found
+
+
+def test_panels_are_read_once_for_each_copy_of_the_file(
+    path: Path, settled: None, verified: list[Path]
+) -> None:
+    packed, read = pack_model(path), verified
+    for forgets in (False, False, True):
+        if forgets:
+            packed_file.VERIFIED.forget()  # as another process
+        logits(path)
+        assert read == [packed]
+    copy = packed.with_name("copy")
+    shutil.copy2(packed, copy)
+    logits(path, packed=copy)
+    assert read == [packed, copy]
+    damaged_panels(path)
+    for _ in range(2):
+        with pytest.raises(ModelFileError, match="expected its checksum"):
+            logits(path, packed=packed)
+    assert read == [packed, copy, packed, packed]
+    damaged_panels(path)  # the bit as it was
+    logits(path, packed=packed)
+    assert read == [packed, copy, *[packed] * 3]
+    assert packing.check_packed(path) == packed  # which always reads
+    assert read == [packed, copy, *[packed] * 4]
+
+
+def test_panels_that_were_just_written_are_read_again(
+    path: Path, verified: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another change within the clock's tick would leave their times as they are."""
+    packed = pack_model(path)
+    monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", 1e6)
+    for n in (1, 2):
+        logits(path)
+        assert verified == [packed] * n
 
 
 def test_a_file_of_other_panels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from oxillama import ConfigError, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
+from oxillama.server.errors import ApiError
 from oxillama.server.models import Hosted
-from oxillama.server.slots import common
+from oxillama.server.slots import common, file_in
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.waiting import idle, stopped, until
 
@@ -234,3 +235,10 @@ def test_slots_go_with_their_model() -> None:
         assert client.ask("/completion", {"prompt": "a", "n_predict": 1, "model": "b"}).status == 200
         assert client.ask("/slots?model=b").json[1]["n_tokens"] == 0
         assert complete(client)["timings"]["cache_n"] == 0
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, ".a", "-a", "a/b", "..", "a\\b", "é", "a\n", "a b", "a:b"])
+def test_names_that_files_of_slots_cannot_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="filename: expected letters, digits"):
+        file_in(tmp_path, name)
+    assert file_in(tmp_path, "a" * 200) == tmp_path / ("a" * 200)

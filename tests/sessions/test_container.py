@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from oxillama import demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.errors import ModelFileError, SnapshotIncompatible
+from oxillama.errors import ConfigError, ModelFileError, SnapshotIncompatible
 from oxillama.sessions.container import MAGIC, START, VERSION, Container, pieces, read_header
 from oxillama.sessions.snapshot import EngineSnapshot
 
@@ -321,3 +321,12 @@ def test_a_snapshot_is_its_keys_and_values_and_little_more() -> None:
             assert kv < len(data) < 1.05 * kv
         assert len(session.snapshot(compress=True)) < len(session.snapshot())
         assert EngineSnapshot.deserialize(session.snapshot(compress=True)).kv.tobytes() == taken.kv.tobytes()
+
+
+def test_the_texts_of_a_snapshot_are_bounded_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = b"".join(pieces({"name": "x" * 20}, {}, False))
+    monkeypatch.setattr("oxillama.sessions.container.MOST_HEADER", 10)
+    with pytest.raises(ConfigError, match="snapshot: expected at most 10 bytes of JSON"):
+        list(pieces({"name": "x" * 20}, {}, False))
+    with pytest.raises(SnapshotIncompatible, match="header: expected at most 10 bytes"):
+        Container.parse(whole)

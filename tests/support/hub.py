@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,6 +30,7 @@ class Hub:
     asked : method, path and Range of each request, in order.
     tokens : that were sent.
     private : whether a token is needed.
+    gate : a file's second half is sent when it is open.
     """
 
     repos: dict[str, dict[str, bytes]]
@@ -38,6 +39,7 @@ class Hub:
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     private: bool = False
+    gate: threading.Event | None = None
     url: str = ""
 
     def downloads(self) -> list[str]:
@@ -103,6 +105,11 @@ def serving(hub: Hub) -> Iterator[Hub]:
                 hub.cuts -= 1
                 self.wfile.write(data[: len(data) // 2])
                 self.close_connection = True
+            elif hub.gate is not None and RESOLVE.fullmatch(urlsplit(self.path).path):
+                self.wfile.write(data[: len(data) // 2])
+                hub.gate.wait(60)
+                with suppress(OSError):  # the client was killed
+                    self.wfile.write(data[len(data) // 2 :])
             else:
                 self.wfile.write(data)
 
