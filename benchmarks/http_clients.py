@@ -20,9 +20,11 @@ from typing import Any
 
 from oxillama.errors import ConfigError
 
+PATH = "/v1/completions"
+FIRST = 4  # events of a stream before others are asked for beside it
 TAIL = 2048  # bytes at the end of an answer that are looked at
-COUNT = re.compile(rb'"(?:completion_tokens|tokens_predicted)":\s*(\d+)')
-TOKENS_EVENT = b"data: {"
+COUNT = re.compile(rb'"completion_tokens":\s*(\d+)')
+EVENT = b"data: {"
 Body = Mapping[str, Any]
 
 
@@ -32,8 +34,8 @@ class Read:
 
     Attributes
     ----------
-    n_tokens : that the server counted.
-    times : seconds from the start of all at which text came; several events may come at one time.
+    n_tokens : that the server counted; the events, for a stream that was left before its end.
+    times : seconds from the start at which text came; several events may come at one time.
     """
 
     n_tokens: int
@@ -47,15 +49,18 @@ class Read:
 
 @dataclass(frozen=True)
 class Turn:
-    """What came of all streams: seconds to the end of the last one, and processor seconds of the clients."""
+    """What came of all streams.
+
+    Attributes
+    ----------
+    seconds : from the start to the end of the last stream. cpu_seconds : of the clients' processor.
+    streams : that were read to their ends. beside : those beside them, from the start on.
+    """
 
     seconds: float
     cpu_seconds: float
     streams: list[Read]
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(stream.n_tokens for stream in self.streams)
+    beside: list[Read]
 
 
 class Clients:
@@ -64,19 +69,25 @@ class Clients:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def read(self, port: int, path: str, bodies: Sequence[Body], delays: Sequence[float] = ()) -> Turn:
-        """Has each body asked for, all at a time or each after its delay, and each answer read to its end.
+    def read(self, port: int, bodies: Sequence[Body], beside: Sequence[Body] = ()) -> Turn:
+        """Asks for texts and reads them to their ends, all at a time.
+
+        Parameters
+        ----------
+        beside : of streams that run before the start, each with some text, and are left at the end. The
+            others are then asked for one after another.
 
         Raises ConfigError for an answer that is no stream, or that has no number of tokens at its end.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        asked = {"port": port, "path": path, "bodies": list(bodies), "delays": list(delays)}
+        asked = {"port": port, "bodies": list(bodies), "beside": list(beside)}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         found = json.loads(self._process.stdout.readline())
         if "error" in found:
-            raise ConfigError(f"{path}: {found['error']}")
-        return Turn(found["seconds"], found["cpu_seconds"], [Read(**each) for each in found["streams"]])
+            raise ConfigError(f"{PATH}: {found['error']}")
+        lists = {name: [Read(**each) for each in found.pop(name)] for name in ("streams", "beside")}
+        return Turn(**found, **lists)
 
 
 @contextmanager
@@ -96,58 +107,76 @@ def clients() -> Iterator[Clients]:
 class Stream:
     """One client: its request, and the times at which parts of the answer come."""
 
-    def __init__(self, port: int, path: str, body: Body) -> None:
+    def __init__(self, port: int, body: Body) -> None:
         text = json.dumps(body)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self.request = f"{head}Connection: close\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
         self.port = port
         self.times: list[float] = []
+        self.n_events = 0
         self.tail = b""
 
-    def send(self) -> None:
+    def send(self, selector: selectors.BaseSelector) -> None:
         """Connects, and sends the request."""
         self.socket = socket.create_connection(("127.0.0.1", self.port))
         self.socket.sendall(self.request)
         self.socket.setblocking(False)
+        selector.register(self.socket, selectors.EVENT_READ, self)
 
-    def take(self, now: float) -> bool:
+    def take(self) -> bool:
         """Reads what has come; whether there will be more."""
         data = self.socket.recv(1 << 16)
-        if TOKENS_EVENT in data:
-            self.times.append(now)
+        n_events = data.count(EVENT)
+        if n_events:
+            self.times.append(time.perf_counter())
+            self.n_events += n_events
         self.tail = (self.tail + data)[-TAIL:]
         return bool(data)
 
-    def result(self) -> dict[str, Any]:
-        """Raises ValueError for an answer without a number of tokens."""
+    def result(self, start: float, is_whole: bool) -> dict[str, Any]:
+        """Of what came since the start. Raises ValueError for an end without a number of tokens."""
         self.socket.close()
         counts = COUNT.findall(self.tail)
-        if not counts:
+        if is_whole and not counts:
             raise ValueError(f"expected a stream with usage, got {self.tail!r}")
-        return {"n_tokens": int(counts[-1]), "times": self.times}
+        times = [at - start for at in self.times if at >= start]
+        return {"n_tokens": int(counts[-1]) if is_whole else len(times), "times": times}
 
 
-def read_all(port: int, path: str, bodies: Sequence[Body], delays: Sequence[float]) -> dict[str, Any]:
-    """Reads all streams to their ends."""
-    streams = [Stream(port, path, body) for body in bodies]
-    coming = sorted(zip(delays or [0.0] * len(streams), range(len(streams))), reverse=True)
+def read_all(port: int, bodies: Sequence[Body], beside: Sequence[Body]) -> dict[str, Any]:
+    """Reads streams to their ends; see `Clients.read`."""
+    running, streams = ([Stream(port, body) for body in each] for each in (beside, bodies))
     selector = selectors.DefaultSelector()
-    n_open = len(streams)
+    for stream in running:
+        stream.send(selector)
+    while any(stream.n_events < FIRST for stream in running):
+        take(selector)
     cpu, start = time.process_time(), time.perf_counter()
-    while n_open:
-        now = time.perf_counter() - start
-        while coming and coming[-1][0] <= now:
-            stream = streams[coming.pop()[1]]
-            stream.send()
-            selector.register(stream.socket, selectors.EVENT_READ, stream)
-        ready = selector.select(coming[-1][0] - now if coming else None)
-        now = time.perf_counter() - start
-        for key, _ in ready:
-            if not key.data.take(now):
-                selector.unregister(key.fileobj)
-                n_open -= 1
-    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    return {"seconds": seconds, "cpu_seconds": cpu, "streams": [stream.result() for stream in streams]}
+    for group in ([stream] for stream in streams) if running else [streams]:
+        for stream in group:
+            stream.send(selector)
+        n_open = len(group)
+        while n_open:
+            n_open -= len(take(selector) & {*group})
+    end, cpu = time.perf_counter(), time.process_time() - cpu
+    return {
+        "seconds": end - start,
+        "cpu_seconds": cpu,
+        "streams": [stream.result(start, True) for stream in streams],
+        "beside": [stream.result(start, False) for stream in running],
+    }
+
+
+def take(selector: selectors.BaseSelector) -> set[Stream]:
+    """Reads what has come; the streams that have ended."""
+    ended = set()
+    for key, _ in selector.select():
+        if not key.data.take():
+            selector.unregister(key.fileobj)
+            ended.add(key.data)
+            if not key.data.n_events:
+                raise ValueError(f"expected a stream, got {key.data.tail!r}")
+    return ended
 
 
 def main() -> None:
