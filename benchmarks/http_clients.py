@@ -41,11 +41,6 @@ class Read:
     n_tokens: int
     times: list[float]
 
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between one arrival and the next."""
-        return [later - earlier for earlier, later in zip(self.times, self.times[1:])]
-
 
 @dataclass(frozen=True)
 class Turn:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from benchmarks import plot, server_peer
 from benchmarks.http_clients import Body, Clients, Turn, clients
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, Row, Summary, rows
+from oxillama.gguf.model_file import ModelFile
 
 PROMPT = 16  # tokens of a stream's prompt
 STREAMS = 4  # beside long prompts
@@ -154,7 +155,7 @@ def mixed(
 
 def figures(turn: Turn, n_prompt: int) -> dict[str, float]:
     """What `mixed` returns, by the names of `MIXED`."""
-    gaps = [gap for stream in turn.beside for gap in (*stream.gaps, turn.seconds - stream.times[-1])]
+    gaps = [gap for stream in turn.beside for gap in np.diff([0.0, *stream.times, turn.seconds])]
     values = (
         turn.seconds,
         n_prompt / turn.seconds,
@@ -174,14 +175,21 @@ MIXED = (
 )
 
 
+def peer(args: argparse.Namespace, context: int, *more: str) -> AbstractContextManager[int]:
+    """A llama-server with room for all streams, though the model may know shorter contexts; its port."""
+    with ModelFile.open(args.model) as file:
+        key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
+    how = args.model, args.threads, STREAMS + 1, context
+    return server_peer.llama_server(args.peer, *how, "--override-kv", key, *more)
+
+
 def beside_prompt(args: argparse.Namespace, n_vocab: int) -> list[Row]:
     """Four streams beside one long prompt; the peer's too."""
     context = args.http_long + 2048
     with ExitStack() as stack:
         ports = {"oxillama": stack.enter_context(served(args.model, args.threads, context)).port}
         if isinstance(args.peer, Path):
-            how = args.model, args.threads, STREAMS + 1, context
-            ports[PEER] = stack.enter_context(server_peer.llama_server(args.peer, *how))
+            ports[PEER] = stack.enter_context(peer(args, context))
         readers = stack.enter_context(clients())
         turns = {
             name: partial(mixed, readers, port, n_vocab, args.http_long, 1) for name, port in ports.items()
@@ -204,9 +212,8 @@ def waits(args: argparse.Namespace, n_vocab: int) -> list[Row]:
             turns[name] = partial(run, port=port, max_decode_wait_ms=limit)
         samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
         if isinstance(args.peer, Path):
-            how = args.model, args.threads, STREAMS + 1, context
             for size in args.peer_batches:
-                with server_peer.llama_server(args.peer, *how, "-b", str(size), "-ub", str(size)) as other:
+                with peer(args, context, "-b", str(size), "-ub", str(size)) as other:
                     turns = {f"{PEER} -b {size}": partial(run, port=other)}
                     samples |= alternate(turns, rounds=args.rounds, warmup=args.warmup)
     if args.plot is not None:
@@ -214,7 +221,7 @@ def waits(args: argparse.Namespace, n_vocab: int) -> list[Row]:
     return rows(f"{args.model.stem}, {STREAMS} streams beside {args.mixed_prompt}", samples, MIXED)
 
 
-MIXED_PROMPTS = 4  # one after another
+MIXED_PROMPTS = 2  # one after another
 
 
 def charts(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[plot.Chart]:
