@@ -150,6 +150,7 @@ def test_a_line_of_a_text_is_that_of_its_value(text: str) -> None:
 def test_relayed_chunks_are_like_others(tmp_path: Path, path: str) -> None:
     """The texts of several choices are not relayed."""
     ask: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "stream": True, "ignore_eos": True}
+    ask["stream_options"] = {"include_usage": True}
     ask |= (
         {"prompt": "hello"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
     )
@@ -157,10 +158,13 @@ def test_relayed_chunks_are_like_others(tmp_path: Path, path: str) -> None:
     with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
         relayed = client.ask(path, ask).events
         others = client.ask(path, {**ask, "n": 2}).events
-    others = [each for each in others if each == "[DONE]" or each["choices"][0]["index"] == 0]
     varying = ("id", "created", "timings")
     found, expected = (
-        [each if each == "[DONE]" else {k: v for k, v in each.items() if k not in varying} for each in events]
+        [
+            {name: value for name, value in event.items() if name not in varying}
+            for event in events[:-2]  # the usage of all choices, and the end
+            if event["choices"][0]["index"] == 0
+        ]
         for events in (relayed, others)
     )
     assert found == expected
