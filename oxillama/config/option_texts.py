@@ -6,6 +6,7 @@ import difflib
 import inspect
 import math
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from oxillama.config import checks
@@ -67,5 +68,10 @@ def no_option(name: str, *classes: type) -> ConfigError:
             others = [flag.lstrip("-").replace("-", "_") for flag in each.flags.split()]
             known |= dict.fromkeys([*each.names.split(), *others], option_name)
     known |= {option_name: option_name for cls in classes for option_name in declared(cls)}
+    return ConfigError(f"{name}: is no option{did_you_mean(name, known)}")
+
+
+def did_you_mean(name: str, known: Mapping[str, str]) -> str:
+    """The end of an error for ``name``: what the name most like it in ``known`` stands for; "" for none."""
     near = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name.lower(), known, 1, 0.5)
-    return ConfigError(f"{name}: is no option" + (f"; did you mean {known[near[0]]}?" if near else ""))
+    return f"; did you mean {known[near[0]]}?" if near else ""

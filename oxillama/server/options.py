@@ -7,7 +7,6 @@ good as absent, as OpenAI's clients have it.
 
 from __future__ import annotations
 
-import difflib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from oxillama.config import GenerationOptions, SamplerConfig
 from oxillama.config.option import declared
+from oxillama.config.option_texts import did_you_mean
 from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
@@ -254,6 +254,5 @@ def conflict(name: str, other: str) -> ApiError:
 def unknown(name: str, known: Iterable[str]) -> ApiError:
     """The error for a field that nobody knows, or that a path does not have."""
     names = {*known, *OPTIONS, *SEVERAL, *OF_THE_MODEL, *HARMLESS} - {name}
-    near = difflib.get_close_matches(name, sorted(names), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name[:200], {each: each for each in sorted(names)})
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

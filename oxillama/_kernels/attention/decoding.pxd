@@ -12,6 +12,7 @@ from oxillama._kernels.attention.kvpage cimport (
 from oxillama._kernels.packing.formats cimport (
     L_BF16, L_C4, L_C5, L_C8, L_F16, L_F32, L_M4, L_M5, L_T4, VALUES_T4, code_bits, code_excess, has_minima)
 from oxillama._kernels.packing.layouts cimport float_load
+from oxillama._kernels.packing.unpack cimport spread
 from oxillama._kernels.simd.simd cimport *
 
 
@@ -21,11 +22,6 @@ cdef inline float stored_float(const int kv_type, const uint8_t* base, Py_ssize_
     if kv_type == L_F16:
         return ox_f32_from_f16((<const uint16_t*>base)[i])
     return ox_f32_from_bf16((<const uint16_t*>base)[i])
-
-
-cdef inline uint32_t bit_4_of_bytes(uint32_t bits) noexcept nogil:
-    """4 bits, each as bit 4 of a byte of its own."""
-    return (((bits & 15) * 0x00204081) & 0x01010101) << 4
 
 
 cdef inline void codes_of_position(const int kv_type, const uint8_t* bytes_, int8_t* out) noexcept nogil:
@@ -41,7 +37,7 @@ cdef inline void codes_of_position(const int kv_type, const uint8_t* bytes_, int
     if code_bits(kv_type) == 5:
         for i in range(8):
             memcpy(&word, out + 4 * i, 4)
-            word = word | bit_4_of_bytes(bytes_[16 + i // 2] >> (4 * (i & 1)))
+            word = word | (spread(bytes_[16 + i // 2] >> (4 * (i & 1))) << 4)
             memcpy(out + 4 * i, &word, 4)
     for i in range(KV_BLOCK):
         out[i] = VALUES_T4[out[i]] if kv_type == L_T4 else out[i] - code_excess(kv_type)

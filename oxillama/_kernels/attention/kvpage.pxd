@@ -173,7 +173,6 @@ cdef inline void code_block(const int kv_type, const float* given, Py_ssize_t n,
     cdef float most = 0, largest = 0, low, high, scale, inverse
     cdef int i, top = (1 << code_bits(kv_type)) - 1
     memset(out, 0, sizeof(out[0]))
-    memset(x, 0, sizeof(x))
     memcpy(x, given, n * sizeof(float))
     low = high = given[0]
     for i in range(n):
