@@ -10,9 +10,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import re
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -22,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import runs, server_peer
+from benchmarks.over_http import served
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine
 from oxillama.bench.report import Metric, Row, rows
@@ -76,9 +74,9 @@ def beside_library(args: argparse.Namespace) -> list[Row]:
     """The rows of the server beside the library, and of a client that goes away."""
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefill_chunk_size=CHUNK)
     found: list[Row] = []
-    with served(args.model, args.threads) as port:
+    with served(args.model, args.threads) as ours:
         for n in args.clients:
-            found += compare(engine, port, n, args)
+            found += compare(engine, ours.port, n, args)
     alone = {"server": partial(processor_time, engine, args.new)}
     gone = {"server": partial(time_to_end, engine)}
     for turns, metrics in ((alone, THREAD), (gone, GONE)):
@@ -94,14 +92,14 @@ def beside_peer(args: argparse.Namespace) -> list[Row]:
     for n in args.clients:
         ours = served(args.model, args.threads, context)
         theirs = server_peer.llama_server(args.peer, args.model, args.threads, n, context)
-        with ours as port, theirs as peer:
+        with ours as server, theirs as peer:
             found += server_peer.measure(
-                {"oxillama": port, "llama-server": peer},
+                {"oxillama": server.port, "llama-server": peer},
                 args.model.stem,
                 clients=n,
                 new=args.new,
                 prefix=args.prefix,
-                n_vocab=vocabulary_of(port),
+                n_vocab=vocabulary_of(server.port),
                 rounds=args.rounds,
                 warmup=args.warmup,
             )
@@ -132,30 +130,6 @@ def compare(engine: InferenceEngine, port: int, n: int, args: argparse.Namespace
     subjects = {name: partial(turn, name) for name in ("library", "server")}
     samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
     return list(rows(args.model.stem, samples, (speed, extra)))
-
-
-@contextmanager
-def served(model: Path, threads: int, context: int | None = None) -> Iterator[int]:
-    """A server in a process of its own; its port."""
-    command = [sys.executable, "-m", "oxillama", "serve", str(model), "--port", "0", "-t", str(threads)]
-    command += ["-c", str(context)] if context else []
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    drain = threading.Thread(target=process.stderr.read, daemon=True)
-    try:
-        text = ""
-        while not (ready := re.search(r"is ready at http://127\.0\.0\.1:(\d+)", text)):
-            line = process.stderr.readline()
-            assert line, f"the server has ended: {text}"
-            text += line
-        drain.start()
-        yield int(ready[1])
-    finally:
-        process.kill()
-        process.wait()
-        if drain.ident is not None:
-            drain.join()
-        process.stderr.close()
 
 
 def read_all(port: int, n: int, n_tokens: int) -> None:

@@ -32,14 +32,16 @@ Tokens = list[int]
 
 
 @contextmanager
-def llama_server(path: Path, model: Path, threads: int, slots: int, context: int) -> Iterator[int]:
-    """llama-server in a process of its own, with batches of all slots; its port."""
+def llama_server(
+    path: Path, model: Path, threads: int, slots: int, context: int, *more: str
+) -> Iterator[int]:
+    """llama-server in a process of its own, with batches of all slots, and more options; its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
         *(str(path), "-m", str(model), "--port", str(port), "-np", str(slots), "-cb"),
-        *("-c", str(slots * context), "-t", str(threads), "--no-ui"),
+        *("-c", str(slots * context), "-t", str(threads), "--no-ui", *more),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import runs
+from benchmarks import over_http, plot, runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, Row, Summary, align, rows
@@ -31,7 +31,11 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p":
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `serving`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file")
-    command.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare decoding with")
+    command.add_argument(
+        "--peer",
+        type=engine_or_server,
+        help="to compare with: llama.cpp, decoding together, or a llama-server, over HTTP",
+    )
     runs.add_threads(command)
     command.add_argument(
         "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
@@ -46,20 +50,61 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--long", type=int, default=0, help="tokens of a long prompt beside a stream (default: leave it out)"
     )
+    command.add_argument(
+        "--clients",
+        type=runs.positive,
+        nargs="*",
+        default=[],
+        metavar="N",
+        help="streams at once over HTTP, beside generate_batch (default: leave them out)",
+    )
+    command.add_argument(
+        "--http-long",
+        type=int,
+        default=0,
+        help="tokens of a long prompt beside four streams over HTTP (default: leave it out)",
+    )
+    command.add_argument(
+        "--waits",
+        type=float,
+        nargs="*",
+        default=[],
+        metavar="MS",
+        help="limits of the wait of streams over HTTP while prompts come; 1e9 for none",
+    )
+    command.add_argument(
+        "--mixed-prompt", type=runs.positive, default=512, help="tokens of such a prompt (default: 512)"
+    )
+    command.add_argument(
+        "--peer-batches",
+        type=runs.positive,
+        nargs="*",
+        default=[32, 128, 512],
+        help="a llama-server's -b with --waits (default: 32 128 512)",
+    )
+    command.add_argument("--plot", type=Path, help="draw --waits as .svg or .png")
     runs.add_arguments(command)
+
+
+def engine_or_server(text: str) -> str | Path:
+    """The name of the engine that is a peer, or the path of a server."""
+    return text if text == LlamaCpp.name else Path(text)
 
 
 def run(args: argparse.Namespace) -> int:
     """`serving`: prints what was asked for."""
     runs.check_models([args.model])
-    names = ("threads", "sequences", "new", "prefix", "long")
-    engines = ["oxillama", *([args.peer] if args.peer else [])]
+    names = ("threads", "sequences", "new", "prefix", "long", "clients", "http_long", "waits", "mixed_prompt")
+    with_engine = args.peer == LlamaCpp.name
+    engines = ["oxillama", *([args.peer] if with_engine else [])]
+    if args.plot is not None:
+        plot.check(args.plot)
     whole = runs.Run("serving", args, {name: getattr(args, name) for name in names}, engines)
     context = max(args.prefix + 128, args.long + 1024, 512)
     engine = make_engine(args.model, args.threads, context)
     results: list[Row] = []
     if args.sequences:
-        peer = BatchedLlamaCpp(args.model, args.threads, 32 * 64) if args.peer else None
+        peer = BatchedLlamaCpp(args.model, args.threads, 32 * 64) if with_engine else None
         if peer is not None:
             peer.load()
         for n in args.sequences:
@@ -73,6 +118,14 @@ def run(args: argparse.Namespace) -> int:
         print(align(first_tokens(engine, args.prefix)))
     if args.long:
         print(align(worst_gap(engine, args.long)))
+    if args.clients:
+        results += over_http.beside_library(engine, args)
+    n_vocab = engine.model.spec.n_vocab
+    engine.close()
+    if args.http_long:
+        results += over_http.beside_prompt(args, n_vocab)
+    if args.waits:
+        results += over_http.waits(args, n_vocab)
     return whole.finish(results)
 
 

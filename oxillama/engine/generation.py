@@ -184,11 +184,9 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     @property
     def timings(self) -> Timings:
         """Seconds so far."""
-        request = self._request
-        first, admitted, submitted = request.first_token_at, request.admitted_at, request.submitted_at
-        return Timings(
-            admitted - submitted, first - submitted, request.prefill_seconds, request.decode_seconds
-        )
+        request, start = self._request, self._request.submitted_at
+        run = request.prefill_seconds, request.decode_seconds
+        return Timings(request.admitted_at - start, request.first_token_at - start, *run)
 
     @property
     def prefill_total(self) -> int:
@@ -217,10 +215,9 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
 
     def __next__(self) -> str:
         """The next piece of text: whole characters. Raises what ended the request, if that was an error."""
-        while True:
-            part = self._next_part()
-            if isinstance(part, TextPart):
-                return part.text
+        while not isinstance(part := self._next_part(), TextPart):
+            pass
+        return part.text
 
     def events(self) -> MessageEvents:
         """The events of the text, as it is read: an iterator of `oxillama.events`, in asyncio too.
@@ -260,10 +257,9 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
 
     async def __anext__(self) -> str:
         """`__next__`, in asyncio."""
-        while True:
-            part = await self._async_part()
-            if isinstance(part, TextPart):
-                return part.text
+        while not isinstance(part := await self._async_part(), TextPart):
+            pass
+        return part.text
 
     async def _async_part(self) -> MessageEvent:
         """`_next_part`, in asyncio."""

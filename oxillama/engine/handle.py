@@ -13,7 +13,7 @@ from oxillama.errors import EngineClosed, SamplingError
 from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.on_use import on_use
 
-waker_of_loop = on_use("oxillama.engine.waker:waker_of_loop")
+next_event = on_use("oxillama.engine.waker:next_event")
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
@@ -78,7 +78,7 @@ class Handle(NotCopied):
         """`close`, in asyncio."""
         self.cancel()
         while not self._is_over():
-            self._drop(await self._next_event())
+            self._drop(await next_event(self))
 
     def _drop(self, event: Event) -> None:
         """Counts an event as read that nobody gets: what was read is then not the whole."""
@@ -117,19 +117,7 @@ class Handle(NotCopied):
 
     async def _async_event(self) -> Event:
         """The same, in asyncio."""
-        return self._checked(await self._next_event())
-
-    async def _next_event(self) -> Event:
-        waker = waker_of_loop()
-        self._request.listener = waker
-        while True:
-            is_last = self._is_published()
-            try:
-                return self._request.events.get_nowait()
-            except Empty:
-                if is_last:
-                    return self._lost_end()
-                await waker.wait()
+        return self._checked(await next_event(self))
 
     def _checked(self, event: Event) -> Event:
         """Notes an event. Raises the error that it tells of."""

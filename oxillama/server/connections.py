@@ -19,7 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from oxillama.config.server import ServerConfig
 
@@ -193,6 +194,23 @@ class Connection(H11Protocol):
         super().__init__(*args, **how)
         self._all = connections
         self._deadline: asyncio.TimerHandle | None = None
+        self.app = partial(self._answer, self.app)
+
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has the application answer; it may send parts of a body without a length by ``write_now``."""
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope["state"]["write_now"] = partial(self._write_now, self.cycle)
+        await app(scope, receive, send)
+
+    def _write_now(self, cycle: RequestResponseCycle, data: bytes) -> bool:
+        """Sends a chunk, unless the client is behind or gone; whether it was sent.
+
+        To h11, every chunk between the head and the end of an answer is the same: it need not know of them.
+        """
+        if self.flow.write_paused or cycle.disconnected:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]

@@ -303,7 +303,12 @@ class Delta:
     @property
     def text(self) -> str:
         """Of an event that is text; otherwise empty."""
-        return self.event.text if isinstance(self.event, TextPart) else ""
+        return text_of(self.event)
+
+
+def text_of(event: Event | None) -> str:
+    """The text of an event that is text; otherwise empty."""
+    return event.text if isinstance(event, TextPart) else ""
 
 
 def deltas(generations: Sequence[Generation]) -> AsyncIterator[Delta]:

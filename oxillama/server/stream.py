@@ -6,13 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
+from json.encoder import encode_basestring
 from typing import Any
+from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, api_error, stopping
 from oxillama.server.json_text import ENCODER
+from oxillama.server.relay import Relay
 from oxillama.server.running import while_connected
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,17 @@ def data_line(value: Any) -> str:
     return f"data: {ENCODER.encode(value)}\n\n"
 
 
+class TextLine:
+    """`data_line` of a value that holds a text, in one place or more; all but the text is encoded once."""
+
+    def __init__(self, value_of: Callable[[str], Any]) -> None:
+        mark = uuid4().hex
+        self._parts = data_line(value_of(mark)).split(f'"{mark}"')
+
+    def __call__(self, text: str) -> str:
+        return encode_basestring(text).join(self._parts)
+
+
 def named_event(name: str, value: Any) -> str:
     """An event with a name."""
     return f"event: {name}\ndata: {as_json(value)}\n\n"
@@ -54,7 +69,7 @@ class EventStream:
 
     Parameters
     ----------
-    lines : texts of events. It is closed when the client goes away.
+    lines : texts of events, and relays of what comes of a generation. It is closed when the client goes away.
     ping_seconds : seconds without an event after which a comment is sent; None for no comments.
     failed : the last text of a stream that ends with an error.
     content_type : of the answer.
@@ -63,7 +78,7 @@ class EventStream:
 
     def __init__(
         self,
-        lines: AsyncIterator[str],
+        lines: AsyncIterator[str | Relay],
         ping_seconds: float | None,
         failed: Callable[[ApiError], str] = error_lines,
         content_type: str = "text/event-stream; charset=utf-8",
@@ -75,6 +90,7 @@ class EventStream:
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._write_now: Callable[[bytes], bool] | None = scope.get("state", {}).get("write_now")
         try:
             await while_connected(receive, self._send_all(send))
         except asyncio.CancelledError:
@@ -85,7 +101,7 @@ class EventStream:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, send: Send) -> None:
-        first: asyncio.Future[str | None] = asyncio.ensure_future(anext(self.lines, None))
+        first: asyncio.Future[str | Relay | None] = asyncio.ensure_future(anext(self.lines, None))
         pinging = None
         try:
             await asyncio.wait({first}, timeout=self.ping_seconds)
@@ -109,8 +125,10 @@ class EventStream:
                     line = await first
                 n_sent = 0
                 while line is not None:
-                    self._is_quiet = False
-                    await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
+                    if isinstance(line, Relay):
+                        await line.run(self._write, partial(self._put, send))
+                    else:
+                        await self._put(send, line)
                     n_sent += 1
                     if n_sent % TURN == 0:
                         await asyncio.sleep(0)  # others have their turn, and a client's leaving is noticed
@@ -131,6 +149,16 @@ class EventStream:
                     with suppress(asyncio.CancelledError, Exception):
                         await task
             await self.lines.aclose()  # type: ignore[attr-defined]
+
+    def _write(self, line: str) -> bool:
+        """Sends a line at once, past the layers of the application; False if it was not sent."""
+        self._is_quiet = False
+        return self._write_now is not None and self._write_now(line.encode())
+
+    async def _put(self, send: Send, line: str) -> None:
+        """Sends a line, when the client has taken what was sent before."""
+        if line and not self._write(line):
+            await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
 
     async def _ping(self, send: Send, seconds: float, at_once: bool) -> None:
         self._is_quiet = at_once

@@ -20,8 +20,9 @@ from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.relay import Relay
 from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, timings
-from oxillama.server.stream import DONE, EventStream, data_line
+from oxillama.server.stream import DONE, EventStream, TextLine, data_line
 from oxillama.toolcalls.conversation import call_id
 
 
@@ -101,7 +102,7 @@ class Answer:
         head = self.head("chat.completion")
         return JsonAnswer({**head, "choices": choices, **self.usage(generations), **times_of(generations)})
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncIterator[str | Relay]:
         """The answer as chunks. What has no chunk of its own has its log-probabilities in the next one."""
         generations, body = await self.start(), self.body
         head = self.head("chat.completion.chunk")
@@ -110,6 +111,15 @@ class Answer:
         for index in range(len(generations)):
             opening = choice(index, {"role": "assistant", "content": None})
             yield data_line({**head, "choices": [opening], **more})
+        text_line = TextLine(lambda text: {**head, "choices": [choice(0, {"content": text})], **more})
+
+        def line_of(event: Event) -> str:
+            if isinstance(event, TextPart):
+                return text_line(event.text)
+            part = delta_of(event, self.n_calls)
+            return data_line({**head, "choices": [choice(0, part)], **more}) if part else ""
+
+        is_plain = len(generations) == 1 and not (body.logprobs or body.timings_per_token)
         async for delta in deltas(generations):
             generation, index, reason = generations[delta.index], delta.index, delta.finish_reason
             waiting[index] += delta.logprobs
@@ -125,6 +135,8 @@ class Answer:
             if body.timings_per_token:
                 chunk["timings"] = timings(generation)
             yield data_line(chunk)
+            if is_plain and reason is None:
+                yield Relay(generation, line_of)
         if body.wants_usage:
             yield data_line({**head, "choices": [], **self.usage(generations), **times_of(generations)})
         yield DONE

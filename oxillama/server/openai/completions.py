@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from oxillama.server.infill import infill_tokens
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
+from oxillama.server.relay import Relay
 from oxillama.server.running import (
     begin,
     checked_prompt,
@@ -36,9 +38,10 @@ from oxillama.server.running import (
     prompt_lists,
     receipt_of,
     results,
+    text_of,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.stream import DONE, EventStream, data_line
+from oxillama.server.stream import DONE, EventStream, TextLine, data_line
 
 MAX_TOKENS = 16
 """Tokens of a completion where the body does not say, as OpenAI has it."""
@@ -143,35 +146,33 @@ class Answer:
             **receipt_of(completion),
         }
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncIterator[str | Relay]:
         """The answer as chunks."""
         generations, body = await self.start(), self.body
         lists = [self.logprobs() for _ in generations]
-        usage: dict[str, Any] = {"usage": None} if body.wants_usage else {}
         for index in range(len(generations)) if body.echo else ():
             logprobs = self.prompt_logprobs(lists[index], index) if self.has_scores else None
-            echo = {
-                "index": index,
-                "text": self.prompt_text(index),
-                "logprobs": logprobs,
-                "finish_reason": None,
-            }
-            yield data_line({**self.head, "choices": [echo], **usage})
+            yield data_line(self.chunk(index, self.prompt_text(index), logprobs))
+        text_line = TextLine(partial(self.chunk, 0))
         async for delta in deltas(generations):
             index, logprobs = delta.index, None
             if self.top is not None:
                 logprobs = text_logprobs(lists[index], delta.tokens, delta.logprobs)
-            choice = {
-                "index": index,
-                "text": delta.text,
-                "logprobs": logprobs,
-                "finish_reason": delta.finish_reason,
-                **(receipt_of(generations[index]) if delta.finish_reason else {}),
-            }
-            yield data_line({**self.head, "choices": [choice], **usage})
+            receipt = receipt_of(generations[index]) if delta.finish_reason else {}
+            yield data_line(self.chunk(index, delta.text, logprobs, delta.finish_reason, **receipt))
+            if len(generations) == 1 and self.top is None and delta.finish_reason is None:
+                yield Relay(generations[0], lambda event: text_line(text_of(event)))
         if body.wants_usage:
             yield data_line({**self.head, "choices": [], "usage": self.usage(generations)})
         yield DONE
+
+    def chunk(
+        self, index: int, text: str, logprobs: Any = None, finish_reason: str | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """A part of a text."""
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason, **more}
+        usage = {"usage": None} if self.body.wants_usage else {}
+        return {**self.head, "choices": [choice], **usage}
 
     def prompt_text(self, index: int) -> str:
         """The prompt of a choice, as text."""
