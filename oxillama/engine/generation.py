@@ -57,14 +57,17 @@ class Timings:
     ----------
     queue : from the submission to the admission.
     time_to_first_token : from the submission to the first token.
-    prefill : in steps that ran its prompt.
-    decode : in steps that ran a token of its text.
+    prefill : in steps that ran its prompt: those of the ``prefill_tokens`` that were not cached.
+    decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all tokens but
+        those that the last step of the prompt brought.
     """
 
     queue: float
     time_to_first_token: float
     prefill: float
     decode: float
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,8 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         request = self._request
         first, admitted, submitted = request.first_token_at, request.admitted_at, request.submitted_at
         return Timings(
-            admitted - submitted, first - submitted, request.prefill_seconds, request.decode_seconds
+            *(admitted - submitted, first - submitted, request.prefill_seconds, request.decode_seconds),
+            *(max(0, self.prefill_progress - request.n_cached), request.n_decoded),
         )
 
     @property
@@ -199,9 +203,8 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     def prefill_progress(self) -> int:
         """Tokens of the prompt that have been run, or need not be."""
         request = self._text_request
-        if request.n_generated or request.finish_reason is not None:
-            return self.prefill_total
-        return min(request.sequence.cached_len, self.prefill_total)
+        n_run = request.sequence.cached_len if request.finish_reason is None else request.n_run
+        return self.prefill_total if request.n_generated else min(n_run, self.prefill_total)
 
     @property
     def prefill_fraction(self) -> float:
