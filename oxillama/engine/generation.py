@@ -19,6 +19,7 @@ from oxillama.engine.snapshots import Captured
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
+from oxillama.on_use import Shown
 from oxillama.sampling.logprobs import SampledToken
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class Timings:
     queue : from the submission to the admission.
     time_to_first_token : from the submission to the first token.
     prefill : in steps that ran its prompt: those of the ``prefill_tokens`` that were not cached.
-    decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all tokens but
-        those that the last step of the prompt brought.
+    decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all but those
+        that the last step of the prompt brought.
     """
 
     queue: float
@@ -70,8 +71,8 @@ class Timings:
     decode_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Completion:
+@dataclass(frozen=True, repr=False)
+class Completion(Shown):
     """A text with what belongs to it; see `Generation` for the fields."""
 
     text: str
@@ -350,18 +351,9 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         if self._request.error is not None and self.finish_reason == "error":
             raise self._request.error  # another consumer got it
         return Completion(
-            self.text,
-            self.finish_reason,
-            self.tokens,
-            self.logprobs,
-            self.seed,
-            self.usage,
-            self.timings,
-            self.speculation,
-            self.receipt,
-            self.reasoning,
-            self.tool_calls,
-            self.failed_calls,
+            *(self.text, self.finish_reason, self.tokens, self.logprobs, self.seed, self.usage),
+            *(self.timings, self.speculation, self.receipt),
+            *(self.reasoning, self.tool_calls, self.failed_calls),
         )
 
     def __enter__(self) -> Generation:

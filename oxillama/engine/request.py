@@ -129,8 +129,8 @@ class Request:
         self.error: BaseException | None = None
         self.is_published = False
         self.is_held = False
-        # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or a
-        # session had, tokens that had been run at the end, and tokens after those that the prompt's pass gave
+        # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or
+        # a session had, tokens that had been run at the end, and tokens after those of the prompt's last step
         self.n_cached = self.n_run = self.n_decoded = 0
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf

@@ -449,7 +449,7 @@ def test_interrupt_keeps_the_text_and_tells_the_speed(model: Path, engine: Infer
 
 
 def test_the_summary_of_an_interrupted_prompt_counts_what_ran(model: Path) -> None:
-    with InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=8, prefix_cache_bytes=0) as engine:
+    with InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=8) as engine:
         steps: list[int] = []
         observe = engine.model.loop._observe
 
