@@ -447,14 +447,18 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--budget", type=float, default=120.0, help="seconds for the tests of one fault")
     parser.add_argument("--minutes", type=float, help="no fault is begun after them")
     parser.add_argument("--goal", type=float, default=92.0, help="percent that have to be noticed")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="of files, such as oxillama/cache/*")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="files: oxillama/cache/*")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--calls", type=Path, help="a folder that keeps the recorded calls for the next time")
     parser.add_argument("--record", action="store_true", help="record the calls of all rooms and try nothing")
     parser.add_argument("--log", type=Path, help="a file that the verdicts are written to, too")
     options = parser.parse_args(arguments)
     known, users = equivalents(root), Users(root)
-    faults = [fault for fault in faults_of(root) if fnmatchcase(fault.file, options.only)]
+    faults = [
+        fault
+        for fault in faults_of(root)
+        if any(fnmatchcase(fault.file, pattern) for pattern in options.only)
+    ]
     chosen = list(islice(drawn(root, faults, options.seed), options.skip, options.skip + options.n))
     if options.list:
         print(*chosen, sep="\n")

@@ -260,9 +260,9 @@ class Keywords:
         if kind == "string":
             return Atom(Strings(values=frozenset(map(str, found))), path)
         if kind == "number":
-            values = frozenset(exact(value, path) for value in found)
-            long = frozenset(value for value in values if abs(value) >= 10**16)  # 1e+300 is no worse
-            parts = ((values - long, True), (long, False)) if self.plain_integers else ((values, False),)
+            exacts = frozenset(exact(value, path) for value in found)
+            long = frozenset(value for value in exacts if abs(value) >= 10**16)  # 1e+300 is no worse
+            parts = ((exacts - long, True), (long, False)) if self.plain_integers else ((exacts, False),)
             return Any(tuple(Atom(Numbers(values=part, plain=plain), path) for part, plain in parts if part))
         return Any(tuple(self.equals(value, kind, path) for value in found))
 
