@@ -8,8 +8,10 @@ is tried at a time.
 
 The fast tests of a room run once without a fault, and each test's calls of functions are recorded. For a
 fault in a function those tests run that call the function, the shortest first; for one outside functions,
-those that call any function of the module. If none fails, the other tests of the room run, and the tests
-elsewhere that import the module, until `--budget` seconds are over. A fault that no test notices survives.
+those that call any function of the module. If no test calls it (calls in processes that tests start are not
+recorded), the other tests of the room run, and the tests elsewhere that import the module. `--elsewhere` runs
+these in any case. A fault that no test notices survives; one whose tests take more than `--budget` seconds is
+"undecided", and counts neither way.
 Tests that failed are run again without any fault at the end: those that fail then, too, noticed nothing.
 
 `tools/random_mutants.toml` has the equivalent faults, which no test can notice, each with the reason; they
@@ -29,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -331,7 +334,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass
 class Verdict:
-    """What became of a fault: "noticed", "survived", "equivalent", or "survived" after the time was over."""
+    """What became of a fault: "noticed", "survived", "undecided", "equivalent"; "unsound" if it was noticed by
+    a test that fails without it, too."""
 
     fault: Fault
     kind: str
@@ -353,6 +357,7 @@ class Trial(Checkout):
     def __init__(self, root: Path, folder: Path, budget: float, users: Users, kept: Path) -> None:
         super().__init__(root, folder / "checkout", budget, fast=True)
         self.folder, self.budget, self.users, self.kept = folder, budget, users, kept
+        self.elsewhere = False
         self.recorded: dict[str, dict[str, Any]] = {}
 
     def pytest(
@@ -410,14 +415,15 @@ class Trial(Checkout):
         verdict = Verdict(fault, "survived", test=f"({len(first)} tests call it)")
         try:
             path.write_bytes(fault.within(data))
-            for tests in (first[:FIRST], first[FIRST:], others):
+            for tests in (first[:FIRST], first[FIRST:], others if self.elsewhere or not first else []):
                 left = self.budget - (time.perf_counter() - start)
-                if not tests or left < 1:
+                if not tests:
                     continue
-                code, output = self.pytest(tests, left, "-x", PYTHONDONTWRITEBYTECODE="1")
+                code, output = self.pytest(tests, max(1.0, left), "-x", PYTHONDONTWRITEBYTECODE="1")
                 if output == "hangs":
-                    verdict.test += " (the time was over)"
-                elif code not in (0, NO_TESTS):
+                    verdict.kind = "undecided"
+                    break
+                if code not in (0, NO_TESTS):
                     verdict.kind, verdict.test = "noticed", (*failed(output), f"exit code {code}")[0]
                     break
         finally:
@@ -450,6 +456,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="files: oxillama/cache/*")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--calls", type=Path, help="a folder that keeps the recorded calls for the next time")
+    parser.add_argument("--elsewhere", action="store_true", help="tests of other rooms, too, for every fault")
     parser.add_argument("--record", action="store_true", help="record the calls of all rooms and try nothing")
     parser.add_argument("--log", type=Path, help="a file that the verdicts are written to, too")
     options = parser.parse_args(arguments)
@@ -467,6 +474,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trial = Trial(root, Path(folder), options.budget, users, options.calls or Path(folder))
+        trial.elsewhere = options.elsewhere
         if options.record:
             for room in sorted({room for fault in faults for room in users.rooms_of(fault.file)}):
                 print(f"{room}: {len(trial.calls(room))} tests pass", flush=True)
@@ -485,12 +493,14 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     for verdict in verdicts:
         if verdict.kind == "noticed" and verdict.test in failing:
             verdict.kind = "unsound"
-    counts = {kind: [v for v in verdicts if v.kind == kind] for kind in ("noticed", "survived", "unsound")}
-    n = sum(map(len, counts.values()))
-    print(f"seed {options.seed}: {len(counts['noticed'])} of {n} noticed, {len(verdicts) - n} equivalent")
-    for verdict in (*counts["survived"], *counts["unsound"]):
-        print(f"  {verdict.kind}: {verdict.fault} {verdict.test}")
-    return int(100 * len(counts["noticed"]) < options.goal * n)
+    counts = Counter(verdict.kind for verdict in verdicts)
+    n = counts["noticed"] + counts["survived"] + counts["unsound"]
+    others = f"{counts['equivalent']} equivalent, {counts['undecided']} undecided"
+    print(f"seed {options.seed}: {counts['noticed']} of {n} noticed, {others}")
+    for verdict in verdicts:
+        if verdict.kind != "noticed":
+            print(f"  {verdict.kind}: {verdict.fault} {verdict.test}")
+    return int(100 * counts["noticed"] < options.goal * n)
 
 
 if __name__ == "__main__":
