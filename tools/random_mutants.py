@@ -334,8 +334,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass
 class Verdict:
-    """What became of a fault: "noticed", "survived", "undecided", "equivalent"; "unsound" if it was noticed by
-    a test that fails without it, too."""
+    """What became of a fault: "noticed", "survived", "undecided", "equivalent"; "unsound" if what noticed
+    it fails without it, too."""
 
     fault: Fault
     kind: str
