@@ -45,6 +45,7 @@ import pytest
 from mutants import FAST, NO_TESTS, ROOT, Checkout, StaleList, tomllib
 
 FIRST = 60  # of the tests that call a function, the shortest, run before the others
+USAGE = 4  # pytest's exit code for arguments that it cannot use
 HANG = 40  # seconds after which one test hangs
 NOT_DRAWN = ("oxillama/_kernels/generate.py", "oxillama/_version.py")  # run when the kernels are built
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -378,7 +379,11 @@ class Trial(Checkout):
         hang = ["-o", f"faulthandler_timeout={HANG}", "-o", "faulthandler_exit_on_timeout=true"]
         listed = self.folder / "tests"
         listed.write_text("\n".join(tests), encoding="utf-8")
-        return self.run(["-m", "pytest", "-q", *options, *hang, *more, f"@{listed}"], seconds, **variables)
+        return self.run(
+            ["-m", "pytest", "-q", f"--rootdir={self.path}", *options, *hang, *more, f"@{listed}"],
+            seconds,
+            **variables,
+        )
 
     def calls(self, room: str) -> dict[str, Any]:
         """Of each test of a folder that passes: its seconds, and the functions that it calls."""
@@ -423,6 +428,8 @@ class Trial(Checkout):
                 if output == "hangs":
                     verdict.kind = "undecided"
                     break
+                if code == USAGE:  # no test ran
+                    raise StaleList(f"{fault}: expected its tests to run, got\n{output[-3000:]}")
                 if code not in (0, NO_TESTS):
                     verdict.kind, verdict.test = "noticed", (*failed(output), f"exit code {code}")[0]
                     break
