@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import NoReturn
 
+from oxillama.on_use import Shown
+
 
 class ForkedOpen:
     """A lock that a forked child finds open, unless the thread that forked holds it: no other is there.
@@ -50,7 +52,7 @@ def waited(wait: Callable[[], object]) -> None:
         raise error.__context__ from None
 
 
-class NotCopied:
+class NotCopied(Shown):
     """A base of what belongs to one engine in one process."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -17,9 +17,15 @@ def resolve(path: str) -> Any:
 
 def on_use(path: str) -> Callable[..., Any]:
     """Calls what is at ``path``, as `resolve` takes it; the module is imported with the first call."""
-
     return partial(_call, path)
 
 
 def _call(path: str, *arguments: Any, **options: Any) -> Any:
     return resolve(path)(*arguments, **options)
+
+
+class Shown:
+    """A base of what says in one line what it is; see `oxillama.shown`."""
+
+    def __repr__(self) -> str:
+        return str(_call("oxillama.shown:shown", self))

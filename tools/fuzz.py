@@ -27,6 +27,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, metavar="N", help="time for each target")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--start", type=int, default=0, metavar="N", help="number of the first input")
+    parser.add_argument(
+        "--wall",
+        type=float,
+        default=harness.WALL,
+        metavar="N",
+        help="seconds after which an input hangs; more on a machine that others keep busy",
+    )
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run the input of a file in this process")
     parser.add_argument("--out", type=Path, default=Path("fuzz-findings"), metavar="FOLDER")
     args = parser.parse_args()
@@ -38,7 +45,7 @@ def main() -> int:
     found = False
     for name in TARGETS if args.target == "all" else [args.target]:
         target = TARGETS[name]
-        with harness.Worker() as worker:
+        with harness.Worker(wall=args.wall) as worker:
             report = harness.fuzz(
                 worker,
                 target,

@@ -150,11 +150,14 @@ def finish(generation: Generation, args: argparse.Namespace) -> int:
 
 
 def summary(generation: Generation, interrupted: bool = False) -> str:
-    """One line: speeds, why it ended, the seed. The time of the first token counts as prefill."""
-    parts, known = [], generation.usage.cached_tokens
+    """One line: the tokens that were run and their speeds, why the text ended, the seed.
+
+    The time of the first token counts as prefill.
+    """
+    parts, known, timings = [], generation.usage.cached_tokens, generation.timings
     for name, n, seconds in (
-        ("prefill", len(generation.prompt_tokens) - known, generation.timings.prefill),
-        ("decode", max(0, len(generation.tokens) - 1), generation.timings.decode),
+        ("prefill", timings.prefill_tokens, timings.prefill),
+        ("decode", timings.decode_tokens, timings.decode),
     ):
         speed = f", {n / seconds:.1f} tokens/s" if seconds and n else ""
         parts.append(f"{name} {n} tokens{speed}")

@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
 from oxillama.config import checks
-from oxillama.on_use import on_use
+from oxillama.on_use import on_use, resolve
 
 documented = on_use("oxillama.config.option_texts:documented")
 no_option = on_use("oxillama.config.option_texts:no_option")
@@ -132,6 +132,7 @@ class Options:
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = Documentation(cls.__doc__ or "")  # type: ignore[assignment]
+        cls.__repr__ = Options.__repr__  # type: ignore[method-assign]  # a dataclass keeps it
 
     def __new__(cls: type[Self], *values: Any, **given: Any) -> Self:
         """An object without values. Raises ConfigError for a name that is no option."""
@@ -146,6 +147,9 @@ class Options:
             if values[name] is not each.default:
                 values[name] = each.checked(values[name])
         self._check_together()
+
+    def __repr__(self) -> str:
+        return str(resolve("oxillama.shown:shown_options")(self))
 
     def _check_together(self) -> None:
         """Raises ConfigError for values that cannot be combined. Runs once for an object."""

@@ -16,18 +16,8 @@ from oxillama.errors import ConfigError
 Values = TypeVar("Values", bound=tuple[Any, ...])
 
 ORDER = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typical_p",
-    "top_p",
-    "min_p",
-    "top_a",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "xtc",
-    "temperature",
+    *("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "top_a"),
+    *("epsilon_cutoff", "eta_cutoff", "xtc", "temperature"),
 )
 """The stages in the order they are applied, llama.cpp's; before them come bans, biases and the grammar."""
 

@@ -19,6 +19,7 @@ from oxillama.engine.snapshots import Captured
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
+from oxillama.on_use import Shown
 from oxillama.sampling.logprobs import SampledToken
 
 if TYPE_CHECKING:
@@ -57,18 +58,21 @@ class Timings:
     ----------
     queue : from the submission to the admission.
     time_to_first_token : from the submission to the first token.
-    prefill : in steps that ran its prompt.
-    decode : in steps that ran a token of its text.
+    prefill : in steps that ran its prompt: those of the ``prefill_tokens`` that were not cached.
+    decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all but those
+        that the last step of the prompt brought.
     """
 
     queue: float
     time_to_first_token: float
     prefill: float
     decode: float
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Completion:
+@dataclass(frozen=True, repr=False)
+class Completion(Shown):
     """A text with what belongs to it; see `Generation` for the fields."""
 
     text: str
@@ -186,7 +190,8 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         """Seconds so far."""
         request, start = self._request, self._request.submitted_at
         run = request.prefill_seconds, request.decode_seconds
-        return Timings(request.admitted_at - start, request.first_token_at - start, *run)
+        counts = max(0, self.prefill_progress - request.n_cached), request.n_decoded
+        return Timings(request.admitted_at - start, request.first_token_at - start, *run, *counts)
 
     @property
     def prefill_total(self) -> int:
@@ -197,9 +202,8 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     def prefill_progress(self) -> int:
         """Tokens of the prompt that have been run, or need not be."""
         request = self._text_request
-        if request.n_generated or request.finish_reason is not None:
-            return self.prefill_total
-        return min(request.sequence.cached_len, self.prefill_total)
+        n_run = request.sequence.cached_len if request.finish_reason is None else request.n_run
+        return self.prefill_total if request.n_generated else min(n_run, self.prefill_total)
 
     @property
     def prefill_fraction(self) -> float:
@@ -343,18 +347,9 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         if self._request.error is not None and self.finish_reason == "error":
             raise self._request.error  # another consumer got it
         return Completion(
-            self.text,
-            self.finish_reason,
-            self.tokens,
-            self.logprobs,
-            self.seed,
-            self.usage,
-            self.timings,
-            self.speculation,
-            self.receipt,
-            self.reasoning,
-            self.tool_calls,
-            self.failed_calls,
+            *(self.text, self.finish_reason, self.tokens, self.logprobs, self.seed, self.usage),
+            *(self.timings, self.speculation, self.receipt),
+            *(self.reasoning, self.tool_calls, self.failed_calls),
         )
 
     def __enter__(self) -> Generation:

@@ -346,7 +346,7 @@ class EngineLoop:
         self.observers.notify("stepped", batch, now)
         for sampled in batch.sampled:
             if sampled.n_tokens:
-                sampled.request.note_tokens(now)
+                sampled.request.note_tokens(now, sampled.n_tokens)
         for request, is_prefill in zip(batch.requests, batch.prefills):
             if is_prefill:
                 request.prefill_seconds += seconds

@@ -129,9 +129,9 @@ class Request:
         self.error: BaseException | None = None
         self.is_published = False
         self.is_held = False
-        # for the scheduler and observers: seconds of the scheduler's clock, and tokens of the prompt that the
-        # prefix cache or a session had
-        self.n_cached = 0
+        # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or
+        # a session had, tokens that had been run at the end, and tokens after those of the prompt's last step
+        self.n_cached = self.n_run = self.n_decoded = 0
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
         self.prefill_seconds = 0.0
@@ -168,11 +168,12 @@ class Request:
         self.n_events += 1
         self.events.put(event)
 
-    def note_tokens(self, now: float) -> None:
-        """Notes when the request got tokens."""
+    def note_tokens(self, now: float, n: int) -> None:
+        """Notes when the request got ``n`` tokens."""
         if self.first_token_at != self.first_token_at:  # nan
-            self.first_token_at = now
+            self.first_token_at, n = now, 0
         self.last_token_at = now
+        self.n_decoded += n
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """Emits all but the `End`; a second call does nothing. The scheduler frees the pages."""

@@ -152,6 +152,7 @@ class Scheduler:
             return
         assert request not in self.in_flight, "its pages are being written"
         sequence.take_back()
+        request.n_run = sequence.cached_len
         self.prefixes.keep(request)
         self.prefixes.end(request)
         if request.keep is None:

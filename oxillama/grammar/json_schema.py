@@ -47,8 +47,9 @@ class JsonSchemaCompiler:
     any_order : objects take their properties in any order; if False in the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
         them, as the specification has it, or not. Those of Python types never do without saying so.
-    plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on; those of
-        Python types never are.
+    plain_integers : integers, and the whole numbers of `enum` and `const`, are never written with ".0", which
+        JSON Schema allows from draft 6 on; those of Python types never are. Texts that the library generates
+        from a schema have it so.
     mark : a text around strings in place of quotes, for formats that are not JSON; see `Layout`.
     unenforced : what the last compilation with ``strict=False`` had to let go, as "path: reason".
 

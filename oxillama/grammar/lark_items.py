@@ -190,4 +190,5 @@ def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:
     space = "flexible" if flexible else _SPACES[separators]
     if not options.keys() & {"whitespace_flexible", "item_separator", "key_separator"}:
         space = "single"
-    return JsonSchemaCompiler(whitespace=space, any_order=any_order), not options.get("lenient", False)
+    compiler = JsonSchemaCompiler(whitespace=space, any_order=any_order, plain_integers=True)
+    return compiler, not options.get("lenient", False)

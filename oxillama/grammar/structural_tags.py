@@ -143,7 +143,7 @@ class _Writer:
         if isinstance(schema, str):
             schema = parsed(fields.path_of("json_schema"), schema)
         whitespace = "compact" if blanks == 0 else "single"
-        compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order)
+        compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order, plain_integers=True)
         path = fields.path_of("json_schema")
         return self._book.include(within(path, lambda: compiler.compile(schema, place=path)))
 

@@ -380,9 +380,12 @@ def timings(generation: Generation) -> dict[str, float]:
     The first token of a text comes from the last step of the prompt, and so does not count for its speed.
     """
     usage, seconds = generation.usage, generation.timings
-    n_run, n_text = usage.prompt_tokens - usage.cached_tokens, usage.generated_tokens
+    n_run, n_text = seconds.prefill_tokens, usage.generated_tokens
     found: dict[str, float] = {"cache_n": usage.cached_tokens}
-    parts = (("prompt", n_run, n_run, seconds.prefill), ("predicted", n_text, n_text - 1, seconds.decode))
+    parts = (
+        ("prompt", n_run, n_run, seconds.prefill),
+        ("predicted", n_text, seconds.decode_tokens, seconds.decode),
+    )
     for name, n, n_steps, spent in parts:
         spent = 0.0 if math.isnan(spent) else spent
         found[f"{name}_n"] = n

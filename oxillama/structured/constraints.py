@@ -97,7 +97,7 @@ def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
     if config.regex is not None:
         return Grammar.from_regex(config.regex)
     if config.json_schema is not None:
-        compiler = JsonSchemaCompiler(any_order=config.any_order)
+        compiler = JsonSchemaCompiler(any_order=config.any_order, plain_integers=True)
         return Grammar.from_json_schema(config.json_schema, compiler=compiler)
     spelled = spelled_ids(tokenizer)
     if config.structural_tag is not None:

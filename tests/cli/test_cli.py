@@ -448,6 +448,43 @@ def test_interrupt_keeps_the_text_and_tells_the_speed(model: Path, engine: Infer
     assert "Traceback" not in told.decode()
 
 
+def test_the_summary_of_an_interrupted_prompt_counts_what_ran(model: Path) -> None:
+    with InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=8) as engine:
+        steps: list[int] = []
+        observe = engine.model.loop._observe
+
+        def cancel_at_the_third(batch: Any) -> None:
+            observe(batch)
+            steps.append(batch.n_prefill)
+            if len(steps) == 3:
+                generation.cancel()
+
+        engine.model.loop._observe = cancel_at_the_third  # type: ignore[method-assign]
+        generation = engine.stream([5] * 100, max_tokens=9)
+        assert generation.result().finish_reason == "cancelled"
+    assert steps == [8, 8, 8]
+    assert (generation.prefill_progress, generation.prefill_total) == (24, 100)
+    found = SUMMARY.fullmatch(generate.summary(generation, interrupted=True))
+    assert found and found[0].startswith("prefill 24 tokens, ") and "| decode 0 tokens |" in found[0]
+
+
+def test_the_summary_counts_tokens_that_were_not_read(engine: InferenceEngine) -> None:
+    """The time covers them: those whose text is held back, and those that wait for the consumer."""
+    generation = engine.stream(PROMPT, window=4, max_tokens=60, temperature=0)
+    request = generation._text_request
+    next(generation)
+    while request.wanted:
+        time.sleep(0.001)
+    generation.close()
+    assert 1 <= len(generation.tokens) < request.n_generated
+    assert generation.timings.decode_tokens == request.n_generated - 1
+    assert f"| decode {request.n_generated - 1} tokens, " in generate.summary(generation, interrupted=True)
+    held = engine.stream(PROMPT, max_tokens=12, temperature=0, ignore_eos=True).result()
+    assert held.timings.decode_tokens == 11 and held.timings.prefill_tokens + held.usage.cached_tokens == len(
+        engine.tokenizer.encode(PROMPT)
+    )
+
+
 def test_interrupt_before_the_text(model: Path) -> None:
     """While it waits for its prompt, as while it loads: no text, no traceback."""
     process = subprocess.Popen(

@@ -263,6 +263,82 @@ ODD_PIECES += [
 ]
 
 
+EXTREMES = [
+    "-1",
+    "0",
+    "1e999",
+    "-1e999",
+    "9" * 400,
+    "18446744073709551616",
+    "2147483648",
+    "1e-400",
+    "NaN",
+    "true",
+]
+EXTREMES += ["null", '"1"', "[]", "{}", "0.5", "-9223372036854775809", "1" + "0" * 5000]
+NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+KEY = re.compile(rb'"[^"\\]*"\s*:')
+
+
+def edits(rng: Random) -> list[list[Any]]:
+    """Changes of bytes, whatever these are: [kind, where, ...], for `edited`."""
+    found: list[list[Any]] = []
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        at = rng.choice([rng.randrange(64), rng.randrange(1000), rng.randrange(2**31)])
+        n = rng.choice([1, 1, 2, 4, 8, 60])
+        found.append(
+            rng.choice(
+                [
+                    ["flip", at, rng.randrange(8)],
+                    ["put", at, rng.randbytes(rng.choice([1, 2, 8])).hex()],
+                    ["drop", at, n],
+                    ["cut", at],
+                    ["splice", at, rng.randrange(2**31), n],
+                    ["number", at, rng.choice(EXTREMES)],
+                    ["key", at, rng.choice(EXTREMES)],
+                    ["no key", at],
+                ]
+            )
+        )
+    return found
+
+
+def edited(data: bytes, changes: Any) -> bytes:
+    """The bytes after changes by `edits`: places are taken modulo the length, or the count of what is meant.
+
+    "number" writes another value in the place of a number, "key" repeats an object's key with another value
+    before it, "no key" takes a key out. Raises SkipInput for what is no change.
+    """
+    found = bytearray(data)
+    try:
+        for kind, at, *rest in changes:
+            at = int(at)
+            place = at % (len(found) + 1)
+            if kind == "flip" and found:
+                found[at % len(found)] ^= 1 << int(rest[0]) % 8
+            elif kind == "put":
+                found[place:place] = bytes.fromhex(rest[0])
+            elif kind == "drop":
+                del found[place : place + abs(int(rest[0]))]
+            elif kind == "cut":
+                del found[place:]
+            elif kind == "splice":
+                start = int(rest[0]) % (len(found) + 1)
+                found[place:place] = found[start : start + abs(int(rest[1]))]
+            elif kind in ("number", "key", "no key"):
+                places = list((NUMBER if kind == "number" else KEY).finditer(found))
+                if places:
+                    met = places[at % len(places)]
+                    new = str(rest[0]).encode() if rest else b""
+                    start, end = met.span()
+                    if kind == "key":
+                        new, end = met[0] + new + b",", start
+                    found[start:end] = new
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
+        raise SkipInput(str(error)) from None
+    return bytes(found)
+
+
 def smaller(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """(where, what) of changes that make a value smaller, the largest first."""
     if isinstance(value, list) or (isinstance(value, str) and value):

@@ -262,6 +262,17 @@ def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
     assert page.texts(".chip") == []
 
 
+def test_probabilities_give_way_to_jump_forward(page: Page, chat: Client) -> None:
+    """They are shown unless somebody says no: what was asked for must not fail for them."""
+    page.ready(chat.server.url)
+    page.run(RECORD)
+    page.set(schema=SCHEMA, more={"jump_forward": True})
+    jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
+    page.set(more={"jump_forward": False})
+    page.ask("who?")
+    assert [body.get("logprobs") for body in page.run("return window.sent")] == [None, True]
+
+
 def test_a_schema(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(schema=SCHEMA)

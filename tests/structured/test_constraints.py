@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import SamplerConfig, demo
+from oxillama import Grammar, SamplerConfig, demo
 from oxillama.structured import constraints as module
 from oxillama.structured.constraints import MOST_GRAMMARS, Constraints
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -46,6 +46,34 @@ def test_a_structural_tag_finds_its_tokens_in_the_vocabulary(tokenizer: Tokenize
     assert state is not None and not state.allows_token(tokenizer.eos_id or 0)
     state.advance(tokenizer.encode("a", add_special=False)[-1])
     assert state.allows_token(tokenizer.eos_id or 0) and not state.is_complete
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda schema: {"json_schema": schema},
+        lambda schema: {"structural_tag": {"format": {"type": "json_schema", "json_schema": schema}}},
+        lambda schema: {"grammar": f"%llguidance {{}}\nstart: %json {json.dumps(schema)}"},
+        lambda schema: {"grammar": json.dumps({"grammars": [{"json_schema": schema}]})},
+    ],
+)
+def test_integers_that_are_generated_have_no_point(tokenizer: TokenizerBridge, field: Any) -> None:
+    """The specification takes 1.0 for an integer, and so does a grammar that is asked about a text."""
+    for schema, valid, others in (
+        ({"type": "integer"}, "1 -20 0", "1.0 -20.0"),
+        ({"type": "integer", "minimum": 1, "multipleOf": 5}, "5 10", "5.0"),
+        ({"enum": [1, 2, "a"]}, '1 2 "a"', "1.0 2.0"),
+        ({"const": 1}, "1", "1.0"),
+        ({"items": {"enum": [1.0, 2.5]}, "type": "array"}, "[1] [2.5]", "[1.0]"),
+        ({"const": 1e300}, "1e+300", "1.0"),
+        ({"type": "number"}, "1 1.0 1e3", "x"),
+    ):
+        state = Constraints(tokenizer).new(SamplerConfig(**field(schema)))
+        assert state is not None
+        assert [text for text in valid.split() if not state.grammar.matches(text)] == [], schema
+        assert [text for text in others.split() if state.grammar.matches(text)] == [], schema
+    for schema in ({"type": "integer"}, {"enum": [1]}, {"const": 1}):
+        assert Grammar.from_json_schema(schema).matches("1.0")
 
 
 ORDERED = {

@@ -137,7 +137,7 @@ class Keywords:
     ----------
     references : the documents.
     formats : whether `format` is enforced; None: as the dialect says.
-    plain_integers : integers are written without ".0".
+    plain_integers : integers, and whole numbers that are listed, are written without ".0".
     unenforced : called with a path and a reason where a keyword cannot be enforced; raises if that is an
         error.
     """
@@ -260,7 +260,10 @@ class Keywords:
         if kind == "string":
             return Atom(Strings(values=frozenset(map(str, found))), path)
         if kind == "number":
-            return Atom(Numbers(values=frozenset(exact(value, path) for value in found)), path)
+            exacts = frozenset(exact(value, path) for value in found)
+            long = frozenset(value for value in exacts if abs(value) >= 10**16)  # 1e+300 is no worse
+            parts = ((exacts - long, True), (long, False)) if self.plain_integers else ((exacts, False),)
+            return Any(tuple(Atom(Numbers(values=part, plain=plain), path) for part, plain in parts if part))
         return Any(tuple(self.equals(value, kind, path) for value in found))
 
     def equals(self, value: object, kind: str, path: str) -> Formula:

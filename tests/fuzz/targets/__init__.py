@@ -11,6 +11,7 @@ from tests.fuzz.targets.grammars import GbnfTarget, RegexTarget, SchemaTarget
 from tests.fuzz.targets.messages import MessageTarget, ToolTarget
 from tests.fuzz.targets.receipts import ReceiptTarget
 from tests.fuzz.targets.snapshots import SnapshotTarget
+from tests.fuzz.targets.speculative import SpeculativeTarget
 from tests.fuzz.targets.texts import TemplateTarget, TokenizerTarget, VocabularyTarget
 
 TARGETS: dict[str, Target] = {
@@ -20,6 +21,7 @@ TARGETS: dict[str, Target] = {
         ModelTarget(),
         AdapterTarget(),
         SnapshotTarget(),
+        SpeculativeTarget(),
         FolderTarget(),
         PeftTarget(),
         TokenizerTarget(),

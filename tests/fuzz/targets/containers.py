@@ -29,7 +29,7 @@ from oxillama.models.preflight import preflight
 from oxillama.quantize.imatrix import ImportanceMatrix
 from oxillama.quantize.model import quantize_model
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, hostile, mutated, words
+from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, edited, edits, hostile, mutated, words
 from tests.support import gguf_writer as ggufwriter
 from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
 
@@ -554,13 +554,16 @@ class ImatrixTarget(Target):
             where = new.get("gguf", new)
             if rng.random() < 0.4 and isinstance(where, dict):
                 where["bytes"] = [byte_change(rng)]
+            if rng.random() < 0.2 and isinstance(new, dict):
+                new["edits"] = edits(rng)
             with suppress(SkipInput):
                 self._data(new)
                 return new
         return value
 
     def _data(self, value: Any) -> bytes:
-        return container(value["gguf"]) if "gguf" in value else self._old(built(value))
+        data = container(value["gguf"]) if "gguf" in value else self._old(built(value))
+        return edited(data, value.get("edits", []))
 
     def run(self, value: Any) -> None:
         path = Path("imatrix.dat")

@@ -20,7 +20,18 @@ from oxillama.convert import convert
 from oxillama.errors import PromptError
 from oxillama.gguf.model_file import ModelFile
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, SkipInput, built, hostile, mutated, paths, replaced, words
+from tests.fuzz.mutate import (
+    INTEGERS,
+    SkipInput,
+    built,
+    edited,
+    edits,
+    hostile,
+    mutated,
+    paths,
+    replaced,
+    words,
+)
 from tests.support import huggingface as hf
 from tests.support.convert_families import NAMES, TIED, config_of, weights_of
 from tests.support.peft import CONFIG, adapter_of, matrices_of
@@ -78,6 +89,9 @@ def base_of(name: str) -> tuple[dict[str, Any], dict[str, Any], bytes, Any]:
     return config, json.loads(data[8 : 8 + length]), data[8 + length :], tokenizer
 
 
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+
 class FolderTarget(Target):
     name = "safetensors"
     per_run = 60
@@ -93,7 +107,9 @@ class FolderTarget(Target):
         _, header, _, tokenizer = base_of(value["base"])
         for _ in range(rng.choice([1, 1, 2, 3])):
             what = rng.random()
-            if what < 0.5:
+            if rng.random() < 0.2:
+                new.setdefault("edits", {})[rng.choice(FILES)] = edits(rng)
+            elif what < 0.5:
                 config = mutated(new["config"], rng, keys=CONFIG_KEYS, values=CONFIG_VALUES, times=2)
                 new["config"] = config
             elif what < 0.6:
@@ -124,6 +140,9 @@ class FolderTarget(Target):
         folder.mkdir()
         try:
             self._write(folder, value)
+            for name, changes in value.get("edits", {}).items():
+                if name in FILES and (folder / name).exists():
+                    (folder / name).write_bytes(edited((folder / name).read_bytes(), changes))
         except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
             raise SkipInput(str(error)) from None
         convert(folder, "out.gguf", ("F32", "F16", "Q8_0", "BF16")[len(repr(value)) % 4])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from oxillama import Grammar, OxiLlamaError
+from oxillama.cli.tools import tools_of
 from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, definitions
 from oxillama.toolcalls.definitions import chosen
 from oxillama.toolcalls.message_rules import message_rules
 from oxillama.toolcalls.value_rules import Tool
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import SkipInput, built, mutated, mutated_text
+from tests.fuzz.mutate import SkipInput, built, edited, edits, mutated, mutated_text
 from tests.support import tool_models
 from tests.support.toolcalls import ALL, LONG, TOKENS, TOOLS, check, events_of, joined
 
@@ -72,6 +75,9 @@ class ToolTarget(Target):
     def mutate(self, value: Any, rng: Random) -> Any:
         new = copy.deepcopy(value)
         new["seed"] = rng.randrange(2**31)
+        if "edits" in new or rng.random() < 0.2:
+            new["edits"] = [*new.get("edits", []), *edits(rng)]
+            return new
         keys = ["name", "parameters", "properties", "type", "enum", "$ref", "required", "pattern", "function"]
         if rng.random() < 0.3 and isinstance(new["tools"], list) and new["tools"]:
             tool = rng.choice(new["tools"])
@@ -85,6 +91,8 @@ class ToolTarget(Target):
 
     def run(self, value: Any) -> None:
         tools = built(value["tools"])
+        if "edits" in value:
+            tools = self._read(edited(json.dumps(tools).encode(), value["edits"]))
         form = GRAMMARS[value["grammar"]]
         found = {tool["function"]["name"]: tool["function"] for tool in definitions(tools)}
         choice, names = chosen(built(value["choice"]), tuple(found))
@@ -98,3 +106,9 @@ class ToolTarget(Target):
         assert not is_whole or not any(isinstance(event, CallFailed) for event in events)
         for event in events:
             assert not isinstance(event, CallEnd) or event.call.name in names
+
+    def _read(self, data: bytes) -> Any:
+        """The definitions of a file, as ``--tools`` reads them."""
+        path = Path("tools.json")
+        path.write_bytes(data)
+        return tools_of(str(path))

@@ -16,7 +16,7 @@ from oxillama.grammar import Vocabulary
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, SkipInput, built, mutated, mutated_text, words
+from tests.fuzz.mutate import INTEGERS, SkipInput, built, edited, edits, mutated, mutated_text, words
 from tests.support import vocabularies
 from tests.support.huggingface import sentence_piece_tokenizer
 from tests.support.tiny_file import CHATML, tiny_vocabulary
@@ -210,7 +210,11 @@ class TokenizerTarget(Target):
         return [*DOCUMENTS, sentence_piece()]
 
     def mutate(self, value: Any, rng: Random) -> Any:
+        if isinstance(value, dict) and value.keys() == {"edits", "document"}:
+            return {**value, "edits": [*value["edits"], *edits(rng)]}
         if not isinstance(value, str):
+            if rng.random() < 0.25:
+                return {"document": value, "edits": edits(rng)}
             new = mutated(value, rng, keys=JSON_KEYS, values=JSON_VALUES, donors=DOCUMENTS)
             return new if rng.random() < 0.97 else mutated_text(json.dumps(new), rng)
         return mutated_text(value, rng)
@@ -218,8 +222,11 @@ class TokenizerTarget(Target):
     def run(self, value: Any) -> None:
         path = Path("tokenizer.json")
         try:
+            changes: Any = []
+            if isinstance(value, dict) and value.keys() == {"edits", "document"}:
+                value, changes = value["document"], value["edits"]
             text = value if isinstance(value, str) else json.dumps(built(value))
-            path.write_text(text, encoding="utf-8", errors="surrogatepass")
+            path.write_bytes(edited(text.encode("utf-8", "surrogatepass"), changes))
         except (TypeError, ValueError, RecursionError) as error:
             raise SkipInput(str(error)) from None
         try:

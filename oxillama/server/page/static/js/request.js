@@ -23,13 +23,14 @@ const TOP = 5;
  */
 export function requestOf(line, settings, { model, chats }) {
   const body = { model, ...options(settings) };
+  const wantsProbabilities = settings.probabilities && !body.jump_forward; // whose tokens have none
   if (!chats) {
-    const logprobs = settings.probabilities ? { logprobs: TOP } : {};
+    const logprobs = wantsProbabilities ? { logprobs: TOP } : {};
     const longest = "max_tokens" in body ? {} : { max_tokens: -1 };
     const prompt = settings.system + line.map((message) => message.content).join("");
     return { path: "v1/completions", body: { prompt, ...longest, ...logprobs, ...body } };
   }
-  const logprobs = settings.probabilities ? { logprobs: true, top_logprobs: TOP } : {};
+  const logprobs = wantsProbabilities ? { logprobs: true, top_logprobs: TOP } : {};
   const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
   return { path: "v1/chat/completions", body: { messages: [...system, ...line.map(asMessage)], ...logprobs, ...body } };
 }
