@@ -54,6 +54,16 @@ def statuses(found: bytes) -> list[int]:
     return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
 
 
+def test_small_answers_are_sent_at_once(engine: InferenceEngine) -> None:
+    """Without TCP_NODELAY the second part of an answer waits for the client's acknowledgement, 40 ms."""
+    with serving(engine) as client, sent(client, GET):
+        found = client.server._connections._open
+        until(lambda: len(found) == 1)
+        (connection,) = found
+        raw = connection.transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_half_a_head_is_given_up(engine: InferenceEngine) -> None:
     with serving(engine, head_seconds=0.5) as client:
         began = time.monotonic()

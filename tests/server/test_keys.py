@@ -18,6 +18,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
 from oxillama.config.server import ServerConfig
+from oxillama.engine.protocols import Observer, Observers
 from oxillama.errors import LoadError
 from oxillama.server.callers import Keys
 from oxillama.server.errors import without_paths
@@ -151,20 +152,46 @@ def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
         assert ask(client, "alice", PATH, {**body, "priority": 0}).status == 200
 
 
+class Steps(Observer):
+    """The steps that each request of a key waits for its end, from when the engine has it."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant, self.n = tenant, 0
+        self.waits: list[int] = []
+        self._since: dict[Any, int] = {}
+
+    def queued(self, request: Any) -> None:
+        if request.tenant == self.tenant:
+            self._since[request] = self.n
+
+    def stepped(self, batch: Any, now: float) -> None:
+        self.n += 1
+
+    def ended(self, request: Any, now: float) -> None:
+        if request.tenant == self.tenant:
+            self.waits.append(self.n - self._since.pop(request))
+
+
 def test_many_streams_of_one_key_do_not_starve_another(engine: InferenceEngine) -> None:
-    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "n": 60}
+    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 30}
+    scheduler = engine.model.scheduler
     with serving(engine, api_keys=("alice", "bob")) as client:
-        held = client.connect()
-        client.send(held, PATH, long, headers={"Authorization": "Bearer alice"})
-        until(lambda: len(engine.model.scheduler.waiting) > 40)
-        waits = []
-        for _ in range(5):
-            before = engine.metrics.snapshot().steps
+        caller = client.server._app.state.keys.caller("bob")
+        steps = Steps(caller.name)
+        loop = engine.model.loop
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
+        held = [client.connect() for _ in range(10)]
+        for connection in held:
+            client.send(connection, PATH, long, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(scheduler.waiting) + len(scheduler.running) > 280)
+        for _ in range(20):
             assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
-            waits.append(engine.metrics.snapshot().steps - before)
-        assert len(engine.model.scheduler.waiting) > 20  # the others still run
-        held.close()
-    assert max(waits) <= 12, waits
+        assert len(scheduler.waiting) + len(scheduler.running) > 200  # the others still run
+        for connection in held:
+            connection.close()
+    n_keys = 2
+    assert len(steps.waits) == 20
+    assert max(steps.waits) <= n_keys, steps.waits
 
 
 def digest(key: str) -> str:
