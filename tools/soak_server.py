@@ -243,7 +243,7 @@ def soak(folder: Path, args: argparse.Namespace, jobs: dict[str, list[Job]]) -> 
     keys.write_text("".join(f"{key} name={key} {words}\n" for key, words in KEYS.items()))
     command = [sys.executable, "-m", "oxillama", "serve", "--port", "0", "--models-max", "2"]
     command += [part for name, path in MODELS.items() for part in ("--model", f"{name}={path}")]
-    command += ["--api-key-file", str(keys), "--quiet"]
+    command += ["--api-key-file", str(keys), "--quiet", "--threads", "1"]
     with log.open("wb") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file)
     try:
