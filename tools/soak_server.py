@@ -271,7 +271,7 @@ def soak(folder: Path, args: argparse.Namespace, jobs: dict[str, list[Job]]) -> 
 
 def port_of(pid: int, log: Path) -> int:
     """The port that a server listens at, once its default model is loaded."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         for port in listening_ports(pid):
             try:
