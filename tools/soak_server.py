@@ -263,7 +263,9 @@ def soak(folder: Path, args: argparse.Namespace, jobs: dict[str, list[Job]]) -> 
     n = sum(found.seen.values())
     print(f"{n} requests of {args.clients} clients in {args.minutes:g} minutes: {dict(found.seen)}")
     size = found.sizes[-1][1] / 2**20
-    print(f"memory: {size:.1f} MB, grown by {grown / 2**20:.1f} MB after a quarter, {slope / 1024:.1f} kB/min")
+    print(
+        f"memory: {size:.1f} MB, grown by {grown / 2**20:.1f} MB after a quarter, {slope / 1024:.1f} kB/min"
+    )
     print(f"clients were told {dict(found.usage)}")
     print("\n".join(faults) or "nothing was wrong")
     return int(bool(faults))
