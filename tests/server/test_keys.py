@@ -22,7 +22,9 @@ from oxillama.engine.protocols import Observer, Observers
 from oxillama.errors import LoadError
 from oxillama.server.callers import Keys
 from oxillama.server.errors import without_paths
-from tests.support.server import Answer, Client, serving
+from oxillama.server.models import Hosted
+from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
 
 PATH = "/v1/completions"
@@ -66,6 +68,51 @@ def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: 
         assert ask(client, "alice", "/slots/0?action=save", save).status == 200
         assert ask(client, "bob", "/slots/0?action=restore", save).status == 400
         assert ask(client, "alice", "/slots/1?action=restore", save).status == 200
+
+
+def test_stored_responses_belong_to_a_key(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", context_length=256, ends=False)
+    path, body = "/v1/responses", {"input": "hello world", "max_output_tokens": 4}
+    tiny = InferenceEngine.from_gguf(model, num_threads=1)
+    with tiny, serving(tiny, api_keys=("alice", "bob")) as client:
+        made = ask(client, "alice", path, body).json["id"]
+        more = {**body, "previous_response_id": made}
+        for key, status in (("bob", 404), ("alice", 200)):
+            assert ask(client, key, f"{path}/{made}").status == status
+            assert (ask(client, key, path, more).status == 200) is (status == 200)
+            head = {"Authorization": f"Bearer {key}"}
+            assert client.ask(f"{path}/{made}", method="DELETE", headers=head).status == status
+
+
+def test_downloads_are_an_admins(engine: InferenceEngine) -> None:
+    hosted = Hosted("story", engine)
+
+    def make(name: str, path: str) -> Hosted:
+        raise AssertionError("it is downloaded")
+
+    with serving_models(hosted, make=make, api_keys=("alice", "bob"), allow_pull=True) as client:
+        body = {"model": "user/repo:Q4_K_M", "stream": False}
+        refused = ask(client, "alice", "/api/pull", body)
+        assert refused.status == 403 and "admin" in refused.json["error"]
+        assert ask(client, "alice", "/api/pull", {"model": "story", "stream": False}).status == 200
+
+
+def test_the_log_names_keys_and_warns_of_a_server_without(
+    engine: InferenceEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        name = client.server._app.state.keys.caller("alice").name
+        assert ask(client, "alice", "/v1/models").status == 200
+        assert ask(client, "other", "/v1/models").status == 401
+    lines = [record.message for record in caplog.records if "/v1/models" in record.message]
+    assert f" {name} GET" in lines[0] and name not in lines[1]
+    assert "alice" not in caplog.text
+    for host, keys, warns in (("0.0.0.0", (), True), ("0.0.0.0", ("k",), False), ("127.0.0.1", (), False)):
+        caplog.clear()
+        with serving(engine, host=host, api_keys=keys):
+            pass
+        assert ("has no --api-key" in caplog.text) is warns
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/lora-adapters"])
@@ -310,6 +357,7 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
         run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
     try:
         until(lambda: b"is ready" in log.read_bytes(), 60)
+        assert path.stat().st_mode & 0o777 == 0o600  # only its owner can open it
 
         def status(key: str, body: str = '{"prompt": "a", "max_tokens": 1}') -> bytes:
             import socket
