@@ -19,6 +19,7 @@ from benchmarks import (
     kv_types,
     loading,
     make_model,
+    neighbours,
     observing,
     offload,
     pipeline,
@@ -82,6 +83,10 @@ def parser() -> argparse.ArgumentParser:
     pressed = commands.add_parser("server-load", help="many clients, some of whom go away: what must hold")
     server_load.add_arguments(pressed)
     pressed.set_defaults(run=server_load.run)
+
+    beside = commands.add_parser("neighbours", help="what others' heavy requests cost a client")
+    neighbours.add_arguments(beside)
+    beside.set_defaults(run=neighbours.run)
 
     told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
     observing.add_arguments(told)

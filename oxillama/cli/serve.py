@@ -68,6 +68,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
     from oxillama.server.listening import Listening
     from oxillama.server.models import Models
+    from oxillama.server.urgency import short_turns
 
     def greet() -> None:
         if not args.quiet:
@@ -75,7 +76,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
     make = partial(hosted_model, args, config, for_others(engine_options(args)))
     server = Listening(Models(models, config, make), config, greet)
-    with server.bound(), log_on_stderr(args.quiet):
+    with server.bound(), log_on_stderr(args.quiet), short_turns():
         server.run()
     if server.failure is not None:
         raise server.failure

@@ -272,22 +272,22 @@ class Scheduler:
         return Counter(request.tenant for request in self.running if request.wanted)
 
     def _share_places(self, batch: ScheduledBatch) -> None:
-        """Has the latest request of the largest tenant wait, if one waits whose tenant has less than its
-        share of the places, and there is no place for it."""
-        is_full = sum(request.wanted for request in self.running) >= self.config.max_sequences
+        """Has requests of the largest tenant wait, the latest first, until there is a place for one of a
+        tenant that has less than its share of the places, if such a one waits."""
+        active, most = self._active(), self.config.max_sequences
         starved, self._starved = self._starved, None
-        if not is_full and starved not in self.waiting:
+        if active.total() < most and starved not in self.waiting:
             return
-        active = self._active()
         waiting = {request.tenant for request in self.waiting if request.wanted and not request.is_held}
-        share = max(1, self.config.max_sequences // max(1, len({*active, *waiting})))
+        share = max(1, most // max(1, len({*active, *waiting})))
         poorest = min(waiting, key=lambda tenant: (active[tenant], tenant), default=None)
         if poorest is None or active[poorest] >= share:
             return
         largest = max(active, key=lambda tenant: (active[tenant], tenant), default=poorest)
         if active[largest] > active[poorest] + (active[poorest] > 0):
-            victim = self._victim([r for r in self.at_rest() if r.tenant == largest and r.wanted])
-            if victim is not None:
+            n = max(1, min(active.total() - most + 1, active[largest] - share))  # some paused, and go on
+            others = [r for r in self.at_rest() if r.tenant == largest and r.wanted]
+            for victim in sorted(others, key=_rank)[-n:]:
                 self._preempt(victim, batch)
 
     def _prefill_budget(self, n_decode: int, seconds: float) -> int:

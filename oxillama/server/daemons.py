@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from oxillama.server.urgency import be_patient
+
 T = TypeVar("T")
 
 
@@ -28,6 +30,7 @@ async def in_daemon(job: Callable[[], T]) -> T:
             future.set_result(made)  # type: ignore[arg-type]
 
     def run() -> None:
+        be_patient()
         made, error = None, None
         try:
             made = job()

@@ -21,6 +21,7 @@ from oxillama.errors import ConfigError
 from oxillama.server.app import create_app
 from oxillama.server.connections import Connection, Connections
 from oxillama.server.models import Models
+from oxillama.server.urgency import be_urgent
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Listening:
         In the main thread of a process SIGINT and SIGTERM stop it, and are raised again at the end.
         """
         assert self._socket is not None
+        be_urgent()
         self._server.run(sockets=[self._socket])
 
     def _fail(self, error: BaseException) -> None:
@@ -166,12 +168,14 @@ def listener(config: ServerConfig) -> Iterator[socket.socket]:
     if path is not None:
         if not hasattr(socket, "AF_UNIX"):
             raise ConfigError("unix_socket: expected None, which is all that this system has")
-        family, address, where = socket.AF_UNIX, path, f"unix_socket: expected a free path, got {path}"
+        family, protocol, address = socket.AF_UNIX, 0, path
+        where = f"unix_socket: expected a free path, got {path}"
     else:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        protocol = socket.IPPROTO_TCP  # named, or asyncio leaves Nagle's algorithm on: 40 ms for each answer
         address = (config.host, config.port)  # type: ignore[assignment]
         where = f"host, port: expected a free address, got {config.host}:{config.port}"
-    with socket.socket(family, socket.SOCK_STREAM) as bound:
+    with socket.socket(family, socket.SOCK_STREAM, protocol) as bound:
         if path is not None:
             remove_dead(path)
         elif os.name == "posix":

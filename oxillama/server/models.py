@@ -13,6 +13,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
 from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError, without_paths
 from oxillama.server.slots import Slots
+from oxillama.server.urgency import be_urgent
 
 if TYPE_CHECKING:
     from oxillama import InferenceEngine
@@ -237,7 +239,7 @@ class Models:
                 if hosted.engine is None:
                     hosted.has_begun = True
                     assert hosted.load is not None, "the model has no loader"
-                    hosted.engine = await in_daemon(hosted.load)
+                    hosted.engine = await in_daemon(partial(loaded, hosted.load))
                     hosted.n_bytes = hosted.engine.metrics.snapshot().matrix_bytes
                 hosted.has_been_ready, hosted.failure = True, None
         except asyncio.CancelledError:
@@ -336,6 +338,13 @@ class Models:
                 hosted.timer.cancel()
             if hosted.engine is not None:
                 hosted.engine.close()
+
+
+def loaded(load: Callable[[], InferenceEngine]) -> InferenceEngine:
+    """A new engine, whose thread does not wait long for others."""
+    engine = load()
+    engine.model.call(be_urgent)
+    return engine
 
 
 def not_loaded(hosted: Hosted, error: Exception) -> ApiError:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError, QueueFull
 from oxillama.server.callers import context
+from oxillama.server.urgency import be_patient, be_urgent
 
 T = TypeVar("T")
 
@@ -27,6 +28,9 @@ LARGE = 1 << 16
 
 AGAIN = 0.05
 """Seconds until a job that is late and still runs is interrupted again."""
+
+LARGE_WAIT = 1.0
+"""Seconds that a large job waits until no other one runs, of whatever kind; then it runs beside others."""
 
 MOST_WAITING = 256
 """Jobs of one client that may wait for threads of a kind."""
@@ -129,10 +133,18 @@ class Workers:
     """The threads for one kind of work.
 
     They are daemons: a server that ends does not wait for a job that nobody waits for.
+
+    Parameters
+    ----------
+    alone : that large jobs hold, of several kinds where these share the lock.
+    is_heavy : whether small jobs, too, leave Python's lock to others.
     """
 
-    def __init__(self, name: str, n_threads: int = 2) -> None:
-        self.name, self.n_threads = name, n_threads
+    def __init__(
+        self, name: str, n_threads: int = 2, alone: threading.Lock | None = None, is_heavy: bool = False
+    ) -> None:
+        self.name, self.n_threads, self.is_heavy = name, n_threads, is_heavy
+        self._alone = alone or threading.Lock()  # held while a large job runs
         self._changed = threading.Condition()
         self._small: OrderedDict[str, deque[Job]] = OrderedDict()
         self._large: OrderedDict[str, deque[Job]] = OrderedDict()
@@ -194,7 +206,11 @@ class Workers:
                     self._n_idle -= 1
                 job, is_large = found
                 self._n_large += is_large
+            (be_patient if is_large or self.is_heavy else be_urgent)()
+            is_alone = is_large and self._alone.acquire(timeout=LARGE_WAIT)
             job()
+            if is_alone:
+                self._alone.release()
             del job, found  # or they keep what came of it
             with self._changed:
                 self._n_large -= is_large
@@ -214,12 +230,17 @@ class Workers:
 
 
 class Pools:
-    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars."""
+    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars.
+
+    Large jobs run one after another: Python's lock lets one of them run at a time anyway, and the more of
+    them want it, the longer an engine waits for it after each of its kernels.
+    """
 
     def __init__(self) -> None:
-        self.parse = Workers("parsing")
-        self.prepare = Workers("tokenizing")
-        self.compile = Workers("compiling")
+        alone = threading.Lock()
+        self.parse = Workers("parsing", alone=alone)
+        self.prepare = Workers("tokenizing", alone=alone)
+        self.compile = Workers("compiling", alone=alone, is_heavy=True)
 
     def close(self) -> None:
         for workers in (self.parse, self.prepare, self.compile):

@@ -246,6 +246,26 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
     serving.check_empty()
 
 
+def test_a_tenant_waits_a_step_however_many_of_another_go_on_after_a_pause() -> None:
+    serving = Serving(max_sequences=2)
+    paused = [serving.submit(prompt(5, seed=i), max_tokens=LONG, window=1) for i in range(6)]
+    for request in paused:
+        request.tenant = "a"
+    while not all(request.pieces for request in paused):
+        serving.step()
+    assert len(serving.scheduler.running) == 6  # each left its place to the next one
+    for request in paused:
+        request.window = math.inf
+    other = serving.submit(prompt(5, seed=9), max_tokens=1)
+    other.tenant = "b"
+    serving.step()
+    assert other.finish_reason is not None
+    assert sum(request in serving.scheduler.running for request in paused) == 1
+    serving.run(*paused)
+    for request in paused:
+        check_as_alone(serving, request, LONG)
+
+
 def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
     serving = Serving(max_pages=8, cached_pages=0)
     paused = serving.submit(prompt(30), max_tokens=LONG, window=1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -52,6 +54,31 @@ def answer(connection: socket.socket) -> bytes:
 
 def statuses(found: bytes) -> list[int]:
     return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
+
+
+def test_small_answers_are_sent_at_once(engine: InferenceEngine) -> None:
+    """Without TCP_NODELAY the second part of an answer waits for the client's acknowledgement, 40 ms."""
+    with serving(engine) as client, sent(client, GET):
+        found = client.server._connections._open
+        until(lambda: len(found) == 1)
+        (connection,) = found
+        raw = connection.transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_https(engine: InferenceEngine, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    with serving(engine, ssl_certfile=cert, ssl_keyfile=key) as client:
+        assert client.server.url.startswith("https://")
+        context = ssl.create_default_context(cafile=str(cert))
+        with sent(client) as raw, context.wrap_socket(raw, server_hostname="localhost") as secure:
+            secure.sendall(GET + b"Connection: close\r\n\r\n")
+            assert statuses(answer(secure)) == [200]
+        assert b"200" not in answer(sent(client, GET + b"\r\n"))
 
 
 def test_half_a_head_is_given_up(engine: InferenceEngine) -> None:

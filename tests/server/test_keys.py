@@ -18,10 +18,13 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
 from oxillama.config.server import ServerConfig
+from oxillama.engine.protocols import Observer, Observers
 from oxillama.errors import LoadError
 from oxillama.server.callers import Keys
 from oxillama.server.errors import without_paths
-from tests.support.server import Answer, Client, serving
+from oxillama.server.models import Hosted
+from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
 
 PATH = "/v1/completions"
@@ -65,6 +68,51 @@ def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: 
         assert ask(client, "alice", "/slots/0?action=save", save).status == 200
         assert ask(client, "bob", "/slots/0?action=restore", save).status == 400
         assert ask(client, "alice", "/slots/1?action=restore", save).status == 200
+
+
+def test_stored_responses_belong_to_a_key(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", context_length=256, ends=False)
+    path, body = "/v1/responses", {"input": "hello world", "max_output_tokens": 4}
+    tiny = InferenceEngine.from_gguf(model, num_threads=1)
+    with tiny, serving(tiny, api_keys=("alice", "bob")) as client:
+        made = ask(client, "alice", path, body).json["id"]
+        more = {**body, "previous_response_id": made}
+        for key, status in (("bob", 404), ("alice", 200)):
+            assert ask(client, key, f"{path}/{made}").status == status
+            assert (ask(client, key, path, more).status == 200) is (status == 200)
+            head = {"Authorization": f"Bearer {key}"}
+            assert client.ask(f"{path}/{made}", method="DELETE", headers=head).status == status
+
+
+def test_downloads_are_an_admins(engine: InferenceEngine) -> None:
+    hosted = Hosted("story", engine)
+
+    def make(name: str, path: str) -> Hosted:
+        raise AssertionError("it is downloaded")
+
+    with serving_models(hosted, make=make, api_keys=("alice", "bob"), allow_pull=True) as client:
+        body = {"model": "user/repo:Q4_K_M", "stream": False}
+        refused = ask(client, "alice", "/api/pull", body)
+        assert refused.status == 403 and "admin" in refused.json["error"]
+        assert ask(client, "alice", "/api/pull", {"model": "story", "stream": False}).status == 200
+
+
+def test_the_log_names_keys_and_warns_of_a_server_without(
+    engine: InferenceEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        name = client.server._app.state.keys.caller("alice").name
+        assert ask(client, "alice", "/v1/models").status == 200
+        assert ask(client, "other", "/v1/models").status == 401
+    lines = [record.message for record in caplog.records if "/v1/models" in record.message]
+    assert f" {name} GET" in lines[0] and name not in lines[1]
+    assert "alice" not in caplog.text
+    for host, keys, warns in (("0.0.0.0", (), True), ("0.0.0.0", ("k",), False), ("127.0.0.1", (), False)):
+        caplog.clear()
+        with serving(engine, host=host, api_keys=keys):
+            pass
+        assert ("has no --api-key" in caplog.text) is warns
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/lora-adapters"])
@@ -151,20 +199,46 @@ def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
         assert ask(client, "alice", PATH, {**body, "priority": 0}).status == 200
 
 
+class Steps(Observer):
+    """The steps that each request of a key waits for its end, from when the engine has it."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant, self.n = tenant, 0
+        self.waits: list[int] = []
+        self._since: dict[Any, int] = {}
+
+    def queued(self, request: Any) -> None:
+        if request.tenant == self.tenant:
+            self._since[request] = self.n
+
+    def stepped(self, batch: Any, now: float) -> None:
+        self.n += 1
+
+    def ended(self, request: Any, now: float) -> None:
+        if request.tenant == self.tenant:
+            self.waits.append(self.n - self._since.pop(request))
+
+
 def test_many_streams_of_one_key_do_not_starve_another(engine: InferenceEngine) -> None:
-    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "n": 60}
+    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 30}
+    scheduler = engine.model.scheduler
     with serving(engine, api_keys=("alice", "bob")) as client:
-        held = client.connect()
-        client.send(held, PATH, long, headers={"Authorization": "Bearer alice"})
-        until(lambda: len(engine.model.scheduler.waiting) > 40)
-        waits = []
-        for _ in range(5):
-            before = engine.metrics.snapshot().steps
+        caller = client.server._app.state.keys.caller("bob")
+        steps = Steps(caller.name)
+        loop = engine.model.loop
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
+        held = [client.connect() for _ in range(10)]
+        for connection in held:
+            client.send(connection, PATH, long, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(scheduler.waiting) + len(scheduler.running) > 280)
+        for _ in range(20):
             assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
-            waits.append(engine.metrics.snapshot().steps - before)
-        assert len(engine.model.scheduler.waiting) > 20  # the others still run
-        held.close()
-    assert max(waits) <= 12, waits
+        assert len(scheduler.waiting) + len(scheduler.running) > 200  # the others still run
+        for connection in held:
+            connection.close()
+    n_keys = 2
+    assert len(steps.waits) == 20
+    assert max(steps.waits) <= n_keys, steps.waits
 
 
 def digest(key: str) -> str:
@@ -283,6 +357,7 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
         run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
     try:
         until(lambda: b"is ready" in log.read_bytes(), 60)
+        assert path.stat().st_mode & 0o777 == 0o600  # only its owner can open it
 
         def status(key: str, body: str = '{"prompt": "a", "max_tokens": 1}') -> bytes:
             import socket

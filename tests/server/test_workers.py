@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import random
+import sys
 import threading
 import time
 from typing import Any
@@ -15,9 +17,11 @@ from oxillama import GrammarError, InferenceEngine, QueueFull, demo
 from oxillama.made_once import MadeOnce
 from oxillama.server.callers import CONTEXT, RequestContext
 from oxillama.server.json_text import ENCODER, LARGE, MOST_PARTS, parsed, whole_pieces
+from oxillama.server.models import Hosted
+from oxillama.server.urgency import AT_ONCE, PATIENCE, short_turns
 from oxillama.server.workers import LARGE as LARGE_JOB
-from oxillama.server.workers import MOST_WAITING, Workers
-from tests.support.server import serving
+from oxillama.server.workers import MOST_WAITING, Pools, Workers
+from tests.support.server import serving, serving_models
 from tests.support.waiting import until
 
 
@@ -59,6 +63,64 @@ def test_large_work_leaves_a_thread_to_small_work() -> None:
 
     asyncio.run(run())
     workers.close()
+
+
+def test_large_work_of_all_kinds_runs_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, began = threading.Event(), threading.Event()
+    pools = Pools()
+
+    def first() -> None:
+        began.set()
+        go_on.wait(20)
+
+    async def run() -> None:
+        waiting = asyncio.ensure_future(as_client("a", pools.parse, first, size=LARGE_JOB))
+        while not began.is_set():
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr("oxillama.server.workers.LARGE_WAIT", 20)
+        second = asyncio.ensure_future(as_client("b", pools.compile, lambda: 2, size=LARGE_JOB))
+        assert await as_client("c", pools.compile, lambda: 3) == 3  # small
+        await asyncio.sleep(0.1)
+        assert not second.done()
+        monkeypatch.setattr("oxillama.server.workers.LARGE_WAIT", 0.01)
+        third = as_client("d", pools.prepare, lambda: 4, size=LARGE_JOB)
+        assert await asyncio.wait_for(third, 10) == 4  # it has waited long enough
+        go_on.set()
+        assert await asyncio.wait_for(second, 10) == 2
+        await waiting
+
+    asyncio.run(run())
+    pools.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no timer slack")
+def test_heavy_work_leaves_pythons_lock_to_engines() -> None:
+    prctl = ctypes.CDLL(None).prctl
+
+    def slack() -> int:
+        found: int = prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK
+        return found
+
+    pools = Pools()
+
+    async def run() -> list[int]:
+        jobs = (pools.parse, LARGE_JOB), (pools.parse, 0), (pools.compile, 0)
+        return [await as_client("a", workers, slack, size=size) for workers, size in jobs]
+
+    assert asyncio.run(run()) == [PATIENCE, AT_ONCE, PATIENCE]
+    pools.close()
+    hosted = Hosted("m", load=lambda: InferenceEngine.from_gguf(demo.DRAFT, num_threads=1))
+    with serving_models(hosted) as client:
+        until(lambda: hosted.engine is not None)
+        assert hosted.engine.model.call(slack) == AT_ONCE
+        assert client.ask("/health").status in (200, 503)
+
+
+def test_the_switch_interval_of_a_server_is_short() -> None:
+    before = sys.getswitchinterval()
+    with short_turns():
+        assert sys.getswitchinterval() < before / 5
+    assert sys.getswitchinterval() == before
 
 
 def test_a_client_has_a_limited_queue_and_may_leave_it() -> None:

@@ -1,0 +1,328 @@
+"""Has 64 clients use one server for an hour, and looks for leaks, wrong texts and wrong counters.
+
+    python tools/soak_server.py [--minutes 60] [--clients 64]
+
+The server is a process of its own with room for two of its three models: the second and the third are loaded
+and unloaded all the time. The clients have keys, two of which are over their limits again and again. A
+twentieth of the requests are of clients that go away in the middle. Checked is that
+
+- each text is the one that an engine generates alone;
+- a 429 has Retry-After, and no request is refused otherwise;
+- the first model's counters in `/metrics` are the sums of the usages that its clients were told (clients that
+  go away, who are told none, use the other models);
+- the memory of the process is flat after the first quarter;
+- in the end nothing runs, nothing waits, and the log has no traceback.
+
+Exits with 1 if one of these does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.server_load import Job, make_jobs, text_of
+from oxillama import demo
+
+MODELS = {"main": demo.STORY, "second": demo.STORY, "third": demo.DRAFT}
+"""The first is never unloaded: there is room for two, and most requests name the first."""
+
+OTHERS = 0.12
+"""Share of the requests that name one of the other models."""
+
+LEAVES = 0.05
+"""Share of the requests whose client goes away."""
+
+KEYS = {
+    "plenty": "running=24 waiting=64",
+    "narrow": "running=4 waiting=4",
+    "counted": "tokens=6000",
+    "operator": "admin",
+}
+SHARES = (30, 18, 15, 1)
+"""Clients of 64 with each key."""
+
+GROWTH = 16 << 20
+"""Bytes that the process may have grown by after the first quarter."""
+
+WATCH_SECONDS = 2.0
+
+
+@dataclass
+class Found:
+    """What came of a run.
+
+    Attributes
+    ----------
+    seen : requests by what became of them.
+    usage : tokens that clients of the first model were told: of prompts, cached ones, of texts; their texts.
+    sizes : seconds and resident bytes. faults : what must not be; the first ones.
+    """
+
+    seen: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(default_factory=Counter)
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, text: str) -> None:
+        self.seen["fault"] += 1
+        if len(self.faults) < 10:
+            self.faults.append(text[:2000])
+
+
+class Clients:
+    """The clients of a server, in one event loop."""
+
+    def __init__(self, port: int, pid: int, jobs: dict[str, list[Job]], seed: int, end: float) -> None:
+        self.port, self.pid, self.jobs, self.end = port, pid, jobs, end
+        self.rng, self.found = random.Random(seed), Found()
+
+    async def run(self, n: int) -> Found:
+        """Has ``n`` clients send requests until the end."""
+        names = [key for key, share in zip(KEYS, SHARES) for _ in range(share)]
+        watching = asyncio.ensure_future(self._watch())
+        await asyncio.gather(*(self._client(names[i % len(names)]) for i in range(n)))
+        await watching
+        return self.found
+
+    async def _watch(self) -> None:
+        """Notes the memory of the process, and asks for `/health`."""
+        began, told = time.monotonic(), 0.0
+        while time.monotonic() < self.end:
+            seconds = time.monotonic() - began
+            self.found.sizes.append((seconds, resident(self.pid)))
+            status, _, _ = await self._ask("GET", "/health", None, "")
+            if status != 200:
+                self.found.fault(f"/health: {status}")
+            if seconds >= told:
+                size = self.found.sizes[-1][1] / 2**20
+                print(f"{seconds / 60:.0f} min, {size:.1f} MB, {dict(self.found.seen)}", flush=True)
+                told += 60
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _client(self, key: str) -> None:
+        while time.monotonic() < self.end:
+            try:
+                await self._one(key)
+            except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+                self.found.fault(f"{key}: {error!r}")
+                await asyncio.sleep(0.1)
+
+    async def _one(self, key: str) -> None:
+        """One request, and what became of it."""
+        rng, found = self.rng, self.found
+        leaves = rng.random() < LEAVES
+        model = rng.choice(["second", "third"]) if leaves or rng.random() < OTHERS else "main"
+        job = rng.choice(self.jobs[model])
+        body: dict[str, Any] = {**job.body, "model": model}
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
+        after = rng.choice([0, 1, 2, 5]) if leaves else None
+        status, headers, lines = await self._ask("POST", "/v1/completions", body, key, after)
+        if lines is None:
+            found.seen["left"] += 1
+        elif status == 429:
+            found.seen[f"429 {key}"] += 1
+            seconds = headers.get("retry-after", "")
+            if not (seconds.isdigit() and int(seconds) >= 1):
+                found.fault(f"a 429 without Retry-After: {headers}")
+            await asyncio.sleep(min(5.0, float(seconds or 1)) * rng.random())
+        elif status != 200:
+            found.fault(f"{status} {model} {body}: {lines!r}")
+        else:
+            self._check(model, job, lines)
+
+    def _check(self, model: str, job: Job, lines: list[bytes]) -> None:
+        parts = [line.removeprefix(b"data: ") for line in lines]
+        kept = [part for part in parts if part.startswith(b"{")]
+        text = "".join(map(text_of, kept))
+        if text != job.text:
+            self.found.fault(f"{model} {job.body}: expected {job.text!r}, got {text!r}")
+        usage = json.loads(kept[-1])["usage"]
+        self.found.seen[f"read {model}"] += 1
+        if model == "main":
+            self.found.usage["prompt_tokens"] += usage["prompt_tokens"]
+            self.found.usage["generation_tokens"] += usage["completion_tokens"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            self.found.usage["cached_prompt_tokens"] += cached
+            self.found.usage["request_success"] += 1
+
+    async def _ask(
+        self, method: str, path: str, body: Any, key: str, leaves: int | None = None
+    ) -> tuple[int, dict[str, str], list[bytes] | None]:
+        """Status, headers and lines of an answer; None for the lines of a client that left after some."""
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head += f"Authorization: Bearer {key}\r\n" if key else ""
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(head.encode() + data)
+            if leaves == 0:
+                await asyncio.sleep(self.rng.random() / 20)
+                return 0, {}, None
+            status = int((await reader.readline()).split()[1])
+            headers = {}
+            while line := (await reader.readline()).strip():
+                name, _, value = line.decode().partition(":")
+                headers[name.lower()] = value.strip()
+            lines: list[bytes] = []
+            async for line in reader:
+                lines.append(line.strip())
+                if leaves is not None and len(lines) >= leaves:
+                    return status, headers, None
+            return status, headers, lines
+        finally:
+            writer.close()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def counters(port: int) -> dict[str, float]:
+    """The counters and gauges of the first model, by name, summed over other labels; loaded models."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer operator"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        text = answer.read().decode()
+    found: Counter[str] = Counter()
+    for name, labels, value in re.findall(r"^oxillama:(\w+)(?:\{(.*)\})? (\S+)$", text, re.MULTILINE):
+        if 'model_name="main"' in labels:
+            found[name.removesuffix("_total")] += float(value)
+    return dict(found)
+
+
+def growth(sizes: list[tuple[float, int]]) -> tuple[float, float]:
+    """Bytes by which the process has grown after the first quarter, and bytes a minute (least squares)."""
+    late = sizes[len(sizes) // 4 :]
+    tenth = max(1, len(late) // 10)
+    first, last = (sorted(size for _, size in part)[tenth // 2] for part in (late[:tenth], late[-tenth:]))
+    n = len(late)
+    x, y = sum(t for t, _ in late) / n, sum(size for _, size in late) / n
+    spread = sum((t - x) ** 2 for t, _ in late) or 1.0
+    return last - first, 60 * sum((t - x) * (size - y) for t, size in late) / spread
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="(default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=64, help="(default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=150, help="different requests (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    made = {demo.STORY: make_jobs(demo.STORY, args.jobs, args.seed)}
+    made[demo.DRAFT] = make_jobs(demo.DRAFT, args.jobs, args.seed)
+    jobs = {name: made[path] for name, path in MODELS.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        return soak(Path(folder), args, jobs)
+
+
+def soak(folder: Path, args: argparse.Namespace, jobs: dict[str, list[Job]]) -> int:
+    """Runs server and clients; 1 if something was wrong."""
+    keys, log = folder / "keys", folder / "log"
+    keys.write_text("".join(f"{key} name={key} {words}\n" for key, words in KEYS.items()))
+    command = [sys.executable, "-m", "oxillama", "serve", "--port", "0", "--models-max", "2"]
+    command += [part for name, path in MODELS.items() for part in ("--model", f"{name}={path}")]
+    command += ["--api-key-file", str(keys), "--quiet", "--threads", "1"]
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        port = port_of(server.pid, log)
+        end = time.monotonic() + 60 * args.minutes
+        found = asyncio.run(Clients(port, server.pid, jobs, args.seed, end).run(args.clients))
+        now = settled(port)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    faults = [*found.faults, *compared(found, now)]
+    grown, slope = growth(found.sizes)
+    if grown > GROWTH:
+        faults.append(f"the process has grown by {grown / 2**20:.1f} MB")
+    if "Traceback" in log.read_text("utf-8", "replace"):
+        faults.append(log.read_text("utf-8", "replace")[-3000:])
+    n = sum(found.seen.values())
+    print(f"{n} requests of {args.clients} clients in {args.minutes:g} minutes: {dict(found.seen)}")
+    size = found.sizes[-1][1] / 2**20
+    print(
+        f"memory: {size:.1f} MB, grown by {grown / 2**20:.1f} MB after a quarter, {slope / 1024:.1f} kB/min"
+    )
+    print(f"clients were told {dict(found.usage)}")
+    print("\n".join(faults) or "nothing was wrong")
+    return int(bool(faults))
+
+
+def port_of(pid: int, log: Path) -> int:
+    """The port that a server listens at, once its default model is loaded."""
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        for port in listening_ports(pid):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+                    if answer.status == 200:
+                        return port
+            except OSError:
+                pass
+        time.sleep(0.1)
+    raise SystemExit(f"the server does not start: {log.read_text()}")
+
+
+def listening_ports(pid: int) -> list[int]:
+    """The ports at which a process listens (Linux)."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(str(link.readlink()))
+        except OSError:
+            continue
+    found = []
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+            found.append(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+def settled(port: int) -> dict[str, float]:
+    """The counters when nothing runs any more."""
+    deadline = time.monotonic() + 30
+    while True:
+        now = counters(port)
+        if not now["num_requests_running"] + now["num_requests_waiting"] or time.monotonic() > deadline:
+            return now
+        time.sleep(0.2)
+
+
+def compared(found: Found, now: dict[str, float]) -> list[str]:
+    """What the counters have otherwise than the clients."""
+    faults = []
+    for name in ("prompt_tokens", "cached_prompt_tokens", "generation_tokens", "request_success"):
+        if now[name] != found.usage[name]:
+            faults.append(f"{name}: expected {found.usage[name]} as clients were told, got {now[name]:g}")
+    for name in ("num_requests_running", "num_requests_waiting"):
+        if now[name]:
+            faults.append(f"{name}: expected 0, got {now[name]:g}")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())
