@@ -94,7 +94,7 @@ QUERIES = {
     "first mask latency": 50,
     "parser table compression": 51,
     "JSON schema property order": 52,
-    "integer spelling": 57,
+    "integer spelling": 58,
     "engine core": 54,
     "features behind protocols": 54,
 }
