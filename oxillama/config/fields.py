@@ -75,6 +75,7 @@ class GenerationFields(SamplerFields, total=False):
     window: int | None
     receipt: bool
     message_format: Any
+    reasoning_budget: int | None
     tools: Sequence[Any] | None
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool

@@ -131,6 +131,7 @@ OPTIONS = {**{name: name for name, option in DECLARED.items() if option.server},
 
 CONVERTED: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": most_tokens,
+    "reasoning_budget": most_tokens,
     "seed": seed,
     "dry_sequence_breakers": breakers,
     "order": stage_names,
