@@ -88,6 +88,7 @@ class EngineFields(TypedDict, total=False):
     """The options of `EngineConfig` but ``model_path``."""
 
     tokenizer_path: AnyPath | None
+    chat_template: AnyPath | None
     context_size: int | None
     num_threads: int | None
     sampler: SamplerConfig

@@ -43,6 +43,7 @@ from oxillama.weights.packer import Progress
 if TYPE_CHECKING:
     from oxillama.gguf.fingerprint import ModelFingerprint
 
+with_template = on_use("oxillama.chat.formats:with_template")
 fingerprint_of = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
 
 log = logging.getLogger(__name__)
@@ -318,9 +319,12 @@ def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any)
 
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     """The tokenizer of the file, or the one that the configuration names."""
+    metadata, template = file.metadata, config.chat_template
+    if template is not None:
+        metadata = with_template(metadata, template)
     if config.tokenizer_path is None:
-        return TokenizerBridge.from_metadata(file.metadata)
-    return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
+        return TokenizerBridge.from_metadata(metadata)
+    return TokenizerBridge.from_file(config.tokenizer_path, metadata)
 
 
 def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most: int) -> list[int]:

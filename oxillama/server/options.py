@@ -18,7 +18,7 @@ from oxillama.config.option import declared
 from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
-from oxillama.server.callers import within_limits
+from oxillama.server.callers import context, within_limits
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
 from oxillama.server.prompts import bounded
@@ -235,7 +235,9 @@ def options_of(
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    found = GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
+    most = context().config.max_tokens
+    usual = {**defaults, **({} if most is None else {"max_tokens": most})}
+    found = GenerationOptions.of(None, {**usual, **fixed, **chosen}, engine.config.sampler)
     return within_limits(found, {*fixed, *chosen})
 
 
