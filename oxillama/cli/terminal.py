@@ -99,9 +99,9 @@ class MarkdownView:
     def add(self, text: str) -> None:
         """The next piece."""
         whole, self.rest = split_blocks(self.rest + shown_text(text))
-        if whole:
-            self._print(whole)
         self.live.update(self._rendered(last_lines(self.rest, self.console.height - 2)))
+        if whole:  # above the rest, which is drawn again below it
+            self._print(whole)
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         self.live.update("")

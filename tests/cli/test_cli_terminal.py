@@ -113,6 +113,8 @@ def test_markdown_is_shown_as_it_comes() -> None:
     with terminal.MarkdownView(console(file=screen, width=80, height=24, force_terminal=True)) as view:
         for i in range(0, len(text), 7):
             view.add(text[i : i + 7])
+        view.live.refresh()
+        assert "four" in screen.getvalue()
     shown = screen.getvalue()
     assert "\x1b[1mtwo\x1b[0m three" in shown and "**" not in shown
     assert "\u2022" in shown[shown.rindex("three") :]
