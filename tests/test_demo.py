@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oxillama import demo
+from oxillama import ChatTemplateError, InferenceEngine, TokenizerBridge, demo
 from tests.support.paths import ROOT
 
 TOOL = ROOT / "tools" / "train_demo"
@@ -46,6 +46,42 @@ def test_story_and_draft_have_one_vocabulary() -> None:
     keys = [key for key in story if key.startswith("tokenizer.")]
     assert len(story["tokenizer.ggml.tokens"]) == 1024
     assert {key: story[key] for key in keys} == {key: draft[key] for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt"),
+    [
+        ("Help for a Goat", "Help for a Goat\n\n"),
+        (" Two Riddles\n", "Two Riddles\n\n"),
+        ("tell me a story", "Tell Me A Story\n\n"),
+        ("Mia", "Mia\n\n"),
+        ("Where is the Kite?", "Where is the Kite?\n\n"),
+        ("Once upon a time", "Once upon a time"),
+        ("Tom was a fox.", "Tom was a fox."),
+        ("Mia and\nTom", "Mia and\nTom"),
+        ("", ""),
+    ],
+)
+def test_a_message_is_a_title_or_a_beginning(asked: str, prompt: str) -> None:
+    tokenizer = TokenizerBridge.from_gguf(demo.STORY)
+    earlier = [{"role": role, "content": "Other"} for role in ("system", "user", "assistant")]
+    for before in ([], earlier):
+        ids = tokenizer.encode_chat([*before, {"role": "user", "content": asked}])
+        assert ids == [tokenizer.bos_id, *tokenizer.encode(prompt, add_special=False)]
+    with pytest.raises(ChatTemplateError, match="expected a message of the user: a title, or the beginning"):
+        tokenizer.encode_chat([{"role": "system", "content": asked}])
+
+
+@pytest.mark.skipif(not TOOL.is_dir(), reason="the training tool is not here")
+def test_the_shipped_template_is_that_of_the_tool() -> None:
+    template = (TOOL / "story.jinja").read_text(encoding="utf-8")
+    assert fields(demo.STORY)["tokenizer.chat_template"] == template
+
+
+def test_the_shipped_model_chats() -> None:
+    with InferenceEngine(demo.STORY) as engine:
+        said = engine.chat([{"role": "user", "content": "Help for a Goat"}], temperature=0, max_tokens=20)
+        assert said == engine.generate("Help for a Goat\n\n", temperature=0, max_tokens=20)
 
 
 @pytest.mark.parametrize("path", [demo.STORY, demo.DRAFT], ids=lambda path: path.stem)

@@ -274,6 +274,9 @@ def facts_of(config: EngineConfig, settings: Settings) -> dict[str, Any]:
     fields = {
         name: getattr(config, name) for name in ("context_size", "compute", "quantize", "kv_type", "seed")
     }
+    if config.chat_template is not None:
+        path = os.fspath(config.chat_template)
+        fields["chat_template"] = digest_of(path) if os.path.isfile(path) else path
     return {
         "model": ModelFingerprint.compute(os.fspath(config.model_path or "")).content.hex(),
         "tokenizer": None if config.tokenizer_path is None else digest_of(config.tokenizer_path),

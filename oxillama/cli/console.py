@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from oxillama.cli.terminal import styled
 from oxillama.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ def printable(text: str) -> str:
 def say(kind: str, message: str, program: str = "oxillama") -> None:
     """Writes one line to stderr, whatever the message holds; progress bars make room for it."""
     bars = sys.modules.get("tqdm")
-    line = f"{program}: {kind}: {printable(message.strip())}"
+    line = styled(f"{program}: {kind}:", kind, sys.stderr) + f" {printable(message.strip())}"
     with (
         suppress(OSError, ValueError),  # stderr is closed: nobody can be told
         bars.tqdm.external_write_mode(file=sys.stderr) if bars else nullcontext(),

@@ -36,12 +36,38 @@ class Conversation:
         """Appends an exchange."""
         self.messages = [*self.asking(question), {"role": "assistant", "content": answer}]
 
-    def undo(self) -> None:
-        """Removes the last question and its answer. Raises ConfigError if there is none."""
+    def undo(self, command: str = "/undo") -> str:
+        """Removes the last question and its answer; the question. Raises ConfigError if there is none."""
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not asked:
-            raise ConfigError("/undo: expected an exchange to take back, got none")
+            raise ConfigError(f"{command}: expected an exchange to take back, got none")
+        question: str = self.messages[asked[-1]]["content"]
         del self.messages[asked[-1] :]
+        return question
+
+    def _last(self, role: str) -> str | None:
+        return next((m["content"] for m in reversed(self.messages) if m["role"] == role), None)
+
+    @property
+    def last_question(self) -> str | None:
+        """The text of the last question; None if nothing was asked."""
+        return self._last("user")
+
+    @property
+    def last_answer(self) -> str | None:
+        """The text of the last answer; None if there is none."""
+        return self._last("assistant")
+
+    @property
+    def system(self) -> str | None:
+        """The text of the system message; None for none."""
+        return self.messages[0]["content"] if self.messages and self.messages[0]["role"] == "system" else None
+
+    def set_system(self, text: str) -> None:
+        """Replaces the system message."""
+        rest = self.messages if self.system is None else self.messages[1:]
+        self._opening = [{"role": "system", "content": text}]
+        self.messages = [*self._opening, *rest]
 
     def reset(self) -> None:
         """Removes all but the system message."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama import EngineConfig, OxiLlamaError, PromptError
 from oxillama.cli import options
-from oxillama.cli.console import read_text
+from oxillama.cli.console import read_text, say
 from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, prefill_bar, shows_bars
 from oxillama.cli.sessions import KeptSession, add_session_option
+from oxillama.cli.terminal import is_terminal
 from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def run_model(args: argparse.Namespace) -> int:
         if prompt
         else []
     )
+    if engine.tokenizer.chat_template_names and not (goes_on or args.parse_special or args.quiet):
+        tell_of_template(args.model)
     if args.session is None:
         return finish(engine.stream(tokens, chosen), args)
     kept = KeptSession(engine, args.session, "run")
@@ -79,6 +82,12 @@ def run_model(args: argparse.Namespace) -> int:
         return finish(kept.stream([*kept.session.tokens, *tokens], chosen), args)
     finally:
         kept.save()
+
+
+def tell_of_template(model: str) -> None:
+    """Says on a terminal that the text is no chat."""
+    if is_terminal(sys.stderr):
+        say("note", f"the file has a chat template, which run does not apply: oxillama chat {model}")
 
 
 def run_demo(args: argparse.Namespace) -> int:

@@ -18,8 +18,10 @@ MEANING = f"GGUF file (of a split one: the first), or a model of the Hugging Fac
 
 
 def add_model(parser: Any, name: str = "model", **how: Any) -> None:
-    """The argument MODEL."""
-    parser.add_argument(name, **{"metavar": "MODEL", "help": MEANING, **how})
+    """The argument MODEL; ``how`` as for argparse, but ``default`` are words for what None stands for."""
+    default = how.pop("default", None)
+    help = MEANING if default is None else f"{MEANING} (default: {default})"
+    parser.add_argument(name, **{"metavar": "MODEL", "help": help, **how})
 
 
 def model_path(model: str, args: argparse.Namespace) -> str:

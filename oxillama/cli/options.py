@@ -79,8 +79,23 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """What parses an argument, by its placeholder; others are texts."""
 
 
-def add_command(commands: Any, name: str, verbose: str = "show the log on stderr", **texts: Any) -> Any:
-    """A parser for a command, with the options that all commands have; ``texts`` as for argparse."""
+COMMON = ("max_tokens", "context_size", "num_threads", "temperature", "seed", "chat_template")
+"""Options that most users set: the help of a command lists them first."""
+
+
+SHARED = {"max_tokens": "-n"}
+"""Flags of options that several classes have by one name, and one declares."""
+
+
+def add_command(
+    commands: Any, name: str, verbose: str = "show the log on stderr", examples: str = "", **texts: Any
+) -> Any:
+    """A parser for a command, with the options that all commands have.
+
+    ``examples`` : command lines, one in a line, each indented by two spaces. ``texts`` as for argparse.
+    """
+    if examples:
+        texts["epilog"] = f"examples:\n{examples}"
     parser = commands.add_parser(name, allow_abbrev=False, **texts)
     parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
     parser.add_argument(
@@ -93,7 +108,7 @@ def add_engine_options(parser: argparse.ArgumentParser, skip: Container[str] = (
     """Every option of `EngineConfig` (its seed is the sampler's) but those to ``skip``."""
     group = parser.add_argument_group("model")
     names = [name for name in declared(EngineConfig) if name not in declared(SamplerConfig)]
-    _add_options(group, EngineConfig, names=[name for name in names if name not in skip])
+    _add_options(group, EngineConfig, names=[name for name in names if name not in skip], common=parser)
     add_progress_option(group)
 
 
@@ -108,7 +123,7 @@ def add_progress_option(group: argparse._ArgumentGroup | argparse.ArgumentParser
 def add_sampler_options(parser: argparse.ArgumentParser) -> None:
     """Every option of `SamplerConfig`, and --greedy."""
     group = parser.add_argument_group("sampling")
-    _add_options(group, SamplerConfig)
+    _add_options(group, SamplerConfig, common=parser)
     group.add_argument("--greedy", action="store_true", help="always the most likely token")
 
 
@@ -116,7 +131,7 @@ def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> 
     """Every option of `GenerationOptions`; ``defaults`` replace those of the class."""
     group = parser.add_argument_group("generation")
     own = [name for name in declared(GenerationOptions) if name not in declared(EngineConfig)]
-    _add_options(group, GenerationOptions, names=own, defaults=defaults)
+    _add_options(group, GenerationOptions, names=own, defaults=defaults, common=parser)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -172,9 +187,16 @@ def value_of(option: Option, said: Any) -> Any:
 
 
 def _add_options(
-    parser: Any, *classes: type, names: Container[str] | None = None, defaults: Mapping[str, Any] = {}
+    group: Any,
+    *classes: type,
+    names: Container[str] | None = None,
+    defaults: Mapping[str, Any] = {},
+    common: Any = None,
 ) -> None:
-    """The options of ``classes``, or those that are named; of options with one name the first."""
+    """The options of ``classes``, or those that are named; of options with one name the first.
+
+    ``common`` : the parser that those in `COMMON` are listed in, before its groups; None for the group.
+    """
     found: dict[str, Option] = {}
     for cls in classes:
         found = {**found, **declared(cls), **found}
@@ -184,9 +206,10 @@ def _add_options(
             none = "without it" if default in (None, ()) else "-1 for"
             meaning = re.sub(r"\bNone (for|takes)\b", none, help_text(option)).replace("`", "")
             help = f"{meaning}{_default(default)}".replace("%", "%%")
-            flags = (*option.flags.split(), "--" + name.replace("_", "-"))
+            flags = (*(option.flags or SHARED.get(name, "")).split(), "--" + name.replace("_", "-"))
             how = argument_kind(option)
-            parser.add_argument(*flags, dest=name, help=help, default=defaults.get(name), **how)
+            place = common if common is not None and name in COMMON else group
+            place.add_argument(*flags, dest=name, help=help, default=defaults.get(name), **how)
 
 
 def argument_kind(option: Option) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import signal
 import sys
@@ -16,8 +17,39 @@ from oxillama.errors import OxiLlamaError
 ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
+class Formatter(argparse.HelpFormatter):
+    """Keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
-    """Writes an error in the arguments as one line, like all other errors."""
+    """Writes an error in the arguments as one line, like all other errors; its usage is one line, too."""
+
+    def __init__(self, **texts: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **texts})
+
+    def format_help(self) -> str:
+        if self.usage is None and " " in self.prog:  # of a command, whose options are listed below
+            self.usage = f"{self.prog} [options]".replace("%", "%%")
+            for action in self._get_positional_actions():
+                name = str(action.metavar or action.dest)
+                optional = f"[{name} ...]" if action.nargs == "*" else f"[{name}]"
+                self.usage += " " + (optional if action.nargs in ("?", "*") else name)
+        return super().format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and " " in self.prog:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._likely(rest[0])}")
+        return found, rest
+
+    def _likely(self, name: str) -> str:
+        """The option that is likely to be meant by a name that is none; "" for no such option."""
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        near = difflib.get_close_matches(name.partition("=")[0].replace("_", "-"), known, 1, 0.7)
+        return f"; did you mean {near[0]}?" if name.startswith("--") and near else ""
 
     def error(self, message: str) -> NoReturn:
         say("error", f"{message.removeprefix('argument ')} (see {self.prog} --help)", program_of(self.prog))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.generate import load_engine
-from oxillama.cli.models import MEANING, model_path
+from oxillama.cli.models import add_model, model_path
 from oxillama.config import EngineConfig, SchedulerConfig
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
@@ -34,11 +34,9 @@ def add_commands(commands: Any) -> None:
         help="serve models over HTTP",
         description="Serves models over HTTP, for clients of OpenAI's interface and of llama-server's.",
     )
+    add_model(serve, nargs="?", default="the model that the package ships")
     serve.add_argument(
-        "model", metavar="MODEL", nargs="?", help=f"{MEANING} (default: the model that the package ships)"
-    )
-    serve.add_argument(
-        "--model",
+        *("-m", "--model"),
         action="append",
         type=named_model,
         default=[],
@@ -124,7 +122,9 @@ def for_others(config: EngineConfig) -> EngineConfig:
     """The options of the models behind the first, without the files that fit that one alone."""
     speculate = config.speculate if config.speculate in DRAFTERS else None
     packed = config.packed if config.packed in PACKED else "auto"
-    return replace(config, adapters=(), tokenizer_path=None, speculate=speculate, packed=packed)
+    return replace(
+        config, adapters=(), tokenizer_path=None, chat_template=None, speculate=speculate, packed=packed
+    )
 
 
 def weight_bytes(config: EngineConfig) -> int:

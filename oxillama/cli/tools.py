@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli.console import read_text
@@ -59,7 +60,12 @@ class ToolBox:
         self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
 
     def prompt(
-        self, messages: list[Message], chosen: GenerationOptions, tokenizer: TokenizerBridge, step: int
+        self,
+        messages: list[Message],
+        chosen: GenerationOptions,
+        tokenizer: TokenizerBridge,
+        step: int,
+        variables: Mapping[str, Any],
     ) -> tuple[list[int], GenerationOptions]:
         """The prompt and the options of an answer; only the first answer to a message must have a call."""
         from dataclasses import replace
@@ -68,7 +74,7 @@ class ToolBox:
 
         choice = self.choice if step == 0 or self.choice == "none" else "auto"
         with_tools = replace(chosen, tools=self.definitions, tool_choice=choice)
-        return chat_prompt(tokenizer, messages, with_tools)
+        return chat_prompt(tokenizer, messages, with_tools, variables)
 
     def told(self, generation: Generation, n_before: int) -> list[Message]:
         """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""

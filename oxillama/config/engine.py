@@ -128,6 +128,9 @@ class EngineConfig(Options):
         help="GGUF file to load at once; None to load one later")
     tokenizer_path: AnyPath | None = option(None, flags="--tokenizer",
         help="a ``tokenizer.json`` to use in place of the file's vocabulary")
+    chat_template: AnyPath | None = option(None, argument="NAME|FILE", flags="--template",
+        help="a chat template of the file by name, a Jinja file, or a well-known format (chatml, gemma, "
+             "llama2, llama3, mistral-v1, -v3, -v3-tekken, -v7, phi3, vicuna, zephyr). None for the default")
     context_size: int | None = option(None, low=1, high=MAX_CONTEXT, flags="-c --ctx --ctx-size",
         help="most tokens in a sequence; None for what the model was trained with")
     num_threads: int | None = option(None, low=1, high=1024, flags="-t --threads",

@@ -75,6 +75,7 @@ class GenerationFields(SamplerFields, total=False):
     window: int | None
     receipt: bool
     message_format: Any
+    reasoning_budget: int | None
     tools: Sequence[Any] | None
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
@@ -87,6 +88,7 @@ class EngineFields(TypedDict, total=False):
     """The options of `EngineConfig` but ``model_path``."""
 
     tokenizer_path: AnyPath | None
+    chat_template: AnyPath | None
     context_size: int | None
     num_threads: int | None
     sampler: SamplerConfig

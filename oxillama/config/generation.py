@@ -109,6 +109,10 @@ class GenerationOptions(Options):
         help='how the model writes reasoning and tool calls, by which its text is taken apart: "auto" for '
              "what the file's chat template says, a name of `oxillama.toolcalls.GRAMMARS`, or a "
              '`ToolCallGrammar`. None leaves the text as it is, but is "auto" for chats and with ``tools``')
+    reasoning_budget: int | None = option(None, low=0,
+        names="thinking_budget_tokens thinking_token_budget thinking_budget",
+        help="most tokens of reasoning, after which the text that ends it is forced; 0 for no reasoning. "
+             "Cannot be combined with a receipt. None for any number")
     tools: Sequence[Any] | None = option(None, hash=False, repr=False, cli=False, server=False,
         check=checks.expecting("a list of tools", _is_list, lambda value: tuple(value) or None),
         help="that the model may call: JSON definitions, Python functions, dataclasses, pydantic models")

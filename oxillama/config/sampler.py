@@ -129,9 +129,8 @@ class SamplerConfig(Options):
     Raises
     ------
     ConfigError : a value is outside its range, or options cannot be honoured together: one that switches on
-        a stage that ``order`` leaves out; more than one of grammar, json_schema, regex, choices and
-        structural_tag;
-        mirostat with a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
+        a stage that ``order`` leaves out; more than one constraint (grammar, json_schema, ...); mirostat with
+        a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
     """
 
     # fmt: off

@@ -81,6 +81,8 @@ class ServerConfig(Options):
     key_tokens: int | None = option(None, low=1,
         help="most tokens of prompts and texts of one key in a minute; then its requests are refused until "
              "they are paid off. None for no limit")
+    max_tokens: int | None = option(None, low=1,
+        help="most tokens of a text whose request does not say. None for what its interface has")
     max_tokens_limit: int | None = option(None, low=1,
         help="most tokens that a request may ask for; None for as many as the context holds")
     timeout_limit: float | None = option(None, low=ABOVE_ZERO,

@@ -14,6 +14,12 @@ from oxillama.toolcalls.definitions import definitions
 from oxillama.toolcalls.formats import grammar_of_template
 from oxillama.toolcalls.parsing import WITH_TOOLS, format_of_source, template_values
 
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates switch reasoning on and off."""
+
+BUDGET = "thinking_budget"
+"""The variable by which some templates name a number of tokens for it; 0 for none."""
+
 TEXT_PARTS = ("text", "input_text")
 """Types of parts that are text."""
 

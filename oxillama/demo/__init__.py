@@ -3,7 +3,8 @@
 A story model, a draft for it, and an adapter that turns its stories into a pirate's, all trained on text
 drawn from a grammar (`tools/train_demo`): they write little stories for children and know nothing else. Model
 and draft have one vocabulary (byte-level BPE, 1024 tokens) and a context of 512 tokens; the matrices are Q8_0
-and their rows are a multiple of 256 wide, so that each block format can be made from them.
+and their rows are a multiple of 256 wide, so that each block format can be made from them. By their chat
+template the last message is the title of a story or how it begins, and the answer is the rest of it.
 
 >>> from oxillama import demo
 >>> demo.STORY.name

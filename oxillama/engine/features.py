@@ -45,7 +45,9 @@ FEATURES = {
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
     "shared prompts": Feature(("n",), "oxillama.samples.shared_prompts:install"),
+    "tokenizer digest": Feature(("snapshot",), "oxillama.sessions.sequences:tokenizer_digest"),
     # of a request
+    "reasoning budget": Feature(("reasoning_budget",), "oxillama.toolcalls.reasoning_budget:attach"),
     "speculation": Feature(("speculate",), "oxillama.speculation.attaching:attach"),
     "jump-forward": Feature(("jump_forward",), "oxillama.speculation.jump_forward:attach"),
     "receipts": Feature(("receipt",), "oxillama.sessions.recorder:attach"),

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sized
 from collections.abc import Sequence as Listed
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.thread import EngineThread
-from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError
+from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.models import read_spec
@@ -44,6 +43,7 @@ from oxillama.weights.packer import Progress
 if TYPE_CHECKING:
     from oxillama.gguf.fingerprint import ModelFingerprint
 
+with_template = on_use("oxillama.chat.formats:with_template")
 fingerprint_of = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
 
 log = logging.getLogger(__name__)
@@ -216,19 +216,6 @@ class LoadedModel(NotCopied):
         found: ModelFingerprint = fingerprint_of(self.file, settings)
         return found
 
-    @functools.cached_property
-    def tokenizer_digest(self) -> str:
-        """Hexadecimal BLAKE3 of ``tokenizer_path``; "" for the tokenizer of the model's file."""
-        path = self.config.tokenizer_path
-        if path is None:
-            return ""
-        from blake3 import blake3
-
-        try:
-            return blake3(Path(path).read_bytes()).hexdigest()
-        except OSError as error:
-            raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-
     def prefix_key(self, salt: str = "") -> bytes:
         """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
         return prefix_key(b"", salt=salt)
@@ -293,6 +280,7 @@ class LoadedModel(NotCopied):
             request.new_parser = parser.parser
         speculate = options.speculate if options.speculate is not None else self.config.speculate
         asked = {
+            "reasoning budget": options.reasoning_budget is not None,
             "speculation": speculate not in (None, "off"),
             "jump-forward": options.jump_forward,
             "receipts": options.receipt,
@@ -331,9 +319,12 @@ def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any)
 
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     """The tokenizer of the file, or the one that the configuration names."""
+    metadata, template = file.metadata, config.chat_template
+    if template is not None:
+        metadata = with_template(metadata, template)
     if config.tokenizer_path is None:
-        return TokenizerBridge.from_metadata(file.metadata)
-    return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
+        return TokenizerBridge.from_metadata(metadata)
+    return TokenizerBridge.from_file(config.tokenizer_path, metadata)
 
 
 def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most: int) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from oxillama.errors import ModelFileError
 from oxillama.hub.cached import snapshot_files
-from oxillama.hub.library import bars, is_answer, library, reason_of, typed_errors
+from oxillama.hub.library import bars, check_reachable, is_answer, library, reason_of, typed_errors
 from oxillama.hub.names import HubName, model_files
 
 CHUNK = 1 << 22
@@ -67,6 +67,7 @@ def fetch(
     hub = library()
     place = {"cache_dir": cache_dir, "revision": name.revision}
     try:
+        check_reachable(hub)
         files = remote_files(hub, name, token)
     except Exception as error:
         if is_answer(hub, error):

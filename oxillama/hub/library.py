@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
+
+REACH_SECONDS = 1.5
+"""What a connection to the hub may take."""
 
 
 def library() -> Any:
@@ -45,6 +52,34 @@ def typed_errors() -> Iterator[None]:
         raise
     except OSError as error:
         raise ModelFileError(f"{error.filename or 'cache'}: {error.strerror or error}") from error
+
+
+def check_reachable(hub: Any) -> None:
+    """Raises OSError if nothing listens at the hub's address, within `REACH_SECONDS`.
+
+    `huggingface_hub` itself would try again for minutes. Behind a proxy nothing is checked.
+    """
+    url = urlsplit(hub.constants.ENDPOINT)
+    if hub.constants.HF_HUB_OFFLINE or url.hostname is None:
+        return
+    if getproxies().get(url.scheme) and not proxy_bypass(url.hostname):
+        return
+    address = (url.hostname, url.port or (80 if url.scheme == "http" else 443))
+    found: list[OSError | None] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection(address, REACH_SECONDS).close()
+            found.append(None)
+        except (OSError, UnicodeError) as error:
+            found.append(OSError(getattr(error, "strerror", None) or str(error)))
+
+    thread = threading.Thread(target=connect, name="reach the hub", daemon=True)  # a name may take long
+    thread.start()
+    thread.join(REACH_SECONDS)
+    error = found[0] if found else OSError(f"no answer within {REACH_SECONDS:g} s")
+    if error is not None:
+        raise error
 
 
 def is_answer(hub: Any, error: Exception) -> bool:

@@ -61,7 +61,9 @@ class PipelinedFactory(EngineFactory):
         """The last stage's; also starts the others."""
         context_size = self.config.context_size or min(spec.context_length, MAX_CONTEXT)
         parts = split(spec, file, self.speeds, self.borders)
-        stage = replace(self.config, model_path=None, tokenizer_path=None, adapters=(), speculate=None)
+        stage = replace(
+            self.config, model_path=None, tokenizer_path=None, chat_template=None, adapters=(), speculate=None
+        )
         self.whole = spec
         self.plans = [StagePlan(path, stage, part, context_size) for path, part in zip(self.paths, parts)]
         self._connect_all(facts_of_file(file))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oxillama.config import GenerationOptions
-from oxillama.conversations.prompt import chat_prompt, chat_text, template_of
+from oxillama.conversations.prompt import BUDGET, SWITCHES, chat_prompt, chat_text, template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import TemplateBody
 from oxillama.server.errors import ApiError, invalid
@@ -18,12 +18,6 @@ from oxillama.toolcalls.formats import grammar_of_template
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "template")
 """Variables of a template that have fields of their own, or none."""
-
-SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates switch reasoning on and off."""
-
-BUDGET = "thinking_budget"
-"""The variable by which some templates name a number of tokens for it; 0 for none."""
 
 EFFORT = "reasoning_effort"
 """The variable by which templates say how much of it there is."""

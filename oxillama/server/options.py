@@ -18,7 +18,7 @@ from oxillama.config.option_texts import did_you_mean
 from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
-from oxillama.server.callers import within_limits
+from oxillama.server.callers import context, within_limits
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
 from oxillama.server.prompts import bounded
@@ -131,6 +131,7 @@ OPTIONS = {**{name: name for name, option in DECLARED.items() if option.server},
 
 CONVERTED: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": most_tokens,
+    "reasoning_budget": most_tokens,
     "seed": seed,
     "dry_sequence_breakers": breakers,
     "order": stage_names,
@@ -234,7 +235,9 @@ def options_of(
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    found = GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
+    most = context().config.max_tokens
+    usual = {**defaults, **({} if most is None else {"max_tokens": most})}
+    found = GenerationOptions.of(None, {**usual, **fixed, **chosen}, engine.config.sampler)
     return within_limits(found, {*fixed, *chosen})
 
 

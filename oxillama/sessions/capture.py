@@ -79,4 +79,5 @@ def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:
 def _with_whole_paths(plain: Plain) -> Plain:
     """Options whose paths hold from any working directory."""
     names = [name for name in ("tokenizer_path", "speculate") if plain.get(name) not in (None, *DRAFTERS)]
+    names += ["chat_template"] if os.path.isfile(plain.get("chat_template") or "") else []
     return plain | {name: os.path.abspath(plain[name]) for name in names}

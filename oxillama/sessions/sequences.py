@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool
@@ -17,6 +19,7 @@ from oxillama.cache.positions import from_positions, to_positions
 from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import ModelFileError
 from oxillama.models.page_groups import page_groups
 from oxillama.sessions.snapshot import ModelFacts
 
@@ -96,6 +99,19 @@ def restore_sequence(sequence: Sequence, tokens: list[int], n_cached: int, data:
     sequence.check()
 
 
+def tokenizer_digest(model: LoadedModel) -> str:
+    """Hexadecimal BLAKE3 of ``tokenizer_path``; "" for the tokenizer of the model's file.
+
+    Raises ModelFileError if the file cannot be read."""
+    path = model.config.tokenizer_path
+    if path is None:
+        return ""
+    try:
+        return blake3(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
     spec, metadata, states = model.spec, model.file.metadata, model.pool.recurrent_states
@@ -104,7 +120,7 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         name=str(metadata.get("general.name") or ""),
         path=os.path.abspath(model.file.paths[0]) if model.file.paths else "",
         fingerprint=model.fingerprint,
-        tokenizer=model.tokenizer_digest,
+        tokenizer=model.feature("tokenizer digest"),
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
         page_groups=page_groups(replace(spec, part=None)) if spec.attending else (),

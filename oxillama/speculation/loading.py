@@ -79,7 +79,9 @@ class Drafters:
         self._target = runner
         self._tokenizer = tokenizer
         resident = config.with_offload(OffloadPolicy.None_)  # drafts that were read would be too slow
-        self._config = replace(resident, tokenizer_path=None, quantize=None, kv_memory_limit=None)
+        self._config = replace(
+            resident, tokenizer_path=None, chat_template=None, quantize=None, kv_memory_limit=None
+        )
         self._corpus_sources = config.draft_corpora
         self._context_size = context_size
 

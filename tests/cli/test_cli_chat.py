@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oxillama import ConfigError, EngineConfig, InferenceEngine, SamplerConfig
+from oxillama.chat.formats import CHAT_FORMATS
 from oxillama.chat.template import ChatTemplate
-from oxillama.cli.chat_formats import CHAT_FORMATS
 from oxillama.cli.conversation import Conversation
 from tests.support.command_line import (
     Terminal,
@@ -81,7 +81,7 @@ def test_chat_with_a_template_of_the_users(tmp_path: Path, model: Path, engine: 
     assert output("chat", plain, *flags, stdin=b"hello\n") == answers(engine, None, "hello")[0] + "\n"
     (tmp_path / "bad.jinja").write_text("{% for %}")
     assert "chat template" in error("chat", model, "--template", tmp_path / "bad.jinja", stdin=b"hello\n")
-    assert "--chat-template: absent cannot be read" in error(
+    assert "chat_template: absent cannot be read" in error(
         "chat", model, "--chat-template", "absent", stdin=b"hello\n"
     )
 
@@ -196,8 +196,9 @@ def test_a_file_that_is_no_conversation_changes_nothing(text: str, tmp_path: Pat
     ("line", "message"),
     [
         ("/undo", "/undo: expected an exchange"),
-        ("/rest", "command: expected /help, /save FILE, /load FILE, /undo, /reset or /exit, got /rest"),
-        ("/reset now", "got /reset now"),
+        ("/rest", "/rest: is no command; did you mean /reset?"),
+        ("/xyzzy", "/xyzzy: is no command; /help lists the commands"),
+        ("/reset now", "/reset: expected no argument, got now"),
         ("/save", "/save: expected a file name, got none"),
         ("/save /", "expected a file to write to, got a directory"),
         ("/load absent", "/load: absent cannot be read"),
@@ -227,7 +228,7 @@ def test_templates_by_name(tmp_path: Path, model: Path, engine: InferenceEngine)
     )
     for name in ("plain", "gemma"):  # a template of the file comes before a well-known one
         assert output("chat", named, *flags, name, stdin=b"hello\n") == expected
-    assert "--chat-template: nonsense cannot be read" in error("chat", model, "--chat-template", "nonsense")
+    assert "chat_template: nonsense cannot be read" in error("chat", model, "--chat-template", "nonsense")
 
 
 TALK = [

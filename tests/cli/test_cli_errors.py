@@ -96,7 +96,7 @@ def test_options_that_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]
     assert " --help)" in error_of([name, *positional, "--nonsense\n"], capsys)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in MODELLESS])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*MODELLESS, "chat")])
 def test_arguments_that_are_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "required" in error_of([name], capsys)
 

@@ -25,6 +25,7 @@ def other_value(cls: type, name: str) -> Any:
         "quantize": "Q8_0",
         "compute": "f32",
         "tokenizer_path": "tokenizer.json",
+        "chat_template": "chatml",
         "prefix_cache_dir": "blocks",
         "mirostat": 2,
         "dry_base": 2.0,

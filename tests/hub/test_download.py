@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -129,6 +130,25 @@ def test_without_a_network_the_cache_is_used_with_a_warning(hub: Hub) -> None:
     with pytest.raises(ModelFileError, match=r"bob/other:Q8_0: .*, and it is not in the cache"):
         fetch(HubName("bob/other", tag="Q8_0"), progress=False)
     huggingface_hub.constants.ENDPOINT = url
+
+
+def test_an_address_that_does_not_answer_is_an_error_at_once(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_tree", lambda *given, **named: asked.append(given))
+    monkeypatch.setattr(library, "REACH_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(
+        ModelFileError, match=r"Connection refused, and it is not in the cache|no answer within"
+    ):
+        fetch(NAME, progress=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *given: threading.Event().wait(5))
+    with pytest.raises(ModelFileError, match=r"no answer within 0\.05 s, and it is not in the cache"):
+        fetch(NAME, progress=False)
+    assert asked == []
 
 
 def test_offline_the_cache_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,6 +378,26 @@ def test_reasoning_without_a_switch(tmp_path: Path) -> None:
         assert "opens reasoning" in error_of(client.ask(PATH, begun), 400)["message"]
 
 
+def test_a_budget_ends_reasoning(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
+    engine = InferenceEngine.from_gguf(model, num_threads=1)
+    options: dict[str, Any] = {"max_tokens": 60, "seed": 1, "temperature": 2.0}
+    expected = engine.stream_chat(ASK, reasoning_budget=9, **options).result()
+    assert expected.text and expected.reasoning
+    with serving(engine) as client:
+        thinking = {"type": "enabled", "budget_tokens": 9}
+        kinds = {
+            block["type"]: block
+            for block in alike(client, {**BASE, **options, "thinking": thinking})["content"]
+        }
+        assert (kinds["thinking"]["thinking"], kinds["text"]["text"]) == (expected.reasoning, expected.text)
+        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_budget"):
+            said = client.ask("/v1/chat/completions", {"messages": ASK, **options, name: 9}).json
+            assert said["choices"][0]["message"]["content"] == expected.text
+        free = client.ask("/v1/chat/completions", {"messages": ASK, **options, "reasoning_budget": -1}).json
+        assert not free["choices"][0]["message"]["content"]
+
+
 def test_effort_and_budget_are_variables_of_the_template(tmp_path: Path) -> None:
     template = "{{ reasoning_effort }}/{{ thinking_budget }}" + CHATML
     model = write_tiny_model(tmp_path / "model.gguf", chat_template=template)

@@ -260,8 +260,10 @@ def test_a_suffix(tmp_path: Path) -> None:
         assert "insert" in ask_show(client, "coder")["capabilities"]
 
 
-def test_a_model_without_a_template() -> None:
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    plain = demo.DRAFT.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_nothing_")
+    (tmp_path / "draft.gguf").write_bytes(plain)
+    engine = InferenceEngine.from_gguf(tmp_path / "draft.gguf", num_threads=1)
     with serving(engine, "draft") as client:
         expected = engine.generate("Once upon", seed=4, max_tokens=8)
         for body in ({}, {"template": "{{ .Prompt }}"}, {"raw": True}):

@@ -76,9 +76,11 @@ def chat(folder: Path, browser: Page) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def story(browser: Page) -> Iterator[Client]:
-    """The demo model, which has no chat template."""
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+def plain(folder: Path, browser: Page) -> Iterator[Client]:
+    """The demo model without its chat template."""
+    model = folder / "plain.gguf"
+    model.write_bytes(demo.STORY.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_nothing_"))
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
         yield client
 
 
@@ -691,21 +693,33 @@ def test_the_models_of_a_server(page: Page, folder: Path) -> None:
         assert "the file is cut" in page.one(".welcome").text
 
 
-def test_a_model_without_a_chat_template(page: Page, story: Client) -> None:
-    page.ready(story.server.url)
+def test_a_model_without_a_chat_template(page: Page, plain: Client) -> None:
+    page.ready(plain.server.url)
     page.set(max_tokens="12", temperature="0")
     page.press("Once upon a time, there was a little fox named")
     page.keys("Enter")
     first = page.ended()
     page.press("Go on")
     second = page.ended(2)
-    engine = story.hosted.ready()
+    engine = plain.hosted.ready()
     prompt = "Once upon a time, there was a little fox named"
     assert first == engine.generate(prompt, temperature=0, max_tokens=12)
     assert second == engine.generate(prompt + first, temperature=0, max_tokens=12)
     page.press("Probabilities of the tokens", ".message:last-child")
     assert "".join(page.texts(".message:last-child .token")) == second
     assert not page.all("[name=tools]")
+
+
+def test_the_shipped_model_tells_stories(page: Page) -> None:
+    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+        page.ready(client.server.url)
+        assert "This model tells stories" in page.one(".welcome").text
+        page.set(max_tokens="12", temperature="0")
+        title = "Mia and the Golden Drum"
+        page.press(title)
+        page.keys("Enter")
+        engine = client.hosted.ready()
+        assert page.ended() == engine.generate(f"{title}\n\n", temperature=0, max_tokens=12)
 
 
 def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:

@@ -39,6 +39,7 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.formats import KV_TYPES
 from oxillama.sessions.options import plain_options, stage_names
+from oxillama.sessions.sequences import tokenizer_digest
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
@@ -477,7 +478,7 @@ def test_a_tokenizer_is_known_by_its_file(tmp_path: Path) -> None:
     def digest(path: Path | None) -> str:
         model = LoadedModel.__new__(LoadedModel)
         model.config = EngineConfig(tokenizer_path=path)
-        return model.tokenizer_digest
+        return tokenizer_digest(model)
 
     (tmp_path / "a").write_bytes(b"{}")
     assert digest(tmp_path / "a") == blake3(b"{}").hexdigest()

@@ -32,7 +32,7 @@ SUMMARY = re.compile(
     r"\| finish (\w+) \| seed (\d+)"
 )
 INHERITED = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OXILLAMA_"))}
-ENVIRONMENT = {**INHERITED, "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = {**INHERITED, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": os.devnull}  # no history is kept
 
 Text = str | bytes
 

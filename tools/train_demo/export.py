@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gguf
 import torch
+from chat_template import TEMPLATE
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 from model import Linear, Llama, Shape
@@ -74,6 +75,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer_file: Path) -> None:
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
+    writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def write_model(model: Llama, name: str, path: Path, tokenizer_file: Path, matrix_type: Type) -> None:

@@ -127,7 +127,9 @@ async def messages(request: Request) -> Response | EventStream:
         head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
         shows_thinking = body.thinking is None or body.thinking.display != "omitted"
         blocks = Blocks(head, chat.n_calls, shows_thinking)
-        return blocks, *chat.prepared(engine, id, body.rest, known, stop=stop, json_schema=schema)
+        budget = None if body.thinking is None else body.thinking.budget_tokens
+        limits = {} if budget is None else {"reasoning_budget": budget}
+        return blocks, *chat.prepared(engine, id, body.rest, known, stop=stop, json_schema=schema, **limits)
 
     blocks, prompt, options = await in_thread(prepared)
     sent = events(engine, blocks, prompt, options)

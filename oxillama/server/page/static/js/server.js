@@ -19,6 +19,7 @@ export class Server extends EventTarget {
     this.models = [];
     this.model = "";
     this.chats = true;
+    this.tellsStories = false; // and answers nothing else: the model that the package ships
     /** @type {Record<string, any>} */
     this.defaults = {};
     this.timer = 0;
@@ -49,6 +50,7 @@ export class Server extends EventTarget {
       if (!this.card?.meta) await this.#askForModels();
       if (turn !== this.turn) return;
       this.chats = Boolean(props.chat_template);
+      this.tellsStories = this.chats && props.chat_template.includes("the beginning of a story");
       this.defaults = props.default_generation_settings.params;
       this.#be("ready");
     } catch (error) {

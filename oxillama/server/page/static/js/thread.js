@@ -99,7 +99,7 @@ const BEGINNINGS = [
 
 /** What stands where no message is. @returns {HTMLElement} */
 export function welcome(/** @type {import("./server.js").Server} */ server, /** @type {(text: string) => void} */ use) {
-  const texts = server.chats ? CHATS : BEGINNINGS;
+  const texts = server.chats && !server.tellsStories ? CHATS : BEGINNINGS;
   const mark = el("img", { src: new URL("../icon.svg", import.meta.url).href, alt: "", width: 56, height: 56 });
   const what = {
     connecting: ["Connecting…", ""],
@@ -107,7 +107,9 @@ export function welcome(/** @type {import("./server.js").Server} */ server, /** 
     gone: ["The server does not answer", "The page looks for it every few seconds. Conversations are kept in this browser."],
     failed: ["The model cannot be used", server.reason],
     locked: ["The server asks for an API key", ""],
-    ready: server.chats
+    ready: server.tellsStories
+      ? ["How does it begin?", "This model tells stories: a message is a title or a beginning, the answer is the rest."]
+      : server.chats
       ? ["What shall we talk about?", "The model runs on this server alone. Conversations stay in this browser."]
       : ["How does it begin?", "This model has no chat template: it goes on from your text."],
   }[server.state];

@@ -1,6 +1,18 @@
-"""Well-known chat formats as Jinja templates, by llama.cpp's names. For model files without a template."""
+"""Which chat template a model has: one of its file, a file of the user's, or a well-known format.
+
+The well-known formats are Jinja templates by llama.cpp's names, for model files without a template.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oxillama.errors import ConfigError
+
+KEY = "tokenizer.chat_template"
 
 _BLOCKS = (
     "{% for m in messages %}OPEN{{ m['role'] }}CLOSE{{ m['content'] | trim }}END{% endfor %}"
@@ -67,3 +79,25 @@ CHAT_FORMATS: dict[str, str] = {
     "zephyr": _blocks("<|", "|>\n", "{{ eos_token }}\n"),
 }
 """Variables of a template: ``messages``, ``add_generation_prompt``, ``bos_token``, ``eos_token``."""
+
+
+def with_template(metadata: Mapping[str, Any], wanted: str | os.PathLike[str]) -> dict[str, Any]:
+    """The metadata of a model file with one chat template, the default.
+
+    Parameters
+    ----------
+    wanted : the name of a template of the file or of `CHAT_FORMATS`, or the path of a Jinja file.
+
+    Raises ConfigError if the path cannot be read.
+    """
+    name = os.fspath(wanted)
+    found = metadata.get(KEY if name == "default" else f"{KEY}.{name}", CHAT_FORMATS.get(name))
+    if found is None:
+        try:
+            found = Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"chat_template: {name} is not UTF-8 (at byte {error.start})") from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"chat_template: {name} cannot be read: {reason}") from error
+    return {**{key: value for key, value in metadata.items() if not key.startswith(KEY)}, KEY: found}
