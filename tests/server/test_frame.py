@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, demo
+from oxillama import ConfigError, InferenceEngine, TokenizerBridge, demo
 from oxillama.config.server import ServerConfig
 from oxillama.server.models import Hosted
 from tests.support.server import Client, serving, serving_models
@@ -37,7 +37,8 @@ def test_health_models_and_props(client: Client) -> None:
     assert client.ask("/v1/models/other").error["code"] == "model_not_found"
     props = client.ask("/props").json
     assert props["default_generation_settings"]["params"]["top_k"] == 40
-    assert (props["bos_token"], props["chat_template"]) == ("<|bos|>", "")
+    template = TokenizerBridge.from_gguf(demo.STORY).chat_template_source("default")
+    assert (props["bos_token"], props["chat_template"]) == ("<|bos|>", template)
 
 
 def test_metrics_have_both_names(client: Client) -> None:
