@@ -195,12 +195,15 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_device_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = BlockFolder(tmp_path, 10**6)
-    monkeypatch.setattr(
-        "tempfile.mkstemp", lambda **kind: (os.open("/dev/full", os.O_WRONLY), str(tmp_path / ".x"))
-    )
-    folder.write(name_of(0), data_of(0, 100_000))
+def test_a_file_that_cannot_be_written_whole(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    folder, limit = BlockFolder(tmp_path, 10**6), resource.RLIMIT_FSIZE
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (50_000, before[1]))
+    try:
+        folder.write(name_of(0), data_of(0, 100_000))
+    finally:
+        resource.setrlimit(limit, before)
     assert not folder.is_writable and not list(tmp_path.iterdir())
 
 

@@ -157,7 +157,7 @@ def test_properties_in_any_order(
 def test_no_tokens_at_all(model: Path) -> None:
     done = run("run", model, "-p", PROMPT, "-n", "0")
     assert (done.returncode, done.stdout) == (0, b"\n")
-    assert facts_of(done)[:3] == (str(len(InferenceEngine.from_gguf(model).tokenize(PROMPT))), "0", "length")
+    assert facts_of(done)[:3] == ("0", "0", "length")  # its prompt need not be run
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_calls_are_printed(model: Path, tmp_path: Path) -> None:
 
 def test_functions_are_run_only_if_the_user_says_so(model: Path, tmp_path: Path) -> None:
     saved = tmp_path / "chat.json"
-    options = ("--tools", DIGIT, "--tool-choice", "required", "-n", "100", "--seed", "1", "-q")
+    options = ("--tools", DIGIT, "--tool-choice", "required", "-n", "100", "--seed", "7", "-q")
     text = output("chat", model, *options, stdin=b"hello\n")
     assert re.search(r'^-> digit \{"n": ?[123](\.0)?\}$', text, re.MULTILINE) and "<-" not in text
     text = output("chat", model, *options, "--run-tools", stdin=f"hello\n/save {saved}\n".encode())

@@ -13,6 +13,7 @@ from oxillama.compat.engine import InferenceEngine
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from oxillama.ray.pipeline import PipelineEngine  # noqa: E402  # fails without Ray
+from oxillama.sessions.restore import restore_session  # noqa: E402
 
 PROMPTS = ["Once upon a time", "The dog", "A little girl was", "One day Tom", "In the wood there was"]
 KIND: dict[str, Any] = {"num_threads": 1, "context_size": 256}
@@ -71,7 +72,7 @@ def test_a_session_goes_on_in_other_actors() -> None:
         data = session.snapshot()
     with (
         PipelineEngine.from_gguf(demo.STORY, stages=3, **KIND) as engine,
-        engine.restore_session(data) as session,
+        restore_session(engine.model, data) as session,
     ):
         rest = "".join(session.stream(max_tokens=18, temperature=0))
     assert begun + rest == whole
