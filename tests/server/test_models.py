@@ -198,7 +198,7 @@ def test_one_that_nobody_uses_is_unloaded() -> None:
     loaders = {"a": Loader()}
     with serving_models(*hosted(loaders), models_idle_seconds=0) as client:
         for n in (1, 2, 3):  # the first is that of the start
-            until(lambda n=n: client.hosted.engine is None and loaders["a"].n_loads == n)  # type: ignore[misc]
+            until(lambda n=n: loaders["a"].n_loads == n and states(client) == {"a": "unloaded"})  # type: ignore[misc]
             assert client.ask("/health").status == 200
             if n < 3:
                 assert text_of(client.ask(PATH, BODY))
