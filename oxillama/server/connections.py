@@ -115,6 +115,9 @@ class Connections:
     def _accept(self) -> None:
         """Accepts those who wait, as far as there is room; an idle connection makes some."""
         for _ in range(AT_ONCE):
+            is_full = len(self._open) + len(self._coming) >= self.most
+            if is_full and self._coming and self._secure is None:
+                return  # those begin in the next turn of the loop, and are idle then: they can make room
             try:
                 client, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

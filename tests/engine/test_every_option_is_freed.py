@@ -21,6 +21,7 @@ PROMPT = [5 + i % 200 for i in range(150)]
 OPTIONS: dict[str, dict[str, Any]] = {
     "model_path": {},
     "tokenizer_path": {"tokenizer_path": "tokenizer.json"},
+    "chat_template": {"chat_template": "chatml"},
     "context_size": {"context_size": 256},
     "num_threads": {"num_threads": 2},
     "sampler": {"sampler": SamplerConfig(regex="[a-z ]{1,20}", dry_multiplier=1.0)},

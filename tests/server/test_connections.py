@@ -130,8 +130,10 @@ def test_idle_connections_make_room(engine: InferenceEngine) -> None:
 
 def test_as_many_requests_as_connections(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), serving(engine, max_connections=3) as client:
-        held = [sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"') for _ in range(3)]
-        until(lambda: len(client.server._app.state.in_flight) == 3)
+        held = []
+        for n in (1, 2, 3):  # half of the connections may be idle: one
+            held.append(sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
+            until(lambda n=n: len(client.server._app.state.in_flight) == n)  # type: ignore[misc]
         found = [answer(sent(client)) for _ in range(20)]
         assert [statuses(each) for each in found] == [[503]] * 20
         for connection in held:
