@@ -120,7 +120,7 @@ class EngineThread:
 
     def check_outside(self) -> None:
         """Raises ConfigError in the engine thread, which would wait for itself for ever."""
-        if self._thread is not None and self._thread.ident == threading.get_ident():
+        if self._thread is threading.current_thread():
             raise ConfigError("engine: is called from inside its own step, by a stage of a sampler say")
 
     @property

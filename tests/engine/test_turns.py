@@ -324,3 +324,14 @@ def test_threads_that_prefill_a_session_together_take_turns(
         runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
         assert all(len(set(run)) == 1 for run in runs)
         assert len({run[0] for run in runs}) == 4
+
+
+def test_a_thread_with_the_number_of_an_engines_thread_that_has_ended_is_outside() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    engine.generate("Once", max_tokens=1)
+    engine.close()
+    ended = engine.model.thread._thread
+    assert ended is not None
+    ended._ident = threading.get_ident()  # type: ignore[attr-defined]  # numbers are given again
+    with pytest.raises(EngineClosed):
+        engine.model.call(int)
