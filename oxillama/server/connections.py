@@ -115,8 +115,7 @@ class Connections:
     def _accept(self) -> None:
         """Accepts those who wait, as far as there is room; an idle connection makes some."""
         for _ in range(AT_ONCE):
-            is_full = len(self._open) + len(self._coming) >= self.most
-            if is_full and self._coming and self._secure is None:
+            if self._coming and self._n_taken >= self.most and self._secure is None:
                 return  # those begin in the next turn of the loop, and are idle then: they can make room
             try:
                 client, _ = self._listener.accept()
@@ -128,7 +127,7 @@ class Connections:
                 self._answer_without()
                 return
             self._make_room()
-            if len(self._open) + len(self._coming) >= self.most:
+            if self._n_taken >= self.most:
                 self._refuse(client)
                 self.refused(1, "as many connections as there may be")
             else:
@@ -136,11 +135,13 @@ class Connections:
                 self._coming.add(task)
                 task.add_done_callback(self._coming.discard)
 
+    @property
+    def _n_taken(self) -> int:
+        return len(self._open) + len(self._coming)
+
     def _make_room(self) -> None:
-        n = len(self._open) + len(self._coming)
-        while self._idle and (n >= self.most or len(self._idle) >= max(1, self.most // 2)):
+        while self._idle and (self._n_taken >= self.most or len(self._idle) >= max(1, self.most // 2)):
             next(iter(self._idle)).end(LATE)
-            n -= 1
 
     async def _connect(self, client: socket.socket) -> None:
         """Has a client's protocol begin, after the handshake of HTTPS; a client that fails there is left."""
