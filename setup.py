@@ -14,6 +14,7 @@ also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`
 from __future__ import annotations
 
 import importlib.util
+import json
 import multiprocessing
 import os
 import platform
@@ -24,9 +25,11 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import Cython
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
@@ -266,6 +269,52 @@ class BuildKernels(build_ext):
         print(f"oxillama: {line}", file=sys.stderr)
 
 
+class WheelWithSbom(bdist_wheel):
+    """A wheel with a list of what the kernels are made of (CycloneDX, in the place that PEP 770 names)."""
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        super().egg2dist(egginfo_path, distinfo_path)
+        path = Path(distinfo_path, "sboms", "oxillama.cdx.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(self.sbom(), indent=1) + "\n", encoding="utf-8")
+
+    def sbom(self) -> dict[str, object]:
+        """The distribution, and the packages whose code or headers are compiled into it."""
+        name, version = self.distribution.get_name(), self.distribution.get_version()
+        return {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {"component": component(name, version, "MIT")},
+            "components": [
+                component("cython", Cython.__version__, "Apache-2.0"),
+                component("numpy", numpy.__version__, "BSD-3-Clause"),
+            ],
+            "dependencies": [
+                {
+                    "ref": f"pkg:pypi/{name}@{version}",
+                    "dependsOn": [
+                        f"pkg:pypi/cython@{Cython.__version__}",
+                        f"pkg:pypi/numpy@{numpy.__version__}",
+                    ],
+                }
+            ],
+        }
+
+
+def component(name: str, version: str, license_id: str) -> dict[str, object]:
+    """A package of the registry, as CycloneDX lists it."""
+    url = f"pkg:pypi/{name}@{version}"
+    return {
+        "type": "library",
+        "bom-ref": url,
+        "name": name,
+        "version": version,
+        "purl": url,
+        "licenses": [{"license": {"id": license_id}}],
+    }
+
+
 ONCE = [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET]
 HOT = [KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
 setup(
@@ -274,5 +323,5 @@ setup(
         *ONCE,
         *HOT[len(TARGETS) :],
     ],  # the shortest last, so that no core idles
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelWithSbom},
 )
