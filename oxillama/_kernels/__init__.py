@@ -13,8 +13,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oxillama.distribution import DISTRIBUTION
-
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
 # everything when another process holds one of the cores; at a few microseconds, then sleeping, a quiet
 # machine loses nothing measurable. It is read once, when the library is loaded.
@@ -23,7 +21,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
     raise ImportError(
         f"oxillama: the kernels are not built in {__path__[0]}; run `pip install -e .` in the source tree, "
-        f"or change to another folder to use an installed {DISTRIBUTION}"
+        "or change to another folder to use an installed package"
     )
 
 from oxillama._kernels.machine import cpu
