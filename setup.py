@@ -33,6 +33,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
+VENDORED = Path("oxillama", "server", "page", "static", "vendor", "README.md")
+VENDORED_ROW = r"^\|.* of `([\w-]+)@([\d.]+)` \| ([\w.-]+)"
 DEBUG = os.environ.get("OXILLAMA_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("OXILLAMA_DEBUG") == "sanitize"
 
@@ -279,32 +281,26 @@ class WheelWithSbom(bdist_wheel):
         path.write_text(json.dumps(self.sbom(), indent=1) + "\n", encoding="utf-8")
 
     def sbom(self) -> dict[str, object]:
-        """The distribution, and the packages whose code or headers are compiled into it."""
-        name, version = self.distribution.get_name(), self.distribution.get_version()
+        """The distribution, the packages of which its kernels contain code, and the page's vendored files."""
+        whole = component("pypi", self.distribution.get_name(), self.distribution.get_version(), "MIT")
+        parts = [
+            component("pypi", "cython", Cython.__version__, "Apache-2.0"),
+            component("pypi", "numpy", numpy.__version__, "BSD-3-Clause"),
+            *(component("npm", *row) for row in re.findall(VENDORED_ROW, VENDORED.read_text("utf-8"), re.M)),
+        ]
         return {
             "bomFormat": "CycloneDX",
             "specVersion": "1.6",
             "version": 1,
-            "metadata": {"component": component(name, version, "MIT")},
-            "components": [
-                component("cython", Cython.__version__, "Apache-2.0"),
-                component("numpy", numpy.__version__, "BSD-3-Clause"),
-            ],
-            "dependencies": [
-                {
-                    "ref": f"pkg:pypi/{name}@{version}",
-                    "dependsOn": [
-                        f"pkg:pypi/cython@{Cython.__version__}",
-                        f"pkg:pypi/numpy@{numpy.__version__}",
-                    ],
-                }
-            ],
+            "metadata": {"component": whole},
+            "components": parts,
+            "dependencies": [{"ref": whole["bom-ref"], "dependsOn": [part["bom-ref"] for part in parts]}],
         }
 
 
-def component(name: str, version: str, license_id: str) -> dict[str, object]:
-    """A package of the registry, as CycloneDX lists it."""
-    url = f"pkg:pypi/{name}@{version}"
+def component(registry: str, name: str, version: str, license_id: str) -> dict[str, object]:
+    """A package of a registry, as CycloneDX lists it."""
+    url = f"pkg:{registry}/{name}@{version}"
     return {
         "type": "library",
         "bom-ref": url,

@@ -130,7 +130,7 @@ def test_the_wheel_lists_what_it_is_made_of() -> None:
     contents = json.loads(found[0].read_text())
     assert (contents["bomFormat"], contents["specVersion"]) == ("CycloneDX", "1.6")
     assert contents["metadata"]["component"]["purl"] == f"pkg:pypi/{DISTRIBUTION}@{oxillama.__version__}"
-    assert {"cython", "numpy"} <= {each["name"] for each in contents["components"]}
+    assert {"cython", "numpy", "temml", "markdown-it"} <= {each["name"] for each in contents["components"]}
 
 
 @pytest.mark.slow
