@@ -1,11 +1,11 @@
 """Builds the kernels: every hot ``.pyx`` once per instruction-set target, each flag probed first.
 
 What the compiler cannot do is left out with one line that says so: a target whose flags it does
-not know, or OpenMP (then the kernels run on one thread). `portable` is always built.
+not know, or OpenMP (then the kernels run on one thread). `portable` needs no flags.
 
 ``OXILLAMA_TARGETS`` says which targets are built: names, ``all``, or ``native``, which is the best one that
-this CPU runs, and `portable`. In place (and for an editable install) the default is ``all``, since tests
-compare the targets; otherwise it is ``native``.
+this CPU runs. In place (and for an editable install) the default is ``all``, since tests compare the targets;
+otherwise it is ``native``.
 ``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols; ``OXILLAMA_DEBUG=sanitize``
 also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`` builds and runs that).
 ``OXILLAMA_MACHINE`` names another machine than this one, for a cross compiler.
@@ -156,13 +156,12 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def wanted(self) -> list[object]:
-        """The targets that ``OXILLAMA_TARGETS`` names; ``portable`` is among them unless names are given."""
+        """The targets that ``OXILLAMA_TARGETS`` names."""
         wanted = os.environ.get("OXILLAMA_TARGETS") or ("all" if self.in_place else "native")
         if wanted == "all" or (wanted == "native" and "OXILLAMA_MACHINE" in os.environ):
             return TARGETS
         if wanted == "native":
-            best = next(t for t in TARGETS if self.runs_here(t))
-            return [t for t in TARGETS if t is best or not t.features]
+            return [next(t for t in TARGETS if self.runs_here(t) and self.flags_of(t) is not None)]
         names = wanted.replace(",", " ").split()
         unknown = set(names) - {t.name for t in TARGETS}
         if unknown:
