@@ -12,6 +12,7 @@ import errno
 import logging
 import math
 import os
+import re
 import socket
 import ssl
 import time
@@ -19,7 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -82,7 +85,7 @@ class ProtocolLogger(logging.Logger):
     def __init__(self) -> None:
         super().__init__("uvicorn.error", logging.WARNING)
         self.parent = logging.getLogger(self.name)
-        self._repeated = Repeated("%d requests were refused: %s")
+        self._repeated = Repeated("%d requests were not understood: %s")
 
     def warning(self, msg: object, *args: object, **how: Any) -> None:
         self._repeated.add(1, msg)
@@ -255,6 +258,9 @@ class Connection(H11Protocol):
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope["state"]["write_now"] = partial(self._write_now, self.cycle)
 
+        if not scope["raw_path"].startswith(b"/"):
+            scope = in_origin_form(scope)
+
         async def receiving() -> Message:
             try:
                 return await receive()
@@ -301,6 +307,15 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._note()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, unless an answer has begun, and closes. The client counts as gone."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        self.transport.close()
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._note()
@@ -344,3 +359,13 @@ class Connection(H11Protocol):
                 self.transport.write(answer)
             self.transport.close()
         self._arm(self._all.body_seconds, self.transport.abort)
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """The scope of a request whose target is a URL: its host replaces the header's (RFC 9112, 3.2.2)."""
+    found = re.fullmatch(rb"https?://([^/]*)(/.*)?", scope["raw_path"], re.IGNORECASE)
+    if found is None:
+        return scope
+    host, path = found[1], found[2] or b"/"
+    headers = [(b"host", host), *(each for each in scope["headers"] if each[0] != b"host")]
+    return {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}
