@@ -18,8 +18,8 @@ import pytest
 
 FAULTS: dict[str, tuple[int, ...]] = {
     "accept": (
+        *(errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EINTR),
         *(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
-        *(errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.ETIMEDOUT, errno.EPERM),
     ),
     "recv": (errno.ECONNRESET, errno.ETIMEDOUT, errno.EINTR, errno.ENOMEM, errno.ENOBUFS),
     "send": (errno.EPIPE, errno.ECONNRESET, errno.EINTR, errno.ENOBUFS, errno.ENOMEM, errno.ETIMEDOUT),
