@@ -388,6 +388,31 @@ def test_clients_are_accepted_again_when_no_descriptor_could_be_kept(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EMFILE])
+def test_accept_is_not_tried_all_the_time(
+    code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, n_calls, fails = socket.socket.accept, 0, True
+
+    def accept(self: socket.socket) -> Any:
+        nonlocal n_calls
+        if self is client.server._socket:
+            n_calls += 1
+            if fails:
+                raise OSError(code, os.strerror(code))
+        return real(self)
+
+    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        with sent(client, GET + b"Connection: close\r\n\r\n") as waiting:
+            time.sleep(0.5)
+            assert 1 <= n_calls <= 25
+            fails = False
+            assert statuses(answer(waiting)) == [200]
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) <= 2 and not any(record.exc_info for record in lines)
+
+
 @pytest.mark.parametrize("call", ["__init__", "setsockopt", "bind", "listen", "getsockname"])
 def test_an_address_that_cannot_be_had(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: socket.socket, *arguments: Any, **how: Any) -> Any:
