@@ -151,6 +151,8 @@ class Gate:
         """Notes who asks. Raises ApiError unless the request may go on."""
         if "transfer-encoding" in headers and "content-length" in headers:
             raise ApiError(400, "content-length: expected none beside transfer-encoding, got one")
+        if "transfer-encoding" in headers and scope["http_version"] == "1.0":
+            raise ApiError(400, "transfer-encoding: expected none in HTTP/1.0, got one")
         self.check_host(headers.get("host", ""))
         self.check_site(scope, headers)
         key = sent_key(headers)
