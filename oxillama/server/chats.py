@@ -164,6 +164,15 @@ def thinking_variables(
     return {}
 
 
+def thinking_of(engine: InferenceEngine) -> dict[str, Any]:
+    """Whether the template delimits reasoning, and the variable that switches it; None for no such variable."""
+    template = template_of(engine.tokenizer, False)
+    return {
+        "delimited": grammar_of_template(template.source).reasoning is not None,
+        "switch": next((name for name in SWITCHES if name in template.variables), None),
+    }
+
+
 def effort_variables(engine: InferenceEngine, has_tools: bool, effort: str, name: str) -> dict[str, Any]:
     """Variables of the template for an effort of reasoning: "none" is none at all.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -247,6 +248,7 @@ def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
     ]
     assert body == {
         "model": "tiny",
+        "return_progress": True,
         "temperature": 0.35,
         "seed": 7,
         "max_tokens": 3,
@@ -328,6 +330,79 @@ def test_reasoning_is_folded(page: Page, folder: Path) -> None:
         assert not page.all(".reasoning-text")
         page.one(".reasoning summary").click()
         assert page.one(".reasoning-text").text
+
+
+def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path) -> None:
+    template = THINKING.replace("<think>\n{%", "{% if enable_thinking is not false %}<think>\n{% endif %}{%")
+    model = write_tiny_model(folder / "switch.gguf", chat_template=template, ends=False)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
+        page.ready(client.server.url)
+        page.run(RECORD)
+        page.set(max_tokens="12", seed="5", reasoning_budget="3")
+        assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
+        page.set(thinking="off")
+        assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
+        assert "Thinking off" in page.texts(".chip")
+        sent = page.run("return window.sent")
+        assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
+        assert [body["reasoning_budget"] for body in sent] == [3, 3]
+    page.ready(chat.server.url)  # whose template knows no reasoning
+    assert not page.run("return document.querySelector('[name=thinking], [name=reasoning_budget]')")
+
+
+def test_an_answer_goes_on(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.run(RECORD)
+    page.set(max_tokens="5", temperature="0")
+    first = page.ask("hello")
+    page.press("Continue")
+    page.until(lambda: len(page.answers[0]) > len(first) and not page.is_writing)
+    begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
+    body = {"messages": begun, "continue_final_message": True, "temperature": 0, "max_tokens": 5}
+    rest = chat.ask("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    assert page.answers == [first + rest]
+    assert page.one(".numbers").text.startswith("10 tokens") and not page.all(".branch-count")
+    asked = page.run("return window.sent[1]")
+    assert asked["messages"][-1] == {"role": "assistant", "content": first}
+    assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
+    page.press("Probabilities of the tokens")
+    assert len(page.all(".token")) == 10
+    page.set(more={"choices": ["whole"]}, max_tokens="")
+    page.ask("and")
+    assert "Continue" not in [b.get_attribute("aria-label") for b in page.all(".foot button")]
+
+
+def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    assert not page.all("#context")
+    page.set(max_tokens="7")
+    page.ask("hello world")
+    body = {"messages": [{"role": "user", "content": "hello world"}], "max_tokens": 7}
+    used = chat.ask("/v1/chat/completions", body).json["usage"]["total_tokens"]
+    assert page.one("#context-text").text == f"{used} of 200,000 tokens"
+    assert float(page.one("#context").get_property("value")) == used
+    event = {"choices": [], "usage": {"completion_tokens": 9, "prompt_tokens": 5}}
+    event["timings"] = {"predicted_per_second": 12.5, "prompt_per_second": 345.6}
+    script = """const message = {content: ""}; new m.Answer(message).take(args[0]); return message.stats"""
+    stats = page.call("./answer.js", script, event)
+    assert (stats["rate"], stats["promptRate"], stats["used"]) == (12.5, 345.6, 14)
+    assert "prompt" in page.one(".numbers").text.split(" · ")[2]
+
+
+def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
+    model = write_tiny_model(folder / "slow.gguf", ends=False, context_length=200_000)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=4), "slow") as client:
+        page.ready(client.server.url)
+        page.set(max_tokens="3")
+        page.run("document.getElementById('prompt').value = 'hello world '.repeat(15000)")
+        page.one("#prompt").send_keys("\ue007")
+        shown = page.until(lambda: [t for t in page.texts(".waiting") if " left" in t])[0]
+        assert re.fullmatch(r"[\d,]+ of [\d,]+ prompt tokens · \d+ s left", shown), shown
+        bar = page.run("const e = document.querySelector('.waiting progress'); return [e.value, e.max]")
+        assert 0 < bar[0] < bar[1]
+        page.one("#stop").click()
+        page.ended()
+        idle(client.hosted.ready())
 
 
 def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
