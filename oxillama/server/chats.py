@@ -165,7 +165,7 @@ def thinking_variables(
 
 
 def thinking_of(engine: InferenceEngine) -> dict[str, Any]:
-    """Whether the template delimits reasoning, and the variable that switches it; None for no such variable."""
+    """Whether the template delimits reasoning, and the variable that switches it; None without one."""
     template = template_of(engine.tokenizer, False)
     return {
         "delimited": grammar_of_template(template.source).reasoning is not None,

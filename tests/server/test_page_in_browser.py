@@ -16,7 +16,7 @@ import pytest
 
 from oxillama import InferenceEngine, LoadError, demo
 from oxillama.server.models import Hosted
-from tests.support.browser import Page, chromium
+from tests.support.browser import Page, chromium, firefox
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
@@ -43,19 +43,25 @@ ROOM = {
 RECORD = """const plain = window.fetch;
     window.sent = [];
     window.fetch = (url, how) => {
-        if (how?.body) window.sent.push(JSON.parse(how.body));
+        if (typeof how?.body === "string") window.sent.push(JSON.parse(how.body));
         return plain(url, how);
     };"""
 
 
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The browser."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("page")
 
 
 @pytest.fixture(scope="module")
-def browser(folder: Path) -> Iterator[Page]:
-    with chromium(folder / "downloads") as found:
+def browser(kind: str, folder: Path) -> Iterator[Page]:
+    with chromium(folder / "downloads") if kind == "chromium" else firefox(folder) as found:
         yield found
 
 
@@ -389,6 +395,42 @@ def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> N
     assert "prompt" in page.one(".numbers").text.split(" · ")[2]
 
 
+def test_files_go_into_the_message(page: Page, chat: Client, folder: Path) -> None:
+    page.ready(chat.server.url)
+    page.run(RECORD)
+    page.set(more={"choices": ["read"]})
+    texts = {"a.py": "print('```')\n", "notes é.md": "<b>x</b>", "gone.txt": "gone"}
+    wrong = {
+        "empty.txt": b" \n",
+        "data.bin": b"\xff\xfe\x00",
+        "zero.txt": b"a\0b",
+        "large.txt": b"a" * 1_000_001,
+    }
+    for name, data in {**{name: text.encode() for name, text in texts.items()}, **wrong}.items():
+        (folder / name).write_bytes(data)
+    attach = page.driver.find_element("css selector", "#attach-file")
+    attach.send_keys("\n".join(str(folder / name) for name in (*texts, *wrong)))
+    page.until(lambda: page.texts(".chip.file") == list(texts) and len(page.texts(".toast")) == 4)
+    told = "".join(page.texts(".toast"))
+    for part in (
+        "empty.txt is empty",
+        "data.bin is neither",
+        "zero.txt is neither",
+        "large.txt has 1.0 MB of text",
+    ):
+        assert part in told
+    page.press("Remove gone.txt")
+    page.one("#prompt").send_keys("What is it?", "\ue007")
+    page.ended()
+    expected = "What is it?\n\na.py:\n\n````py\nprint('```')\n````\n\nnotes é.md:\n\n```md\n<b>x</b>\n```"
+    assert page.run("return window.sent[0].messages.at(-1).content") == expected
+    assert page.texts(".message.user .text") == [expected] and not page.all(".chip.file")
+    (folder / "x.pdf").write_bytes(b"%PDF-nothing")
+    attach.send_keys(str(folder / "x.pdf"))
+    page.until(lambda: "x.pdf was not read. pdf: expected " in "".join(page.texts(".toast")))
+    assert not page.all(".chip.file")
+
+
 def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "slow.gguf", ends=False, context_length=200_000)
     with serving(InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=4), "slow") as client:
@@ -518,7 +560,7 @@ def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Clie
 FORMULA = {
     r"\(a_1 b\)": "<math><mrow><msub><mi>a</mi><mn>1</mn></msub><mi>b</mi></mrow></math>",
     r"$x$": "<math><mi>x</mi></math>",
-    r"\[x\]": '<span><math display="block" style="display: block math;"><mi>x</mi></math></span>',
+    r"\[x\]": '<span><math display="block"><mi>x</mi></math></span>',
 }
 INLINE, DOLLARS, DISPLAYED = FORMULA.values()
 
@@ -588,9 +630,9 @@ BOMBS = {
     "quotes": ">" * 50_000 + "a",
     "lists": "".join("  " * i + "- a\n" for i in range(300)),
     "formulas": "$x$ " * 20_000,
-    "open": r"\( " * 60_000,
-    "displays": "\\[\n" * 60_000,
-    "links": "[" * 50_000 + "a" + "](b)" * 50_000,
+    "open": r"\( " * 30_000,
+    "displays": "\\[\n" * 30_000,
+    "links": "[" * 20_000 + "a" + "](b)" * 20_000,
 }
 
 
@@ -612,6 +654,7 @@ def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: 
         const width = element.scrollWidth;
         element.remove();
         return [seconds, deepest, width]"""
+    assert len(BOMBS[name]) <= 100_001  # more is not drawn
     seconds, deepest, width = page.call("./markdown_view.js", script, BOMBS[name])
     assert seconds < 5 and deepest < 150 and width < 20_000
 
@@ -636,7 +679,7 @@ def drawn(page: Page, sources: list[str]) -> str:
         const element = document.createElement("div");
         for (const source of args[0]) m.drawMarkdown(element, source);
         for (const each of element.querySelectorAll("*"))
-            for (const name of ["class", "target", "rel", "title", "tabindex"]) each.removeAttribute(name);
+            for (const name of ["class", "style", "target", "rel", "title", "tabindex"]) each.removeAttribute(name);
         return element.innerHTML;"""
     found: str = page.call("./markdown_view.js", script, sources)
     return found
@@ -693,6 +736,7 @@ def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> No
     wanted += [
         "Edit the answer",
         "Another answer",
+        "Attach files",
         "Message",
         "Send",
         "Temperature",
@@ -707,6 +751,8 @@ def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> No
 
 
 def test_a_phone(page: Page, chat: Client) -> None:
+    if not page.is_chromium:
+        pytest.skip("a phone is emulated by Chromium's own protocol")
     metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -743,6 +789,9 @@ def test_a_phone(page: Page, chat: Client) -> None:
 
 
 def test_dark_and_light(page: Page, chat: Client) -> None:
+    if not page.is_chromium:
+        pytest.skip("the system's colours are emulated by Chromium's own protocol")
+
     def brightness() -> float:
         made = """const canvas = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
             const c = canvas.getContext("2d");

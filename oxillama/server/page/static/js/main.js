@@ -1,6 +1,7 @@
 /** Puts the parts of the page together. */
 
-import { Api } from "./api.js";
+import { Api, inWords } from "./api.js";
+import { attachment } from "./attachments.js";
 import { Chats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { byId, newId } from "./dom.js";
@@ -58,6 +59,14 @@ const thread = new Thread({
 
 const composer = new Composer({
   send: (text) => attempt(() => chats.send(text)),
+  read: async (file) => {
+    try {
+      return await attachment(file, api);
+    } catch (error) {
+      toast(inWords(error), "fault");
+      return null;
+    }
+  },
   stop: () => chats.stop(),
   editLast: () => thread.editLast(),
   settings: () => panels.show("settings", true),

@@ -25,7 +25,7 @@ import { tokensView } from "./tokens_view.js";
  */
 
 /** Characters of a text that are drawn; the rest when it is asked for. */
-const LONGEST = 200_000;
+const LONGEST = 100_000;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 /** @type {Record<string, string>} */
