@@ -23,6 +23,7 @@ const TOP = 5;
  * @returns {{path: string, body: Record<string, any>}}
  */
 export function requestOf(line, settings, { model, chats, thinking }, goesOn = false) {
+  /** @type {Record<string, any>} */
   const body = { model, return_progress: true, ...options(settings, thinking) };
   const wantsProbabilities = settings.probabilities && !body.jump_forward; // whose tokens have none
   if (!chats) {
@@ -37,7 +38,7 @@ export function requestOf(line, settings, { model, chats, thinking }, goesOn = f
   const messages = [...system, ...line.map(asMessage)];
   const reasoning = line.at(-1)?.reasoning;
   if (goesOn) {
-    if (reasoning) Object.assign(messages.at(-1), { reasoning_content: reasoning });
+    if (reasoning) Object.assign(messages[messages.length - 1], { reasoning_content: reasoning });
     Object.assign(more, { continue_final_message: true, add_generation_prompt: false });
   }
   return { path: "v1/chat/completions", body: { messages, ...more, ...body } };
