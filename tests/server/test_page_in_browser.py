@@ -679,7 +679,8 @@ def drawn(page: Page, sources: list[str]) -> str:
         const element = document.createElement("div");
         for (const source of args[0]) m.drawMarkdown(element, source);
         const names = ["class", "target", "rel", "title", "tabindex"];
-        for (const each of element.querySelectorAll("*")) for (const name of names) each.removeAttribute(name);
+        for (const each of element.querySelectorAll("*"))
+            for (const name of names) each.removeAttribute(name);
         return element.innerHTML;"""
     found: str = page.call("./markdown_view.js", script, sources)
     return found

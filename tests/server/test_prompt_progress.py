@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from oxillama import InferenceEngine
+from oxillama.server.prompt_progress import SECONDS, with_progress
+from oxillama.server.running import Delta
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import idle, stopped
@@ -96,3 +100,21 @@ def test_a_client_that_goes_away_meanwhile_ends_it(client: Client) -> None:
 def test_an_error_while_the_prompt_is_read_is_an_answer(client: Client) -> None:
     answer = client.ask(CHAT, body_of(CHAT, WORDS * 20_000))
     assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+
+
+def test_the_first_delta_may_come_long_after_the_prompt() -> None:
+    request = SimpleNamespace(admitted_at=time.perf_counter())
+    facts = {"timings": SimpleNamespace(queue=0.0), "usage": SimpleNamespace(cached_tokens=2)}
+    generation: Any = SimpleNamespace(prefill_total=9, prefill_progress=9, _request=request, **facts)
+    first, last = Delta(0, None, [1], []), Delta(0, None, [2], [], "stop")
+
+    async def deltas() -> AsyncIterator[Delta]:
+        await asyncio.sleep(5 * SECONDS)
+        yield first
+        yield last
+
+    async def run() -> list[Any]:
+        return [part async for part in with_progress([generation], deltas())]
+
+    *progress_parts, one, two = asyncio.run(run())
+    assert [part.processed for part in progress_parts] == [2, 9] and (one, two) == (first, last)
