@@ -27,6 +27,7 @@ from oxillama.server.ollama import about, pulling, texts
 from oxillama.server.ollama import vectors as ollama_vectors
 from oxillama.server.openai import chat, completions, vectors
 from oxillama.server.page.files import page, the_page
+from oxillama.server.page.pdf import pdf
 from oxillama.server.responses import endpoints
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import Leases, Served
@@ -128,7 +129,9 @@ OLLAMA = Interface(
     texts.error_body,
 )
 
-PAGE = Interface((("GET", "/", page), ("GET", "/page/{version}/{file:path}", page)))
+PAGE = Interface(
+    (("GET", "/", page), ("GET", "/page/{version}/{file:path}", page), ("POST", "/page/pdf", pdf))
+)
 
 INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA, PAGE)
 
@@ -165,7 +168,8 @@ def create_app(
         await models.end()
         pools.close()
 
-    open_paths = (*OPEN_PATHS, *(the_page().paths if config.page else ()))
+    files = the_page().paths if config.page else frozenset()
+    open_paths = (*OPEN_PATHS, *files)
     middleware = [
         Middleware(
             Gate,
@@ -174,6 +178,7 @@ def create_app(
             pools=pools,
             in_flight=in_flight,
             open_paths=open_paths,
+            unlogged_paths=files,
             error_body=error_body,
         ),
         Middleware(Leases, models=models),

@@ -123,6 +123,7 @@ class Generating(Body):
 class CompletionBody(Generating):
     prompt: PromptField
     best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    return_progress: bool = False
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=100)
     suffix: str | None = None
@@ -139,6 +140,7 @@ class NativeBody(Body):
     post_sampling_probs: bool = False
     response_fields: list[str] = Field(default_factory=list, max_length=100)
     timings_per_token: bool = False
+    return_progress: bool = False
     id_slot: int = Field(-1, ge=-1)
 
 
@@ -164,6 +166,7 @@ class TemplateBody(Body):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     tools: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -174,6 +177,7 @@ class ChatBody(TemplateBody, Generating):
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     timings_per_token: bool = False
+    return_progress: bool = False
 
 
 class EmbeddingBody(Body):

@@ -374,6 +374,11 @@ def receipt_of(generation: Generation | Completion) -> dict[str, Any]:
     return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
 
 
+def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """llama-server's times, of an answer with one text."""
+    return {"timings": timings(generations[0])} if len(generations) == 1 else {}
+
+
 def timings(generation: Generation) -> dict[str, float]:
     """Tokens and milliseconds of the prompt and of the text, as llama-server's clients read them.
 
