@@ -7,7 +7,6 @@ import errno
 import gc
 import json
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -425,11 +424,3 @@ def test_pools_end_their_processes() -> None:
     assert pools.processes.pids == [pid]
     pools.close()
     assert pools.processes.pids == [] and not is_alive(pid)
-
-
-def test_a_grammar_is_pickled_with_each_automaton_once() -> None:
-    from oxillama.grammar import Grammar
-
-    items = {f"p{i}": {"type": "string", "maxLength": 3000} for i in range(50)}
-    one = len(pickle.dumps(Grammar.from_json_schema({"type": "object", "properties": {"p": items["p1"]}})))
-    assert len(pickle.dumps(Grammar.from_json_schema({"type": "object", "properties": items}))) < 50 * one
