@@ -95,6 +95,7 @@ QUERIES = {
     "parser table compression": 51,
     "JSON schema property order": 52,
     "integer spelling": 58,
+    "job processes": 59,
     "engine core": 54,
     "features behind protocols": 54,
 }

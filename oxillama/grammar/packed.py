@@ -79,17 +79,17 @@ class Reader(pickle.Unpickler):
 
 
 class ReadRules(Mapping[str, Node]):
-    """The nodes of packed rules, by name. Threads may share one."""
+    """The nodes of packed rules, by name. Threads may share one.
+
+    Nodes are not kept: they are many objects, at which Python's garbage collector would look.
+    """
 
     def __init__(self, named: dict[str, bytes], automata: list[bytes]) -> None:
-        self._named: dict[str, Any] = dict(named)
+        self._named = named
         self._automata: list[Any] = list(automata)
 
     def __getitem__(self, name: str) -> Node:
-        found = self._named[name]
-        if isinstance(found, bytes):
-            found = self._named[name] = Reader(found, self._automata).load()
-        node: Node = found
+        node: Node = Reader(self._named[name], self._automata).load()
         return node
 
     def __iter__(self) -> Iterator[str]:
