@@ -122,3 +122,4 @@ def main() -> None:
     while True:
         write(results, answer(jobs.get()))
         gc.collect()
+        gc.freeze()  # what is kept now is kept for further jobs: the next collection is short
