@@ -381,7 +381,8 @@ def test_large_work_is_done_in_processes_with_the_same_answers(
 def test_small_work_needs_no_process(engine: InferenceEngine, ran: list[Any]) -> None:
     with serving(engine) as client:
         context = {"prompt": "Once", "max_tokens": 2}
-        for more in ({}, {"regex": "[a-z]+"}, {"json_schema": {"type": "object"}}, {"x": "y" * (LARGE // 2)}):
+        schema = {"json_schema": {"type": "object"}}
+        for more in ({}, {"regex": "[a-z]+"}, schema, {"x": "y" * (HUGE - 1000)}):
             assert client.ask("/v1/completions", {**context, **more}).status in (200, 400)
         assert client.ask("/tokenize", {"content": "a" * (LONG - 1)}).status == 200
     assert ran == []
