@@ -107,6 +107,9 @@ class ServerConfig(Options):
              "takes no part of it")
     compile_seconds: float = option(60.0, low=ABOVE_ZERO, high=DAY,
         help="seconds after which a grammar or a schema that is still being compiled is refused")
+    job_processes: int = option(3, low=0, high=64,
+        help="most processes that read large bodies, tokenize long prompts and compile large grammars, each "
+             "started when it is first needed; 0 to have threads do that")
     stored_response_bytes: int = option(64 << 20, low=0, argument="BYTES",
         help="memory for responses that clients may go on from by their ids; 0 keeps none")
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,

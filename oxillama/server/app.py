@@ -158,7 +158,7 @@ def create_app(
     ready : called when the default model is loaded.
     """
     config = ServerConfig() if config is None else config
-    keys, pools, in_flight = Keys(config), Pools(), InFlight()
+    keys, pools, in_flight = Keys(config), Pools(config.job_processes), InFlight()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

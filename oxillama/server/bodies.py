@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,12 +13,17 @@ from starlette.requests import Request
 
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
-from oxillama.server.json_text import LARGE, parsed
+from oxillama.server.json_text import parsed
 from oxillama.server.options import unknown
+from oxillama.server.pieces import LARGE
+from oxillama.server.processes import NoProcess
 from oxillama.server.workers import pools
 
 B = TypeVar("B", bound="Body")
 T = TypeVar("T")
+
+HUGE = 1 << 17
+"""Bytes from which a body is read in a process."""
 
 MOST_CHOICES = 1024
 """Texts that a request may ask for: prompts times samples."""
@@ -236,23 +242,39 @@ def checked_body(kind: type[B], value: Any) -> B:
 
 async def read_json(request: Request) -> Any:
     """What the body of a request holds as JSON. Raises ApiError."""
-    return await read(request, lambda value: value)
+    return await read(request, unchecked)
+
+
+def unchecked(value: Any) -> Any:
+    return value
 
 
 async def read(request: Request, check: Callable[[Any], T]) -> T:
-    """What ``check`` makes of the JSON in a body; a large one is read in a thread. Raises ApiError."""
+    """What ``check`` makes of the JSON in a body. Raises ApiError.
+
+    A large one is read in a thread, a huge one in a process.
+    """
     require_json(request)
     data = await request.body()
     context().n_bytes = len(data)
     if len(data) < LARGE:
-        return check(json_of(data))
-    return await pools().parse.run(lambda: check(json_of(data)), size=len(data))
+        return checked(check, data)
+    parse, processes = pools().parse, pools().processes
+    if len(data) >= HUGE:
+        with suppress(NoProcess):
+            return await parse.run(processes.run, checked, check, data, True, in_process=True)
+    return await parse.run(checked, check, data, size=len(data))
 
 
-def json_of(data: bytes) -> Any:
-    """The JSON in a body. Raises ApiError."""
+def checked(check: Callable[[Any], T], data: bytes, alone: bool = False) -> T:
+    """What ``check`` makes of the JSON in a body; ``alone`` as for `parsed`. Raises ApiError."""
+    return check(json_of(data, alone))
+
+
+def json_of(data: bytes, alone: bool = False) -> Any:
+    """The JSON in a body; ``alone`` as for `parsed`. Raises ApiError."""
     try:
-        return parsed(data)
+        return parsed(data, alone)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
 
