@@ -84,7 +84,7 @@ def tools_of(server: str, listed: Sequence[Any]) -> list[McpTool]:
     for each in listed:
         hints = {} if each.annotations is None else each.annotations.model_dump(by_alias=True)
         tool = McpTool(
-            name=base_name(server, each.name),
+            name=base_name(server, each.name)[:MOST_NAME],
             server=server,
             own_name=each.name,
             description=each.description or "",
