@@ -86,7 +86,17 @@ def site() -> str:
 
 
 def test_over_a_pipe_nothing_runs(folder: Path) -> None:
-    options = ("--mcp", folder / "config.json", "--tool-choice", "raw__echo", "-n", "100", "--seed", "1", "-q")
+    options = (
+        "--mcp",
+        folder / "config.json",
+        "--tool-choice",
+        "raw__echo",
+        "-n",
+        "100",
+        "--seed",
+        "1",
+        "-q",
+    )
     done = run("chat", folder / "m.gguf", *options, stdin=b"hello\n/tools\n/mcp\n", PYTHONPATH=site())
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
