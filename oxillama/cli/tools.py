@@ -48,7 +48,7 @@ def add_tool_options(parser: argparse.ArgumentParser) -> None:
         "--mcp",
         metavar="CONFIG.json",
         help='tools of MCP servers, of a file with "mcpServers"; each call is shown, and asked for before it '
-        "runs. Needs pip install 'oxillama[mcp]'",
+        "runs. Needs pip install 'oxillama-cpu[mcp]'",
     )
 
 

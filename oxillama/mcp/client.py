@@ -76,11 +76,11 @@ def check_installed() -> None:
         import mcp
     except ImportError as error:
         raise ConfigError(
-            f"mcp: expected the package mcp (pip install 'oxillama[mcp]'), got none of {error.name}"
+            f"mcp: expected the package mcp (pip install 'oxillama-cpu[mcp]'), got none of {error.name}"
         ) from error
     if not hasattr(mcp, "Client"):
         raise ConfigError(
-            "mcp: expected the package mcp from 2.0 on (pip install -U 'oxillama[mcp]'), got 1.x"
+            "mcp: expected the package mcp from 2.0 on (pip install -U 'oxillama-cpu[mcp]'), got 1.x"
         )
     for name in ("mcp", "httpx2"):  # without handlers, Python writes their warnings to stderr
         logging.getLogger(name).addHandler(logging.NullHandler())

@@ -32,7 +32,7 @@ def test_without_the_package(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"mcpServers": {}}')
     said = error("chat", "--mcp", path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert "mcp: expected the package mcp (pip install 'oxillama[mcp]'), got none of mcp" in said
+    assert "mcp: expected the package mcp (pip install 'oxillama-cpu[mcp]'), got none of mcp" in said
 
 
 def test_results_are_shown_in_short() -> None:
@@ -44,7 +44,7 @@ def test_results_are_shown_in_short() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama[mcp]'")
+    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
     folder = tmp_path_factory.mktemp("mcp")
     plain = re.sub(r"{% if m.reasoning_content %}.*?{% endif %}", "", AS_IT_IS, flags=re.DOTALL)
     tool_model(folder / "m.gguf", plain)

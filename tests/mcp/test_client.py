@@ -21,7 +21,7 @@ from oxillama.toolcalls import definitions
 from tests.support.paths import ROOT
 from tests.support.waiting import until
 
-pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama[mcp]'")
+pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
 
 QUICK = McpLimits(call_seconds=3, result_chars=1000, message_bytes=1 << 20)
 RAW = ROOT / "tests/support/raw_mcp_server.py"

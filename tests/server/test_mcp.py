@@ -24,7 +24,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 def test_a_configuration_that_is_wrong(tmp_path: Path) -> None:
-    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama[mcp]'")
+    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
     path = tmp_path / "config.json"
     path.write_text("{}")
     with pytest.raises(ConfigError, match="mcp: expected mcpServers, got none"):
@@ -45,7 +45,7 @@ def engine(model: Path) -> InferenceEngine:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama[mcp]'")
+    pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
     path = tmp_path_factory.mktemp("mcp") / "config.json"
     servers = {
         "raw": {"command": sys.executable, "args": [RAW, "plain"]},
