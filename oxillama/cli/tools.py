@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli.console import printable, read_text
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def add_tool_options(parser: argparse.ArgumentParser) -> None:
         "--mcp",
         metavar="CONFIG.json",
         help='tools of MCP servers, of a file with "mcpServers"; each call is shown, and asked for before it '
-        "runs. Needs pip install 'oxillama-cpu[mcp]'",
+        f"runs. Needs {install('mcp')}",
     )
 
 

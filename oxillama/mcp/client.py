@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oxillama.config import checks
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 from oxillama.events import ToolCall
 from oxillama.mcp.configuration import McpLimits, ToolServer, read_servers, servers_of
@@ -75,13 +76,10 @@ def check_installed() -> None:
     try:
         import mcp
     except ImportError as error:
-        raise ConfigError(
-            f"mcp: expected the package mcp (pip install 'oxillama-cpu[mcp]'), got none of {error.name}"
-        ) from error
+        wanted = f"the package mcp ({install('mcp')})"
+        raise ConfigError(f"mcp: expected {wanted}, got none of {error.name}") from error
     if not hasattr(mcp, "Client"):
-        raise ConfigError(
-            "mcp: expected the package mcp from 2.0 on (pip install -U 'oxillama-cpu[mcp]'), got 1.x"
-        )
+        raise ConfigError(f"mcp: expected the package mcp from 2.0 on ({install('mcp')}), got 1.x")
     for name in ("mcp", "httpx2"):  # without handlers, Python writes their warnings to stderr
         logging.getLogger(name).addHandler(logging.NullHandler())
 

@@ -73,7 +73,7 @@ class Connection:
         self._task = asyncio.ensure_future(self._run(ready))
         try:
             self._client = await asyncio.wait_for(asyncio.shield(ready), self.limits.connect_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await self._give_up(f"expected an answer within {self.limits.connect_seconds:g} s, got none")
         except asyncio.CancelledError:
             self._task.cancel()
@@ -180,7 +180,7 @@ class Connection:
         """All pages of the server's tools. Raises ToolServerError."""
         try:
             return await asyncio.wait_for(self._pages(client), self.limits.connect_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             reason = f"expected a list of tools within {self.limits.connect_seconds:g} s, got none"
         except Exception as error:
             reason = reason_of(error)
@@ -218,7 +218,7 @@ class Connection:
         )
         try:
             return await asyncio.wait_for(sending, seconds + LATE_SECONDS)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             self._stop.set()
             raise late from error
         except mcp.MCPError as error:

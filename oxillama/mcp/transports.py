@@ -77,7 +77,7 @@ async def stdio(
                     continue
                 await received.send(SessionMessage(message))
         except asyncio.IncompleteReadError:
-            with suppress(asyncio.TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), 0.5)
             if process.returncode is not None:
                 reason = f"it has ended with status {process.returncode}"
@@ -143,7 +143,7 @@ async def stop(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     for name in ("SIGTERM", "SIGKILL"):
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
         if process.returncode is not None:
             break
@@ -152,7 +152,7 @@ async def stop(process: asyncio.subprocess.Process) -> None:
                 process.kill()
             else:
                 os.killpg(process.pid, getattr(signal, name))
-    with suppress(asyncio.TimeoutError):
+    with suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
     transport = getattr(process, "_transport", None)  # a pipe may be open in a process that it has started
     if transport is not None:

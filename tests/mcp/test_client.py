@@ -107,7 +107,7 @@ def test_calls_that_never_end(client: McpClient) -> None:
     assert client.call("raw__echo", {}).value == "{}"
 
     async def cancelled() -> None:
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.acall("t__never", {}), 0.2)
 
     asyncio.run(cancelled())

@@ -54,6 +54,9 @@ def tools(cursor: str | None) -> dict[str, Any]:
                 tool("slow", {"type": "object", "properties": {"a": {"pattern": "(a?){60}a{60}"}}}),
             ]
         }
+    if KIND == "markup":
+        about = "<img src=x onerror=\"document.title='img'\"><script>document.title='script'</script>"
+        return {"tools": [tool("shown", EMPTY, about), tool("refused", REFUSED, about)]}
     if KIND == "changes":
         return {"tools": [tool("first"), tool("grow"), *([tool("second")] if N_LISTED > 1 else [])]}
     return {"tools": [tool("echo"), tool("line"), tool("shout"), tool("silent"), tool("wrong"), tool("die")]}
@@ -85,6 +88,8 @@ def call(id: Any, name: str, arguments: Any) -> None:
     elif name == "grow":
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         send({"jsonrpc": "2.0", "id": id, "result": text("grown")})
+    elif name == "shown":
+        send({"jsonrpc": "2.0", "id": id, "result": text("<b>done</b>\n" * 20)})
     elif name != "silent":
         send({"jsonrpc": "2.0", "id": id, "result": text(json.dumps(arguments))})
 

@@ -18,11 +18,13 @@ const TOP = 5;
  * Path and body of the request for the message behind a line of messages.
  * @param {import("./tree.js").Message[]} line
  * @param {import("./settings.js").Settings} settings
- * @param {{model: string, chats: boolean}} facts whether the model has a chat template.
+ * @param {{model: string, chats: boolean, tools?: object[]}} facts whether the model has a chat template; tools
+ *   of the server, which go with no schema.
  * @returns {{path: string, body: Record<string, any>}}
  */
-export function requestOf(line, settings, { model, chats }) {
+export function requestOf(line, settings, { model, chats, tools = [] }) {
   const body = { model, ...options(settings) };
+  if (chats && tools.length && !body.response_format) body.tools = [...(body.tools ?? []), ...tools];
   const wantsProbabilities = settings.probabilities && !body.jump_forward; // whose tokens have none
   if (!chats) {
     const logprobs = wantsProbabilities ? { logprobs: TOP } : {};
