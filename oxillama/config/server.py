@@ -115,6 +115,9 @@ class ServerConfig(Options):
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds without text after which a stream sends a comment, as a sign of life")
     page: bool = option(True, help="whether / is a page to talk to the model")
+    mcp: AnyPath | None = option(None,
+        help='file with "mcpServers", whose tools the page and requests may use; None for no tools. Whoever '
+             "may use the server may call them")
     shutdown_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="how long requests may go on when the server is stopped")
     ssl_certfile: AnyPath | None = option(None, flags="--tls-cert",

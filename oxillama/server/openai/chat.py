@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: OpenAI's interface for conversations."""
+"""The answers of ``/v1/chat/completions``, OpenAI's interface for conversations."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from oxillama.server.stream import DONE, EventStream, TextLine, data_line
 from oxillama.toolcalls.conversation import call_id
 
 
-async def chat_completions(request: Request) -> Response | EventStream:
-    body = await read_body(request, ChatBody)
+async def answered(request: Request, body: ChatBody) -> Response | EventStream:
+    """The answer to a body."""
     here, engine = await chosen(request, body.model)
     answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
     if body.stream:

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oxillama.distribution import install
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
@@ -31,7 +32,7 @@ async def pdf(request: Request) -> Response:
     if content_type != "application/pdf":
         raise ApiError(415, f"content-type: expected application/pdf, got {content_type[:100] or 'none'}")
     if find_spec("pypdf") is None:
-        message = "pdf: expected the package pypdf on the server (pip install 'oxillama[pdf]'), got none"
+        message = f"pdf: expected the package pypdf on the server ({install('pdf')}), got none"
         raise ApiError(501, message, code="pypdf_missing")
     data = await request.body()
     if len(data) > MOST_BYTES:

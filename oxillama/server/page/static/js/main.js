@@ -6,6 +6,7 @@ import { Chats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { byId, newId } from "./dom.js";
 import { drawIcons } from "./icons.js";
+import { ServedTools } from "./mcp.js";
 import { announce, askForKey, showKeys, toast } from "./notices.js";
 import { Panels } from "./panels.js";
 import { SettingError } from "./request.js";
@@ -26,6 +27,7 @@ const api = new Api();
 const server = new Server(api);
 const panels = new Panels();
 const settings = new SettingsPanel();
+const servedTools = new ServedTools(api, server);
 let settingsOf = "";
 let asking = false;
 
@@ -51,6 +53,7 @@ const thread = new Thread({
   again: (message) => attempt(() => chats.again(message)),
   goOn: (message) => attempt(() => chats.goOn(message)),
   answer: (message, results) => attempt(() => chats.answer(message, results)),
+  offer: (call, area) => servedTools.offer(call, area, chats.open),
   choose: (message) => {
     choose(chats.open, message);
     chats.changed();

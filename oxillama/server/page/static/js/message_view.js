@@ -2,6 +2,7 @@
 
 import { copyText, el } from "./dom.js";
 import { icon } from "./icons.js";
+import { folded } from "./mcp.js";
 import { codeView, drawMarkdown } from "./markdown_view.js";
 import { tokensView } from "./tokens_view.js";
 
@@ -13,6 +14,7 @@ import { tokensView } from "./tokens_view.js";
  * @property {(message: import("./tree.js").Message) => void} goOn
  * @property {(message: import("./tree.js").Message) => void} choose
  * @property {(message: import("./tree.js").Message, results: string[]) => void} answer results of its calls.
+ * @property {(call: import("./tree.js").Call, area: HTMLTextAreaElement) => HTMLElement | undefined} offer to run it.
  */
 
 /**
@@ -121,7 +123,10 @@ export class MessageView {
     if (waits) this.text.append(this.#waiting());
     else if (nothing) this.text.append(el("em", { class: "nothing" }, "The model wrote nothing."));
     else if (markdown) drawMarkdown(this.text, content, this.place.running);
-    else this.text.append(this.whole ? content : short(content), isLong && !this.whole ? this.#rest() : "");
+    else {
+      const nodes = [this.whole ? content : short(content), isLong && !this.whole ? this.#rest() : ""];
+      this.text.append(...(role === "tool" ? folded(content, nodes) : nodes));
+    }
     this.text.hidden = !waits && !nothing && !content;
   }
 
@@ -160,6 +165,7 @@ export class MessageView {
         el("h3", {}, icon("tool"), el("code", {}, call.name)),
         codeView("json", short(pretty(call.arguments))),
         open && area,
+        open && this.actions.offer(call, area),
       );
     });
     if (!open) return this.calls.replaceChildren(...cards);

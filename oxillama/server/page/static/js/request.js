@@ -18,13 +18,15 @@ const TOP = 5;
  * Path and body of the request for the message behind a line of messages.
  * @param {import("./tree.js").Message[]} line
  * @param {import("./settings.js").Settings} settings
- * @param {Pick<import("./server.js").Server, "model" | "chats" | "thinking">} facts of the model.
+ * @param {Pick<import("./server.js").Server, "model" | "chats" | "thinking"> & {tools?: object[]}} facts of the model;
+ *   tools of the server, which go with no schema.
  * @param {boolean} [goesOn] whether the last message of the line is an answer that goes on.
  * @returns {{path: string, body: Record<string, any>}}
  */
-export function requestOf(line, settings, { model, chats, thinking }, goesOn = false) {
+export function requestOf(line, settings, { model, chats, thinking, tools = [] }, goesOn = false) {
   /** @type {Record<string, any>} */
   const body = { model, return_progress: true, ...options(settings, thinking) };
+  if (chats && tools.length && !body.response_format) body.tools = [...(body.tools ?? []), ...tools];
   const wantsProbabilities = settings.probabilities && !body.jump_forward; // whose tokens have none
   if (!chats) {
     const logprobs = wantsProbabilities ? { logprobs: TOP } : {};

@@ -19,6 +19,8 @@ export class Server extends EventTarget {
     this.models = [];
     this.model = "";
     this.chats = true;
+    /** @type {object[]} */
+    this.tools = []; // of its MCP servers, as requests have them
     this.tellsStories = false; // and answers nothing else: the model that the package ships
     /** @type {{delimited: boolean, switch: string | null}} how the model reasons. */
     this.thinking = { delimited: false, switch: null };
