@@ -124,6 +124,8 @@ class LoadedModel(NotCopied):
             loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
             if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
                 self.feature("drafters")
+            if config.mmproj is not None:
+                self.feature("media")
         except BaseException:
             file.close()
             self.factory.close()

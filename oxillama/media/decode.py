@@ -94,6 +94,23 @@ def read_sound(source: Any, rate: int = RATE) -> Sound:
     return Sound(_mono(samples, rate))
 
 
+SOUND_STARTS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")
+"""First bytes of sounds; RIFF is also that of WebP pictures."""
+
+
+def read_medium(source: Any) -> Picture | Sound:
+    """A picture, or a sound if the bytes begin like one. Raises as `read_picture`."""
+    if isinstance(source, (Picture, Sound)):
+        return source
+    if isinstance(source, np.ndarray):
+        return read_sound(source) if source.ndim == 1 else read_picture(source)
+    if type(source).__module__.startswith("PIL."):
+        return read_picture(source)
+    data = read_bytes(source, "medium")
+    is_sound = data.startswith(SOUND_STARTS) and data[8:12] != b"WEBP"
+    return read_sound(data) if is_sound else read_picture(data)
+
+
 def read_bytes(source: Any, what: str) -> bytes:
     """The bytes of a file, of a data URL, or those given. Raises MediaError, ConfigError."""
     if isinstance(source, (bytes, bytearray, memoryview)):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -34,13 +33,17 @@ class Rows:
     values : float32 (tokens, width).
     grid : columns and rows of the tokens, for models whose positions are those of the grid; None for others.
     both_ways : text layers in which the rows see each other: "", "all" or "windowed".
-    digest : 16 bytes, of what the rows were computed from.
     """
 
     values: np.ndarray
     grid: Grid | None
     both_ways: str
-    digest: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes: a hash of all that decides the keys and values of the rows."""
+        facts = f"{self.values.shape} {self.grid} {self.both_ways} ".encode()
+        return hashlib.blake2b(facts + self.values.tobytes(), digest_size=32).digest()
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Encoded:
     def n_tokens(self) -> int:
         """Embeddings in all."""
         return sum(len(rows.values) for rows in self.rows)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the embeddings."""
+        return sum(rows.values.nbytes for rows in self.rows)
 
 
 class MediaEncoder:
@@ -90,17 +98,21 @@ class MediaEncoder:
             self.audio = in_openmp_thread(partial(load_audio, tools))
             if self.vision is None and self.audio is None:
                 raise LoadError("clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none")
-            self._identity = identity_of(file, compute)
         except BaseException:
             file.close()
             raise
 
+    @property
+    def out_width(self) -> int:
+        """Of the embeddings."""
+        return (self.vision or self.audio).out_width  # type: ignore[union-attr]
+
     def check_width(self, width: int) -> None:
-        """Raises LoadError unless the embeddings are those of a text model of this width."""
+        """Raises LoadError unless the embeddings are of this width."""
         for encoder in (self.vision, self.audio):
-            if encoder is not None and encoder.out_width % width:
+            if encoder is not None and encoder.out_width != width:
                 raise LoadError(
-                    f"mmproj: expected embeddings of width {width}, as the model has, got {encoder.out_width}"
+                    f"mmproj: expected embeddings of width {width}, as the model takes them, got {encoder.out_width}"
                 )
 
     def check_finite(self, values: np.ndarray) -> np.ndarray:
@@ -142,8 +154,7 @@ class MediaEncoder:
         grid = vision.tokens_of(pixels.shape[1], pixels.shape[0]) if projector.grid else None
         is_causal = vision.out_width in projector.causal_widths
         both_ways = "" if is_causal else projector.both_ways
-        shape = np.array(pixels.shape, np.int64).tobytes()
-        return Rows(values, grid, both_ways, self._digest(shape, pixels))
+        return Rows(values, grid, both_ways)
 
     def _encode_sound(self, sound: Sound) -> Encoded:
         audio = self.audio
@@ -152,26 +163,10 @@ class MediaEncoder:
         projector, rows, texts = audio.facts.projector, [], [[]]
         for mel in audio.pieces(sound.samples):
             values = self.check_finite(audio.run(mel))
-            rows.append(Rows(values, None, "", self._digest(np.array(mel.shape).tobytes(), mel)))
+            rows.append(Rows(values, None, ""))
             texts[-1] += [projector.begin] if projector.begin else []
             texts.append([projector.end] if projector.end else [])
         return Encoded(rows, texts)
-
-    def _digest(self, shape: bytes, values: np.ndarray) -> bytes:
-        digest = hashlib.blake2b(self._identity, digest_size=16)
-        digest.update(shape)
-        digest.update(np.ascontiguousarray(values))
-        return digest.digest()
-
-
-def identity_of(file: ModelFile, compute: str) -> bytes:
-    """16 bytes that tell apart what gives other embeddings: the header of the file, and how it is computed."""
-    digest = hashlib.blake2b(compute.encode(), digest_size=16)
-    for key, raw in sorted(file.raw_metadata().items()):
-        digest.update(key.encode("utf-8", "surrogateescape") + raw.tobytes())
-    for name, info in file.tensors.items():
-        digest.update(f"{name}{info.shape}{info.format.name}".encode("utf-8", "surrogateescape"))
-    return digest.digest()
 
 
 def load_vision(tools: Tools) -> VisionEncoder | None:
@@ -185,7 +180,3 @@ def load_audio(tools: Tools) -> AudioEncoder | None:
     name = projector_name(tools.weights.file, "audio")
     return None if name is None else AudioEncoder(tools, AudioFacts(tools.weights.file, name))
 
-
-def encode_all(encoder: MediaEncoder, media: Sequence[Picture | Sound]) -> list[Encoded]:
-    """Each medium as `MediaEncoder.encode` gives it."""
-    return [encoder.encode(medium) for medium in media]
