@@ -224,10 +224,10 @@ class InferenceEngine(NotCopied):
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
         tokens, given = prompt_parts(model, prompt)
-        return self._submit([self._request(tokens, given, checked, whole)], callback, limited=limited)[0]
+        return self._submit([self._request(tokens, checked, whole, given)], callback, limited=limited)[0]
 
     def _request(
-        self, tokens: list[int], given: Any, options: GenerationOptions, whole: bool = False
+        self, tokens: list[int], options: GenerationOptions, whole: bool = False, given: Any = None
     ) -> TextRequest:
         """A request that is not submitted yet."""
         model = self.model
@@ -372,7 +372,7 @@ class InferenceEngine(NotCopied):
         model.runner.check_logits()
         tokens, given = prompt_parts(model, prompt)
         requests = features.load("samples")(
-            model, checked, n, lambda options: self._request(tokens, given, options, whole)
+            model, checked, n, lambda options: self._request(tokens, options, whole, given)
         )
         return self._submit(requests)
 
@@ -656,7 +656,7 @@ class InferenceEngine(NotCopied):
 
 
 def prompt_parts(model: LoadedModel, prompt: Prompt) -> tuple[list[int], Any]:
-    """Token ids of a prompt, and the embeddings that some are run with (`oxillama.media.prompt.MediaPrompt`)."""
+    """Token ids of a prompt, and the embeddings that some are run with (`oxillama.media`), None for none."""
     given = getattr(prompt, "given", None)
     return model.prompt_tokens(prompt if given is None else prompt.tokens, free=1), given  # type: ignore[union-attr]
 

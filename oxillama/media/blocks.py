@@ -1,7 +1,7 @@
 """The parts of encoders: products with clamps, norms, attention, feed-forward blocks; all by the kernels.
 
-Rows are float32 (n, width). What NumPy does here are additions, products and comparisons of single elements, which
-have the same bits on every machine; sums along an axis are written as additions in order.
+Rows are float32 (n, width). What NumPy does here are additions, products and comparisons of single elements,
+which have the same bits on every machine; sums along an axis are written as additions in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tools:
     n_threads: int
 
     def matrix(self, name: str, cols: int, rows: int | None = None) -> Matrix:
-        """The matrix ``name`` for rows of ``cols``; ``rows`` is the width that it gives, None for the file's."""
+        """The matrix ``name`` for rows of ``cols``; ``rows`` is the width that it gives, None for any."""
         stored = self.weights.shape(f"{name}.weight")
         rows = (stored[1] if len(stored) == 2 else 1) if rows is None else rows
         return Matrix(self, self.weights.linear([(name, rows)], cols), read_clamps(self, name))
@@ -178,9 +178,7 @@ class Attention:
         )
         return self.out(np.concatenate(attended))
 
-    def _rotated(
-        self, x: np.ndarray, norm: Norm | None, heads: int, table: np.ndarray | None
-    ) -> np.ndarray:
+    def _rotated(self, x: np.ndarray, norm: Norm | None, heads: int, table: np.ndarray | None) -> np.ndarray:
         x = _by_head(x, norm, self.shape.head_dim, self.tools.n_threads)
         if table is not None and self.shape.halves:
             quarters = x.reshape(len(x), heads, 4, -1)[:, :, (0, 2, 1, 3)]  # scores are the same in any order

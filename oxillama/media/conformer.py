@@ -66,7 +66,7 @@ def _halved(n: int) -> int:
 
 
 def unrolled_squares(x: np.ndarray) -> np.ndarray:
-    """float32 (t / 2, m / 2, channels * 9): the 3 x 3 neighbours of every second value of x (t, m, channels)."""
+    """float32 (t / 2, m / 2, channels * 9): the neighbours of every second value of x (t, m, channels)."""
     t, m, channels = x.shape
     padded = np.zeros((t + 3, m + 3, channels), np.float32)
     padded[1 : t + 1, 1 : m + 1] = x
@@ -109,7 +109,8 @@ class HalfFeedForward:
 
     def run(self, x: np.ndarray) -> np.ndarray:
         up = self.tools.activate(self.up(normed(self.norm, x, self.tools.n_threads)), "silu")
-        return np.float32(0.5) * normed(self.post_norm, self.down(up), self.tools.n_threads)
+        half: np.ndarray = np.float32(0.5) * normed(self.post_norm, self.down(up), self.tools.n_threads)
+        return half
 
 
 class Convolution:
@@ -139,8 +140,8 @@ class Convolution:
 class RecentAttention:
     """Attention to the last positions, with keys of distances and capped scores.
 
-    The score of a query and a key at distance t is q k + q r_t, with r_t a projection of sines and cosines of t.
-    There are few distances, so that sums go over arrays of (distances, rows, heads), in order of the columns.
+    The score of a query and a key at distance t is q k + q r_t, with r_t a projection of sines and cosines of
+    t. There are few distances, so that sums go over arrays of (distances, rows, heads), in order of columns.
     """
 
     def __init__(self, tools: Tools, facts: AudioFacts, block: str) -> None:
@@ -198,7 +199,7 @@ class RecentAttention:
 
 
 def earlier(x: np.ndarray) -> np.ndarray:
-    """float32 (REACH, n, ...): the rows of x (n, ...) at each distance before a row; zeros before the first."""
+    """float32 (REACH, n, ...): the rows of x (n, ...) at each distance before a row, zeros where none is."""
     found = np.zeros((REACH, *x.shape), np.float32)
     for t in range(min(REACH, len(x))):
         found[t, t:] = x[: len(x) - t]

@@ -1,7 +1,7 @@
 """From what a caller gives to 8-bit pixels and samples: paths, bytes, data URLs, arrays, pictures of Pillow.
 
-Pillow reads pictures and soundfile reads sounds; both are imported when one is read. Nothing is ever fetched from a
-network. What is too large is refused before it is decoded.
+Pillow reads pictures and soundfile reads sounds; both are imported when one is read. Nothing is ever fetched
+from a network. What is too large is refused before it is decoded.
 """
 
 from __future__ import annotations
@@ -118,11 +118,15 @@ def read_bytes(source: Any, what: str) -> bytes:
     elif isinstance(source, str) and source.startswith("data:"):
         data = _of_data_url(source, what)
     elif isinstance(source, str) and re.match(r"[a-z][a-z0-9+.-]+://", source, re.IGNORECASE | re.ASCII):
-        raise ConfigError(f"{what}: expected a path, bytes or a data URL; nothing is fetched from {source[:40]!r}")
+        raise ConfigError(
+            f"{what}: expected a path, bytes or a data URL; nothing is fetched from {source[:40]!r}"
+        )
     elif isinstance(source, (str, os.PathLike)):
         data = _of_file(source, what)
     else:
-        raise ConfigError(f"{what}: expected a path, bytes, a data URL or an array, got {type(source).__name__}")
+        raise ConfigError(
+            f"{what}: expected a path, bytes, a data URL or an array, got {type(source).__name__}"
+        )
     if len(data) > MOST_BYTES:
         raise MediaError(f"{what}: expected at most {MOST_BYTES} bytes, got more")
     if not data:
@@ -172,7 +176,9 @@ def _decoded_picture(data: bytes) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ConfigError("picture: needs Pillow, which is not installed (pip install oxillama[media])") from error
+        raise ConfigError(
+            "picture: needs Pillow, which is not installed (pip install oxillama[media])"
+        ) from error
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         return _rgb(image)
 
@@ -183,7 +189,8 @@ def check_size(width: int, height: int) -> None:
         raise MediaError(f"picture: expected pixels, got {width} x {height}")
     if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
         raise MediaError(
-            f"picture: expected at most {MOST_PIXELS} pixels and {MOST_SIDE} along a side, got {width} x {height}"
+            f"picture: expected at most {MOST_PIXELS} pixels and {MOST_SIDE} along a side, "
+            f"got {width} x {height}"
         )
 
 
@@ -210,14 +217,20 @@ def _eight_bits(values: np.ndarray) -> np.ndarray:
     """uint8 of grey values of 16 bits."""
     if values.dtype.kind == "f":
         raise MediaError("picture: expected 8 or 16 bits to a value, got floating-point numbers")
-    return (np.clip(values, 0, 65535) >> 8).astype(np.uint8)
+    found: np.ndarray = (np.clip(values, 0, 65535) >> 8).astype(np.uint8)
+    return found
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:
     """uint8 (h, w, 3) of an array of grey, RGB or RGBA values."""
-    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+    if (
+        array.dtype != np.uint8
+        or array.ndim not in (2, 3)
+        or (array.ndim == 3 and array.shape[2] not in (3, 4))
+    ):
         raise ConfigError(
-            f"picture: expected uint8 of shape (h, w), (h, w, 3) or (h, w, 4), got {array.dtype} {array.shape}"
+            "picture: expected uint8 of shape (h, w), (h, w, 3) or (h, w, 4), "
+            f"got {array.dtype} {array.shape}"
         )
     check_size(array.shape[1], array.shape[0])
     if array.ndim == 2:
@@ -232,11 +245,15 @@ def _decoded_sound(data: bytes) -> tuple[np.ndarray, int]:
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise ConfigError("sound: needs soundfile, which is not installed (pip install oxillama[media])") from error
+        raise ConfigError(
+            "sound: needs soundfile, which is not installed (pip install oxillama[media])"
+        ) from error
     with soundfile.SoundFile(io.BytesIO(data)) as file:
         most = MOST_SAMPLES // RATE * file.samplerate
         if file.frames > most or file.channels > 64:
-            raise MediaError(f"sound: expected at most an hour, got {file.frames} samples at {file.samplerate}")
+            raise MediaError(
+                f"sound: expected at most an hour, got {file.frames} samples at {file.samplerate}"
+            )
         return file.read(dtype="float32", always_2d=True, frames=most), int(file.samplerate)
 
 
@@ -245,7 +262,9 @@ def _mono(samples: np.ndarray, rate: int) -> np.ndarray:
     if samples.dtype == np.int16:
         samples = samples.astype(np.float32) / np.float32(32768)
     if samples.dtype.kind != "f" or samples.ndim not in (1, 2):
-        raise ConfigError(f"sound: expected floats or int16 (n,) or (n, channels), got {samples.dtype} {samples.shape}")
+        raise ConfigError(
+            f"sound: expected floats or int16 (n,) or (n, channels), got {samples.dtype} {samples.shape}"
+        )
     if isinstance(rate, bool) or not isinstance(rate, int) or not 1000 <= rate <= 1_000_000:
         raise MediaError(f"sound: expected 1,000 to 1,000,000 samples per second, got {rate}")
     if not len(samples) or samples.size == 0:

@@ -97,7 +97,9 @@ class MediaEncoder:
             self.vision = in_openmp_thread(partial(load_vision, tools))
             self.audio = in_openmp_thread(partial(load_audio, tools))
             if self.vision is None and self.audio is None:
-                raise LoadError("clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none")
+                raise LoadError(
+                    "clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none"
+                )
         except BaseException:
             file.close()
             raise
@@ -112,7 +114,8 @@ class MediaEncoder:
         for encoder in (self.vision, self.audio):
             if encoder is not None and encoder.out_width != width:
                 raise LoadError(
-                    f"mmproj: expected embeddings of width {width}, as the model takes them, got {encoder.out_width}"
+                    f"mmproj: expected embeddings of width {width}, as the model takes them, "
+                    f"got {encoder.out_width}"
                 )
 
     def check_finite(self, values: np.ndarray) -> np.ndarray:
@@ -122,7 +125,7 @@ class MediaEncoder:
         return values
 
     def tiles(self, picture: Picture) -> Tiles:
-        """The 8-bit tiles of a picture and the text around them. Raises ConfigError without such an encoder."""
+        """The 8-bit tiles of a picture and the text around them. Raises ConfigError without an encoder."""
         if self.vision is None:
             raise ConfigError("picture: the projector file has no encoder of pictures")
         return prepare(self.vision.facts, picture.pixels)
@@ -160,7 +163,8 @@ class MediaEncoder:
         audio = self.audio
         if audio is None:
             raise ConfigError("sound: the projector file has no encoder of sounds")
-        projector, rows, texts = audio.facts.projector, [], [[]]
+        projector, rows = audio.facts.projector, []
+        texts: list[list[str]] = [[]]
         for mel in audio.pieces(sound.samples):
             values = self.check_finite(audio.run(mel))
             rows.append(Rows(values, None, ""))
@@ -179,4 +183,3 @@ def load_audio(tools: Tools) -> AudioEncoder | None:
     """The encoder of sounds, None where the file has none. Raises LoadError, GGUFError."""
     name = projector_name(tools.weights.file, "audio")
     return None if name is None else AudioEncoder(tools, AudioFacts(tools.weights.file, name))
-

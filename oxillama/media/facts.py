@@ -1,7 +1,7 @@
 """What the projector files of a family have in common, and what one file states: its sizes and numbers.
 
-`VISION` and `AUDIO` have one entry for each projector: a family of facts, as `oxillama.models.family` has them for
-text models. The code that runs an encoder reads the facts, never a name.
+`VISION` and `AUDIO` have one entry for each projector: a family of facts, as `oxillama.models.family` has
+them for text models. The code that runs an encoder reads the facts.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ PIXTRAL = VisionProjector(
 )  # fmt: skip
 GEMMA4 = VisionProjector(
     merge=3, tokens=(70, 1120), begin="<|image>", end="<image|>", norm="rms", positions="axes", rope="halves",
-    rope_base=100.0, activation="gelu_quick", merger="gemma4", both_ways="windowed", causal_widths=(1536, 2560),
-    doubled=True, v_norm=True, scale=1.0,
+    rope_base=100.0, activation="gelu_quick", merger="gemma4", both_ways="windowed",
+    causal_widths=(1536, 2560), doubled=True, v_norm=True, scale=1.0,
 )  # fmt: skip
 
 VISION: dict[str, VisionProjector] = {

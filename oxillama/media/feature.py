@@ -38,8 +38,8 @@ SOUND_PARTS = ("audio", "input_audio", "audio_url")
 class Media:
     """The media of one model; a feature of it.
 
-    The projector file is the one of ``EngineConfig.mmproj``, which is loaded at once, or else the only one beside
-    the model, which is loaded when the first medium comes.
+    The projector file is the one of ``EngineConfig.mmproj``, which is loaded at once, or else the only one
+    beside the model, which is loaded when the first medium comes.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -133,7 +133,9 @@ class Media:
     def _built(self, texts: Sequence[str], media: Sequence[Any]) -> MediaPrompt:
         model = self._model
         encoded = [self.encode(medium) for medium in media]
-        model.call(partial(add_deep_layers, model.runner.model, self.encoder.out_width // model.spec.n_embd - 1))
+        model.call(
+            partial(add_deep_layers, model.runner.model, self.encoder.out_width // model.spec.n_embd - 1)
+        )
         return build(model.tokenizer, texts, encoded, position_axes(model), model.context_size - 1)
 
     # --- conversations ----------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class HeldMedia:
         return f"<__media {self._secret} {i}__>"
 
     def prompt(self, text: str) -> MediaPrompt:
-        """The prompt of a rendered conversation. Raises ConfigError if the template does not show a medium."""
+        """The prompt of a rendered conversation. Raises ConfigError if the template hides a medium."""
         markers = [self._marker(i + 1) for i in range(len(self.sources))]
         return self._media._built(cut_at(text, markers), self.sources)
 

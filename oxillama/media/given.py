@@ -1,7 +1,7 @@
-"""Rows of a batch that are given as embeddings, in the place of token ids: where they stand and what they see.
+"""Rows of a batch that are given as embeddings, not as token ids: where they stand and what they see.
 
-A sequence with media has a `Given` (`Sequence.given`). For each batch `Given.rows_of` makes a `GivenRows`, which puts
-the embeddings in their places, and says which positions rotate the rows and which rows see each other.
+A sequence with media has a `Given` (`Sequence.given`). For each batch `Given.rows_of` makes a `GivenRows`,
+which puts the embeddings in their places, and says which positions rotate the rows and which rows see each other.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,8 +93,8 @@ class Given:
     def marked(self, tokens: Listed[int]) -> list[int]:
         """Token ids that also tell the given rows apart, for the prefix cache.
 
-        Of two prompts that begin with the same marks the keys and values are the same: a mark is a hash of the
-        embeddings of its span, of their grid, and of the row's place.
+        Of two prompts that begin with the same marks the keys and values are the same: a mark is a hash of
+        the embeddings of its span, of their grid, and of the row's place.
         """
         found = list(tokens)
         for start, rows in self.spans:
@@ -144,7 +145,7 @@ class GivenRows:
     # --- embeddings ---------------------------------------------------------------------------------
 
     def put(self, x: np.ndarray, step: Step) -> None:
-        """Puts the embeddings into x (n, n_embd), and replaces the tables of rotations where rows need others."""
+        """Puts the embeddings into x (n, n_embd), and gives the tables of rotations that the rows need."""
         for part in self.parts:
             x[part.row : part.end] = part.values[:, : x.shape[1]]
         axes = next((given.axes for given, _, _ in self.sequences if given is not None), None)
@@ -215,7 +216,7 @@ class GivenRows:
         """The sequences that have rows in a run, with the first of these rows and the one behind the last."""
         starts = self.row_start.tolist()
         found = []
-        for s, (start, end) in enumerate(zip(starts, starts[1:])):
+        for s, (start, end) in enumerate(pairwise(starts)):
             begin, stop = max(run.begin, start), min(run.end, end)
             if begin < stop:
                 found.append((s, begin, stop))

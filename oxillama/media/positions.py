@@ -29,7 +29,8 @@ def block_order(grid: Grid, side: int) -> np.ndarray:
     """
     columns, rows = grid
     numbers = np.arange(columns * rows).reshape(rows // side, side, columns // side, side)
-    return numbers.transpose(0, 2, 1, 3).reshape(-1)
+    found: np.ndarray = numbers.transpose(0, 2, 1, 3).reshape(-1)
+    return found
 
 
 # --- tables of positions ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""From the rows of an encoder to embeddings of the text model: neighbours are merged, and a small network follows.
+"""From the rows of an encoder to embeddings of the text model: neighbours are merged, and projected.
 
-A merger has `run(x, grid)`, from float32 (rows, width) to float32 (tokens, its `width`), and `tokens_of(grid)`, the
-columns and rows of those tokens.
+A merger has `run(x, grid)`, from float32 (rows, width) to float32 (tokens, its `width`), and
+`tokens_of(grid)`, the columns and rows of those tokens.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def averaged(x: np.ndarray, grid: Grid, side: int) -> np.ndarray:
     for row in range(side):
         for column in range(side):
             total += blocks[:, row, :, column]
-    return (total / np.float32(side * side)).reshape(tall * wide, -1)
+    means: np.ndarray = total / np.float32(side * side)
+    return means.reshape(tall * wide, -1)
 
 
 # --- mergers ----------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class Shuffle:
         size = cols if joined else facts.width
         self.norm = tools.optional_norm(norm, size, "layer", EPS) if norm else None
         activation = facts.activation if facts.name == "paddleocr" else "gelu"
-        self.mlp = Mlp(tools, *names, cols, activation) if len(names) == 2 else None
+        self.mlp = Mlp(tools, names[0], names[1], cols, activation) if len(names) == 2 else None
         self.matrix = tools.matrix(names[0], cols) if len(names) == 1 else None
         self.width = self.mlp.width if self.mlp else self.matrix.rows if self.matrix else 0
 
@@ -320,12 +321,12 @@ class Resampler:
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
         self.tools = tools
         stored = tools.weights.shape("resampler.query")
-        width, n = (stored + (0, 0))[:2]
+        width, n = (*stored, 0, 0)[:2]
         self.width, self.n_tokens = width, n
         if not width or width % self.HEAD or (facts.n_queries and n != facts.n_queries):
             raise LoadError(
-                f"resampler.query: expected {facts.n_queries or 'some'} queries of a multiple of {self.HEAD}, "
-                f"got shape {stored}"
+                f"resampler.query: expected {facts.n_queries or 'some'} queries "
+                f"of a multiple of {self.HEAD}, got shape {stored}"
             )
 
         def norm(name: str) -> Callable[[np.ndarray], np.ndarray]:

@@ -61,7 +61,9 @@ class Builder:
     def prompt(self, axes: np.ndarray | None) -> MediaPrompt:
         """The prompt, with the tokens that the vocabulary puts before every text."""
         opening = self.tokenizer.encode_rendered("")
-        begins_so = self.tokens[: len(opening)] == opening and not any(s.start < len(opening) for s in self.spans)
+        begins_so = self.tokens[: len(opening)] == opening and not any(
+            s.start < len(opening) for s in self.spans
+        )
         n = 0 if begins_so else len(opening)
         spans = [Span(span.start + n, span.rows) for span in self.spans]
         return MediaPrompt([*(opening if n else []), *self.tokens], Given(spans, axes))
@@ -97,7 +99,9 @@ def build(
     """
     n_rows = sum(medium.n_tokens for medium in media)
     if n_rows > most:
-        raise PromptError(f"prompt: expected at most {most} tokens for the context, got {n_rows} of media alone")
+        raise PromptError(
+            f"prompt: expected at most {most} tokens for the context, got {n_rows} of media alone"
+        )
     builder = Builder(tokenizer)
     builder.add_text(texts[0])
     for medium, text in zip(media, texts[1:], strict=True):
@@ -115,7 +119,9 @@ def cut_at(text: str, markers: Sequence[str]) -> list[str]:
     for i, marker in enumerate(markers):
         before, is_there, rest = rest.partition(marker)
         if not is_there:
-            raise ConfigError(f"messages: medium {i + 1} of {len(markers)} is not shown by the chat template, or moved")
+            raise ConfigError(
+                f"messages: medium {i + 1} of {len(markers)} is not shown by the chat template, or moved"
+            )
         found.append(before)
     if any(marker in rest or any(marker in part for part in found) for marker in markers):
         raise ConfigError("messages: the chat template shows a medium more than once")

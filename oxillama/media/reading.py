@@ -52,5 +52,7 @@ class Reading:
         full = f"{self.prefix}.{key}"
         found = self.file.get(full, list[int], [])
         if len(found) % 2 or len(found) > 128 or not all(1 <= n <= 1 << 14 for n in found):
-            raise LoadError(f"{full}: expected at most 64 pairs of numbers from 1 to {1 << 14}, got {found[:8]}")
+            raise LoadError(
+                f"{full}: expected at most 64 pairs of numbers from 1 to {1 << 14}, got {found[:8]}"
+            )
         return found

@@ -1,7 +1,8 @@
-"""Resizing of 8-bit pictures, in exact arithmetic: the same bytes as Pillow's `Image.resize` on every machine.
+"""Resizing of 8-bit pictures, in exact arithmetic: the bytes of Pillow's `Image.resize` on every machine.
 
-A resize is separable: rows first, then columns, with 8-bit values between. Weights are computed in doubles and
-rounded to multiples of 2^-22; sums are those of 32-bit integers. An axis of equal size is left alone.
+A resize is separable: rows first, then columns, with 8-bit values between. Weights are computed in doubles, in
+a fixed order, and rounded to multiples of 2^-22; sums are those of integers. An axis of equal size is left as
+it is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Kernel = Callable[[np.ndarray], np.ndarray]
 
 def bilinear(x: np.ndarray) -> np.ndarray:
     """1 - |x| within 1."""
-    return np.maximum(0.0, 1.0 - np.abs(x))
+    found: np.ndarray = np.maximum(0.0, 1.0 - np.abs(x))
+    return found
 
 
 def bicubic(x: np.ndarray) -> np.ndarray:
@@ -60,7 +62,8 @@ def sine_of_half_turns(x: np.ndarray) -> np.ndarray:
     for i in range(2, 26, 2):
         term = term * z / -float(i * (i + 1))
         total += term
-    return np.where(whole % 2 == 0, total, -total)
+    found: np.ndarray = np.where(whole % 2 == 0, total, -total)
+    return found
 
 
 KERNELS: dict[str, tuple[float, Kernel]] = {
@@ -97,15 +100,17 @@ def taps(n_in: int, n_out: int, kernel: str) -> tuple[np.ndarray, np.ndarray]:
 def resize_rows(rows: np.ndarray, width: int, kernel: str) -> np.ndarray:
     """uint8 (n, width) of uint8 (n, w).
 
-    The sums are products of matrices of doubles: they are whole numbers below 2^53, so that every order of the
-    additions gives the same.
+    The sums are products of matrices of doubles: they are whole numbers below 2^53, so that every order of
+    the additions gives the same.
     """
     n, n_in = rows.shape
     if width == n_in:
         return rows
     first, weights = taps(n_in, width, kernel)
     scaled = weights * (1 << BITS)
-    rounded = np.where(scaled < 0, scaled - 0.5, scaled + 0.5).astype(np.int64)  # towards 0: half away from it
+    rounded = np.where(scaled < 0, scaled - 0.5, scaled + 0.5).astype(
+        np.int64
+    )  # towards 0: half away from it
     out = np.empty((n, width), np.uint8)
     for x in range(0, width, STRIP):
         firsts, band = first[x : x + STRIP], rounded[x : x + STRIP]

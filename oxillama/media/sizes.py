@@ -1,4 +1,4 @@
-"""Sizes to which pictures are resized, by the rules of the models' preprocessors, in float32 as those compute.
+"""Sizes to which pictures are resized, by the rules of the models' preprocessors, which compute in float32.
 
 All sizes are (width, height) in pixels.
 """
@@ -21,9 +21,7 @@ def half_away(x: float) -> int:
     return math.floor(float(x) + 0.5)
 
 
-def smart(
-    size: Size, unit: int, low: int, high: int, longest: int = 0, always_between: bool = True
-) -> Size:
+def smart(size: Size, unit: int, low: int, high: int, longest: int = 0, always_between: bool = True) -> Size:
     """Multiples of ``unit`` near a size, with ``low`` to ``high`` pixels.
 
     Parameters
@@ -41,9 +39,7 @@ def smart(
         return width, height
     if width * height > high:
         shrink = np.sqrt(F32(w * h) / F32(high))
-        width, height = (
-            max(unit, math.floor(float(F32(n) / shrink / F32(unit))) * unit) for n in size
-        )
+        width, height = (max(unit, math.floor(float(F32(n) / shrink / F32(unit))) * unit) for n in size)
     elif width * height < low:
         grow = np.sqrt(F32(low) / F32(w * h))
         width, height = (_up(F32(n) * grow, unit) for n in size)
@@ -113,7 +109,7 @@ def slice_grid(size: Size, side: int, most: int) -> Size:
 
 
 def nearest_grid(size: Size, low: int, high: int, side: int) -> Size:
-    """(columns, rows) of ``low`` to ``high`` tiles in the proportions nearest to those of a picture (LFM2)."""
+    """(columns, rows) of ``low`` to ``high`` tiles in proportions as near to a picture's as can be (LFM2)."""
     w, h = size
     found: dict[Size, None] = {}
     for n in range(low, high + 1):

@@ -1,13 +1,12 @@
 """Spectrograms of sounds, in doubles and in a fixed order: the same bits on every machine.
 
-Every operation is one on single elements; sums are written as additions in order. Logarithms and sines are series of
-our own, since those of a math library differ from machine to machine.
+Every operation is one on single elements; sums are written as additions in order. Logarithms and sines are
+series of our own, since those of a math library differ from machine to machine.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from oxillama.media.resize import sine_of_half_turns
 
 RATE = 16000
+LN2, LN10 = 0.6931471805599453, 2.302585092994046
 HOP = 160
 
 WHISPER_FRAME, WHISPER_FRAMES = 400, 3000
@@ -41,14 +41,15 @@ def cosines(n: int) -> np.ndarray:
 def natural_log(x: np.ndarray) -> np.ndarray:
     """ln x of float64 x > 0; the error is a few units in the last place."""
     mantissa, exponent = np.frexp(x)
-    small = mantissa < math.sqrt(0.5)
+    small = mantissa < 0.7071067811865476
     mantissa = np.where(small, 2.0 * mantissa, mantissa)
     s = (mantissa - 1.0) / (mantissa + 1.0)
     z = s * s
     series = np.full_like(z, 1.0 / 25)
     for i in range(23, 0, -2):
         series = series * z + 1.0 / i
-    return (exponent - small) * math.log(2.0) + 2.0 * s * series
+    found: np.ndarray = (exponent - small) * LN2 + 2.0 * s * series
+    return found
 
 
 # --- the transform of Fourier ---------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def whisper_pieces(samples: np.ndarray, n_mels: int) -> list[np.ndarray]:
     filters = mel_filters(n_mels, WHISPER_FRAME, "slaney")
     mel = np.full((n, n_mels), WHISPER_FLOOR)
     mel[:n_heard] = np.maximum(mel_bins(real * real + imaginary * imaginary, filters), WHISPER_FLOOR)
-    logs = natural_log(mel) / math.log(10.0)
+    logs = natural_log(mel) / LN10
     values = ((np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0).astype(np.float32)
     return [values[i : i + WHISPER_FRAMES] for i in range(0, n - WHISPER_FRAMES + 1, WHISPER_FRAMES)]
 

@@ -1,4 +1,4 @@
-"""From a picture to the 8-bit tiles that an encoder takes, and the text around them, by the projector's rule."""
+"""From a picture to the 8-bit tiles that an encoder takes and the text around them, by a projector's rule."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """The encoder of pictures: from tiles of 8-bit pixels to the embeddings that a text model takes.
 
-Patches are embedded, placed, run through transformer blocks (Dosovitskiy et al., ViT, 2021), merged and projected.
-One encoder runs all families; `facts.VisionProjector` says how they differ.
+Patches are embedded, placed, run through transformer blocks (Dosovitskiy et al., ViT, 2021), merged and
+projected. One encoder runs all families; `facts.VisionProjector` says how they differ.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -76,12 +77,19 @@ class VisionEncoder:
         self.blocks = load_blocks(tools, self.shape, max(0, facts.n_blocks - projector.bare))
         for i in range(len(self.blocks), facts.n_blocks):
             weights.ignore(name for name in weights.file.tensors if name.startswith(f"v.blk.{i}."))
-        self.deep = DeepStack(tools, facts) if any(n.startswith("v.deepstack.") for n in weights.file.tensors) else None
+        self.deep = (
+            DeepStack(tools, facts)
+            if any(n.startswith("v.deepstack.") for n in weights.file.tensors)
+            else None
+        )
         self.merger = MERGERS[projector.merger](tools, facts)
         self.out_width = self.merger.width * (1 + (self.deep.n if self.deep else 0))
 
     def _norm_kind(self) -> str:
-        is_large_internvl = self.facts.name == "internvl" and (self.facts.width, self.facts.n_blocks) == (3200, 45)
+        is_large_internvl = self.facts.name == "internvl" and (self.facts.width, self.facts.n_blocks) == (
+            3200,
+            45,
+        )
         return "rms" if is_large_internvl else self.facts.projector.norm
 
     def _load_table(self) -> np.ndarray | None:
@@ -105,7 +113,9 @@ class VisionEncoder:
         if self.facts.projector.positions == "axes" and self.table is not None:
             most = self.table.shape[1]
             if max(columns, rows) > most:
-                raise ConfigError(f"picture: expected at most {most} patches along a side, got {columns} x {rows}")
+                raise ConfigError(
+                    f"picture: expected at most {most} patches along a side, got {columns} x {rows}"
+                )
         return columns, rows
 
     def tokens_of(self, width: int, height: int) -> Grid:
@@ -167,17 +177,20 @@ class VisionEncoder:
         assert table is not None
         if kind == "axes":
             x, y = grid_places(grid)
-            return table[0][x] + table[1][y]
+            found: np.ndarray = table[0][x] + table[1][y]
+            return found
         if kind == "coarse":
             if len(table) < COARSE_SIDE**2:
                 raise LoadError(f"v.position_embd.weight: expected {COARSE_SIDE**2} rows, got {len(table)}")
-            return table[coarse_places(grid, COARSE_SIDE)]
+            return np.asarray(table[coarse_places(grid, COARSE_SIDE)])
         if kind == "table":
             if len(table) != n:
-                raise ConfigError(f"v.position_embd.weight: expected a row for each of {n} patches, got {len(table)}")
+                raise ConfigError(
+                    f"v.position_embd.weight: expected a row for each of {n} patches, got {len(table)}"
+                )
             return table
-        found = resized_table(table, grid, kind)
-        return found if order is None else found[order]
+        resized = resized_table(table, grid, kind)
+        return resized if order is None else resized[order]
 
     def _windows(self, grid: Grid) -> tuple[Segments, np.ndarray | None]:
         """The segments of the windows, and the order of the rows that joins them; None for no windows.
@@ -197,7 +210,7 @@ class VisionEncoder:
         ]
         ends = np.cumsum([0, *(len(part) * per for part in parts)]).tolist()
         order = (np.concatenate(parts)[:, None] * per + np.arange(per)).reshape(-1)
-        return list(zip(ends, ends[1:])), order
+        return list(pairwise(ends)), order
 
 
 def _undone(x: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -228,8 +241,7 @@ class PatchEmbedding:
         ]
         self.bias = tools.vector("v.patch_embd.bias", width)
         self.norms = [
-            tools.optional_norm(f"v.patch_norm.{i}", size, "layer", 1e-5)
-            for i, size in ((1, n), (2, width))
+            tools.optional_norm(f"v.patch_norm.{i}", size, "layer", 1e-5) for i, size in ((1, n), (2, width))
         ]
 
     def run(self, pixels: np.ndarray, grid: Grid) -> np.ndarray:

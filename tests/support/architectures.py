@@ -434,6 +434,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xverse": arch(DENSE),
     "arcee": arch(f"n:attn_norm {QKVO} n:ffn_norm up down", activation="relu_squared"),
     "ernie4_5": arch(DENSE),
+    "paddleocr": arch(DENSE, keys={"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])}, rope="neox"),
     "seed_oss": arch(
         "n:attn_norm q+b k+b v+b o n:post_attention_norm gate up down",
         rope="neox",
