@@ -1,7 +1,8 @@
 """Rows of a batch that are given as embeddings, not as token ids: where they stand and what they see.
 
 A sequence with media has a `Given` (`Sequence.given`). For each batch `Given.rows_of` makes a `GivenRows`,
-which puts the embeddings in their places, and says which positions rotate the rows and which rows see each other.
+which puts the embeddings in their places, and says which positions rotate the rows and which rows see each
+other.
 """
 
 from __future__ import annotations

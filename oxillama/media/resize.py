@@ -1,8 +1,8 @@
 """Resizing of 8-bit pictures, in exact arithmetic: the bytes of Pillow's `Image.resize` on every machine.
 
-A resize is separable: rows first, then columns, with 8-bit values between. Weights are computed in doubles, in
-a fixed order, and rounded to multiples of 2^-22; sums are those of integers. An axis of equal size is left as
-it is.
+A resize is separable: rows first, then columns, with 8-bit values between. Weights are computed in doubles,
+in a fixed order, and rounded to multiples of 2^-22; sums are those of integers. An axis of equal size is left
+as it is.
 """
 
 from __future__ import annotations
