@@ -186,7 +186,7 @@ class HeldMedia:
 
 def source_of(where: str, part: Mapping[str, Any], kind: str) -> Any:
     """What a part of a message names: its file, bytes, data URL, array. Raises ConfigError."""
-    names = [kind, "image", "audio", "path", "url", "data"]
+    names = [kind, "image", "image_url", "audio", "audio_url", "path", "url", "data"]
     found = next((part[name] for name in names if part.get(name) is not None), None)
     if isinstance(found, Mapping):
         found = next((found[name] for name in ("url", "path", "data") if found.get(name) is not None), None)

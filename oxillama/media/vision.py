@@ -108,8 +108,8 @@ class VisionEncoder:
     def grid_of(self, width: int, height: int) -> Grid:
         """Columns and rows of the patches of a tile. Raises ConfigError for more than an encoder takes."""
         columns, rows = width // self.patches.side, height // self.patches.side
-        if columns * rows > MOST_PATCHES:
-            raise ConfigError(f"picture: expected at most {MOST_PATCHES} patches, got {columns * rows}")
+        if not 1 <= columns * rows <= MOST_PATCHES:
+            raise ConfigError(f"picture: expected 1 to {MOST_PATCHES} patches, got {columns * rows}")
         if self.facts.projector.positions == "axes" and self.table is not None:
             most = self.table.shape[1]
             if max(columns, rows) > most:
