@@ -80,6 +80,7 @@ class MediaEncoder:
     Attributes
     ----------
     vision, audio : the encoder of pictures and that of sounds; None where the file has none.
+    unused : tensors of the file that neither of them uses.
 
     Raises
     ------
@@ -100,6 +101,7 @@ class MediaEncoder:
                 raise LoadError(
                     "clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none"
                 )
+            self.unused = weights.unused()
         except BaseException:
             file.close()
             raise

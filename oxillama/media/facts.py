@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.media.reading import Reading
@@ -224,6 +222,8 @@ class VisionFacts(EncoderFacts):
         super().__init__(file, "vision")
         read = self.read
         self.name, self.projector = name, VISION[name]
+        if "clip.vision.feature_layer" in file.metadata:
+            raise LoadError("clip.vision.feature_layer: encoders that join several layers are not supported")
         projector = self.projector
         self.image_size = read.size("image_size", most=1 << 14)
         self.patch_size = read.size("patch_size", most=1 << 10)
@@ -308,8 +308,3 @@ def projector_name(file: ModelFile, modality: str) -> str | None:
     if name not in known:
         raise LoadError(f"clip.projector_type: expected one of {', '.join(known)}, got {name!r}")
     return name
-
-
-def mean_and_std(facts: VisionFacts) -> tuple[np.ndarray, np.ndarray]:
-    """float32 (3,) each: those of the three channels."""
-    return facts.mean, facts.std

@@ -6,6 +6,8 @@ import hashlib
 import os
 import secrets
 import threading
+import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -43,13 +45,19 @@ class Media:
     """
 
     def __init__(self, model: LoadedModel) -> None:
-        self._model = model
+        self._reference = weakref.ref(model)  # which keeps this object
         self._lock = threading.Lock()
         self._encoder: MediaEncoder | None = None
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
         self.path = projector_path(model)
         if model.config.mmproj is not None:
             _ = self.encoder
+
+    @property
+    def _model(self) -> LoadedModel:
+        model = self._reference()
+        assert model is not None, "its engine runs the call"
+        return model
 
     @property
     def encoder(self) -> MediaEncoder:
@@ -77,6 +85,8 @@ class Media:
         except BaseException:
             encoder.file.close()
             raise
+        if encoder.unused:
+            warnings.warn(f"tensors that the encoders do not use: {', '.join(encoder.unused)}", stacklevel=4)
         return encoder
 
     # --- embeddings ---------------------------------------------------------------------------------

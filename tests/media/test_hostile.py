@@ -177,6 +177,7 @@ def test_absurd_sizes(key: str, value: int) -> None:
         ("clip.vision.attention.layer_norm_epsilon", "f32", float("inf")),
         ("clip.projector_type", "str", "no such projector"),
         ("clip.projector_type", "u32", 1),
+        ("clip.vision.feature_layer", "[i32]", [1, 2]),
         ("clip.vision.image_grid_pinpoints", "[i32]", [28]),
         ("clip.vision.image_grid_pinpoints", "[i32]", [28, -28]),
         ("clip.vision.attention.head_count_kv", "u32", 5),
