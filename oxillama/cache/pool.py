@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.errors import ConfigError
+from oxillama.models import Decoder
+from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
     from oxillama.cache.recurrent_states import RecurrentStatePool
+
+new_state_pool = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
 
 
 class CachePool:
@@ -116,3 +121,29 @@ class CachePool:
         if self.recurrent_states is not None:
             self.recurrent_states.check_integrity()
             self.recurrent_states.records.check_integrity()
+
+
+def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | None = None) -> CachePool:
+    """Pools of pages for the groups of a model, and of its recurrent states, under one limit.
+
+    Raises
+    ------
+    ConfigError : the limit is too low for any sequence.
+    """
+    limit = MemoryLimit(max_bytes)
+    alone = len(model.page_groups) == 1 and not model.state_floats
+    groups = [
+        KvCachePool(
+            shape,
+            KvLayout(*group.sizes, kv_type),
+            page_size,
+            limit,
+            layers=group.layers,
+            reach=group.reach,
+            alone=alone,
+        )
+        for group, shape in zip(model.page_groups, model.kv_shapes(kv_type, page_size))
+    ]
+    if not model.state_floats:
+        return CachePool(groups)
+    return CachePool(groups, new_state_pool(limit, model.state_floats, model.record_floats))

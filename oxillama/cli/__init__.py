@@ -37,6 +37,7 @@ from oxillama.cli import (
 )
 from oxillama.cli.console import say
 from oxillama.cli.program import Parser, run_program
+from oxillama.distribution import DISTRIBUTION
 
 __all__ = ["build_parser", "main"]
 
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="'oxillama demo' needs no model; 'oxillama COMMAND --help' lists a command's options.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
+    parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         generate,

@@ -8,9 +8,7 @@ from glob import escape
 from typing import Any
 
 from oxillama._kernels import Kernels
-from oxillama.cache.kv_pool import KvCachePool, KvLayout
-from oxillama.cache.pages import MemoryLimit
-from oxillama.cache.pool import CachePool
+from oxillama.cache.pool import CachePool, cache_pool
 from oxillama.config import EngineConfig, available_cpus
 from oxillama.engine import features
 from oxillama.engine.protocols import WeightStore
@@ -18,12 +16,9 @@ from oxillama.engine.runner import Runner
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
-from oxillama.on_use import on_use
 from oxillama.weights.linear import ResidentStore
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Packer, Progress
-
-new_state_pool = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
 
 PACKED_SUFFIX = ".packed"
 """Ends the names of packed files."""
@@ -111,32 +106,6 @@ def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: b
 def new_pool(model: Decoder, config: EngineConfig) -> CachePool:
     """The empty memory of a model's sequences."""
     return cache_pool(model, config.kv_type, config.page_size, config.kv_memory_limit)
-
-
-def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | None = None) -> CachePool:
-    """Pools of pages for the groups of a model, and of its recurrent states, under one limit.
-
-    Raises
-    ------
-    ConfigError : the limit is too low for any sequence.
-    """
-    limit = MemoryLimit(max_bytes)
-    alone = len(model.page_groups) == 1 and not model.state_floats
-    groups = [
-        KvCachePool(
-            shape,
-            KvLayout(*group.sizes, kv_type),
-            page_size,
-            limit,
-            layers=group.layers,
-            reach=group.reach,
-            alone=alone,
-        )
-        for group, shape in zip(model.page_groups, model.kv_shapes(kv_type, page_size))
-    ]
-    if not model.state_floats:
-        return CachePool(groups)
-    return CachePool(groups, new_state_pool(limit, model.state_floats, model.record_floats))
 
 
 def matrix_bytes(model: Decoder) -> int:

@@ -20,9 +20,9 @@ from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
 from oxillama.on_use import Shown
-from oxillama.sampling.logprobs import SampledToken
 
 if TYPE_CHECKING:
+    from oxillama.sampling.logprobs import SampledToken
     from oxillama.sessions.receipt import Receipt
     from oxillama.sessions.snapshot import EngineSnapshot
     from oxillama.speculation.state import SpeculationStats

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from oxillama.errors import OxiLlamaError, QueueFull
 from oxillama.faults import fault, note
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.sampling.batch import sample_batch
-from oxillama.sampling.logprobs import SampledToken
+
+if TYPE_CHECKING:
+    from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
 Stream = tuple[TextRequest, np.ndarray, int]

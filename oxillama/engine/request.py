@@ -13,7 +13,7 @@ from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.faults import fault
-from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+if TYPE_CHECKING:
+    from oxillama.sampling.logprobs import SampledToken
 
 
 @dataclass(slots=True)
@@ -305,7 +307,7 @@ class TextRequest(Request):
         logits : float32 (vocab,) that the token was sampled from.
         """
         piece = self.piece
-        if isinstance(sampled, SampledToken):
+        if not isinstance(sampled, int):
             piece.logprobs.append(sampled)
             sampled = sampled.token
         if self.keeps_logits:

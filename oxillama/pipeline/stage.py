@@ -9,10 +9,10 @@ import numpy as np
 
 from oxillama import _kernels
 from oxillama._kernels.openmp_thread import may_enter_openmp
-from oxillama.cache.pool import CachePool
+from oxillama.cache.pool import CachePool, cache_pool
 from oxillama.cache.recurrent_states import SlotPool
 from oxillama.config import available_cpus
-from oxillama.engine.building import cache_pool, load_decoder, load_weights, packed_file, weight_store
+from oxillama.engine.building import load_decoder, load_weights, packed_file, weight_store
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.models.decoder import Carried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
 from oxillama.sampling.chain import SamplerChain, workspaces
-from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from oxillama.sampling.logprobs import SampledToken
 
 History = Sequence[int] | np.ndarray
 
@@ -71,7 +73,7 @@ def sample_batch(
     except BaseException:  # the user's Ctrl-C, or no memory: nobody has sampled
         for sampler, result in zip(samplers, results):
             sampler.abandon()
-            if isinstance(result, (int, SampledToken)):
+            if result is not None and not isinstance(result, Exception):
                 sampler.rollback(1)
         raise
     return results

@@ -45,6 +45,14 @@ class SampledToken:
     processed: TokenLogprobs
 
 
+def sampled_token(
+    token: int, logprob: float, workspace: Any, logits: np.ndarray, top: int, kernels: Kernels
+) -> SampledToken:
+    """A token that was sampled from ``logits``, in whose ``workspace`` its candidates are left."""
+    processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
+    return SampledToken(token, token_logprobs(logits, token, top, kernels), processed)
+
+
 def token_logprobs(
     logits: np.ndarray, token: int, top: int = 0, kernels: Kernels | None = None
 ) -> TokenLogprobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.on_use import on_use
 from oxillama.sampling.chain import GOOD, SamplerChain, as_logits, call_stage, error_of, is_row, workspaces
-from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
 from oxillama.sampling.protocols import TokenConstraint
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+if TYPE_CHECKING:
+    from oxillama.sampling.logprobs import SampledToken
 
 MASK = 2**64 - 1
 
@@ -48,6 +50,7 @@ class Xorshift64:
 
 LN2 = 0.6931471805599453
 checked_state = on_use("oxillama.sampling.state:checked_state")
+sampled_token = on_use("oxillama.sampling.logprobs:sampled_token")
 
 NO_HISTORY = np.empty(0, np.int32)
 
@@ -156,8 +159,8 @@ class Sampler:
         """`sample`, with log-probabilities of the token and of the ``top`` likeliest, raw and processed."""
         top = checks.integer("top", top, 0)
         token, logprob, workspace = self._choose(logits, history)
-        processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
-        return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
+        found: SampledToken = sampled_token(token, logprob, workspace, logits, top, self.chain.kernels)
+        return found
 
     def distribution(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None

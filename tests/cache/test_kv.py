@@ -8,8 +8,7 @@ import pytest
 from oxillama.cache.kv import KvCache, PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pages import PagePool
-from oxillama.cache.pool import CachePool
-from oxillama.engine.building import cache_pool
+from oxillama.cache.pool import CachePool, cache_pool
 from oxillama.errors import ConfigError, KvCacheFullError
 from tests.support.kernels import normal
 from tests.support.serving import Serving, decoder

@@ -11,9 +11,8 @@ from oxillama._kernels import best
 from oxillama.cache.kv import NO_PAGE, BlockTable, PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pages import MemoryLimit, PagePool
-from oxillama.cache.pool import CachePool
+from oxillama.cache.pool import CachePool, cache_pool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.engine.building import cache_pool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from oxillama import SamplerConfig
+from oxillama.cache.pool import cache_pool
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine.building import cache_pool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.gguf.model_file import ModelFile

@@ -20,10 +20,10 @@ from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.beams.search import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
+from oxillama.cache.pool import cache_pool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
-from oxillama.engine.building import cache_pool
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.loop import EngineLoop

@@ -14,7 +14,7 @@ from oxillama._kernels import load
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
-from oxillama.engine.building import cache_pool
+from oxillama.cache.pool import cache_pool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS
