@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from oxillama.distribution import install
 from oxillama.errors import ConfigError, MediaError
 
 T = TypeVar("T")
@@ -176,9 +177,7 @@ def _decoded_picture(data: bytes) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ConfigError(
-            "picture: needs Pillow, which is not installed (pip install oxillama[media])"
-        ) from error
+        raise ConfigError(f"picture: needs Pillow, which is not installed: {install('media')}") from error
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         return _rgb(image)
 
@@ -245,9 +244,7 @@ def _decoded_sound(data: bytes) -> tuple[np.ndarray, int]:
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise ConfigError(
-            "sound: needs soundfile, which is not installed (pip install oxillama[media])"
-        ) from error
+        raise ConfigError(f"sound: needs soundfile, which is not installed: {install('media')}") from error
     with soundfile.SoundFile(io.BytesIO(data)) as file:
         most = MOST_SAMPLES // RATE * file.samplerate
         if file.frames > most or file.channels > 64:
