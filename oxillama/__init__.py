@@ -42,7 +42,8 @@ _NAMES = {
     "oxillama.engine.sequence": "SeqState Sequence",
     "oxillama.errors": (
         "ChatTemplateError ConfigError EngineClosed GenerationCancelled GenerationTimeout GGUFError "
-        "GrammarError KvCacheFullError LoadError ModelFileError ModelFingerprintMismatch OxiLlamaError "
+        "GrammarError KvCacheFullError LoadError MediaError ModelFileError ModelFingerprintMismatch "
+        "OxiLlamaError "
         "PositionBeyondEnd PromptError QueueFull ReceiptError RequestFailed RewindError RewindNotSupported "
         "SamplingError SnapshotIncompatible SpecSnapshotIncompatible StageFailed TensorNotFound "
         "TokenizerError"

@@ -47,6 +47,7 @@ from oxillama.errors import GGUFError as GGUFError
 from oxillama.errors import GrammarError as GrammarError
 from oxillama.errors import KvCacheFullError as KvCacheFullError
 from oxillama.errors import LoadError as LoadError
+from oxillama.errors import MediaError as MediaError
 from oxillama.errors import ModelFileError as ModelFileError
 from oxillama.errors import ModelFingerprintMismatch as ModelFingerprintMismatch
 from oxillama.errors import OxiLlamaError as OxiLlamaError

@@ -96,6 +96,10 @@ class PromptError(OxiLlamaError, ValueError):
     """A prompt cannot be run: it is empty, or it does not fit the context."""
 
 
+class MediaError(OxiLlamaError, ValueError):
+    """A picture or a sound cannot be decoded, is empty, or is over a limit."""
+
+
 class KvCacheFullError(OxiLlamaError, MemoryError):
     """No free KV page is left for a sequence that needs one, or the system has no memory for its pass."""
 

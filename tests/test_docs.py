@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import oxillama
+from tests.support.media import picture, projector_file
 from tests.support.paths import DOCS, ROOT
 from tests.support.tiny_file import write_tiny_model
 
@@ -29,6 +30,10 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if page.stem == "mcp":
         pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
     write_tiny_model(tmp_path / "model.gguf")
+    if page.stem == "media":
+        image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+        (tmp_path / "mmproj-F16.gguf").write_bytes(projector_file())
+        image.fromarray(picture(40, 30)).save(tmp_path / "cat.png")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {name: getattr(oxillama, name) for name in oxillama.__all__}
     names["__name__"] = page.stem

@@ -144,6 +144,8 @@ class EngineConfig(Options):
         help=f"how keys and values are kept: {', '.join(KV_TYPES)}, or one for each, as in q8_0:q4_0")
     page_size: int = option(16, low=1, high=MAX_PAGE,
         help="tokens in a page of keys and values, a power of two; 16 and more are fastest")
+    mmproj: AnyPath | None = option(None, argument="FILE",
+        help="file with encoders of pictures and sounds; None for the only ``mmproj*.gguf`` beside the model")
     quantize: str | None = option(None, check=_format, argument="FORMAT",
         help="format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "
              '"Q8_0" or "Q4_K"; the bits are those of a file quantized so with ``--pure``. Rows whose length '

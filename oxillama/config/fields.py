@@ -95,6 +95,7 @@ class EngineFields(TypedDict, total=False):
     prefill_chunk_size: int
     kv_type: str
     page_size: int
+    mmproj: AnyPath | None
     quantize: str | None
     compute: str
     packed: AnyPath

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oxillama.chat.template import ChatTemplate
@@ -33,7 +33,8 @@ def chat_prompt(
     answer: str = "",
     reasoning: str = "",
     parse: bool = True,
-) -> tuple[list[int], GenerationOptions]:
+    media: Callable[[], Any] | None = None,
+) -> tuple[Any, GenerationOptions]:
     """The token ids of a chat's prompt, and the options of its request with the format of the answer.
 
     Parameters
@@ -42,18 +43,30 @@ def chat_prompt(
     options : of the request, with its tools.
     parse : whether a ``message_format`` of None becomes the format of the template, by which reasoning and
         calls are told apart from the text.
+    media : gives the model's `oxillama.media.feature.Media`, which takes pictures and sounds out of the
+        messages. The tokens are a `MediaPrompt` then. None refuses all parts but text.
 
     Raises
     ------
     ChatTemplateError, ConfigError, TokenizerError : as `chat_text`.
     ConfigError : the format of the template has no tool calls, and there are tools.
     """
+    held = None
+    if media is not None and not all(map(is_text, messages)):
+        messages, held = media().take(messages)
     text = chat_text(tokenizer, messages, options.tools, variables, answer=answer, reasoning=reasoning)
     wanted, has_tools = options.message_format, options.tools is not None
     if (parse and wanted is None) or (isinstance(wanted, str) and wanted == "auto"):
         form = format_of_source(template_of(tokenizer, has_tools, variables).source, has_tools)
         options = options._changed(message_format=form)
-    return tokenizer.encode_rendered(text), options
+    return tokenizer.encode_rendered(text) if held is None else held.prompt(text), options
+
+
+def is_text(message: Any) -> bool:
+    """Whether all parts of a message's content are text, as far as their types say."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    parts = content if isinstance(content, (list, tuple)) else ()
+    return all(isinstance(part, Mapping) and part.get("type") in TEXT_PARTS for part in parts)
 
 
 def chat_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -222,14 +223,16 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens = model.prompt_tokens(prompt, free=1)
-        return self._submit([self._request(tokens, checked, whole)], callback, limited=limited)[0]
+        tokens, given = prompt_parts(model, prompt)
+        return self._submit([self._request(tokens, checked, whole, given)], callback, limited=limited)[0]
 
-    def _request(self, tokens: list[int], options: GenerationOptions, whole: bool = False) -> TextRequest:
+    def _request(
+        self, tokens: list[int], options: GenerationOptions, whole: bool = False, given: Any = None
+    ) -> TextRequest:
         """A request that is not submitted yet."""
         model = self.model
         adapters = model.adaptation(options.adapters, tokens)
-        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapters)
+        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapters, given=given)
         return model.text_request(sequence, options, key=model.prefix_key(options.salt), whole=whole)
 
     def _submit(
@@ -367,9 +370,9 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens = model.prompt_tokens(prompt, free=1)
+        tokens, given = prompt_parts(model, prompt)
         requests = features.load("samples")(
-            model, checked, n, lambda options: self._request(tokens, options, whole)
+            model, checked, n, lambda options: self._request(tokens, options, whole, given)
         )
         return self._submit(requests)
 
@@ -486,7 +489,8 @@ class InferenceEngine(NotCopied):
         """
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         said = listed(messages, "messages")
-        tokens, checked = features.load("chat")(self.tokenizer, said, checked, template)
+        media = partial(self.model.feature, "media")
+        tokens, checked = features.load("chat")(self.tokenizer, said, checked, template, media=media)
         return self._stream(tokens, checked, {}, callback)
 
     # --- vectors ------------------------------------------------------------------------------------
@@ -649,6 +653,12 @@ class InferenceEngine(NotCopied):
         search = features.load("beam search")
         found: list[BeamHypothesis] = search(self.model, prompt, config, adapters, sampling)
         return found
+
+
+def prompt_parts(model: LoadedModel, prompt: Prompt) -> tuple[list[int], Any]:
+    """Token ids of a prompt, and the embeddings that some are run with (`oxillama.media`), None for none."""
+    given = getattr(prompt, "given", None)
+    return model.prompt_tokens(prompt if given is None else prompt.tokens, free=1), given  # type: ignore[union-attr]
 
 
 def cancel_all(generations: Iterable[Generation]) -> None:

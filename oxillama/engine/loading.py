@@ -124,6 +124,8 @@ class LoadedModel(NotCopied):
             loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
             if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
                 self.feature("drafters")
+            if config.mmproj is not None:
+                self.feature("media")
         except BaseException:
             file.close()
             self.factory.close()
@@ -272,7 +274,7 @@ class LoadedModel(NotCopied):
             parser = self.feature("parsers").new(options, sequence.tokens)
         if parser is not None:
             kind["shown"] = parser.shown
-            config = constrained(options, parser.shown, parser.grammar)
+            config = parser.sampler(options)
         request = TextRequest(
             sequence, options, self.sampler(config), self.tokenizer, self.context_size, key=key, **kind
         )
@@ -300,21 +302,6 @@ class LoadedModel(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "thread"):
             self.thread.close(wait=False)
-
-
-def constrained(options: GenerationOptions, shown: frozenset[int], grammar: Any) -> SamplerConfig:
-    """The options of the sampler, with the grammar of a text that is parsed; None for no grammar.
-
-    Raises ConfigError if there are two grammars, or if a receipt could not say where the text ends.
-    """
-    assert options.sampler is not None
-    if shown and options.receipt and options.stop:
-        raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
-    if grammar is None:
-        return options.sampler
-    if options.sampler.constraint is not None:
-        raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
-    return options.sampler._changed(grammar=grammar)
 
 
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:

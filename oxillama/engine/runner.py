@@ -220,6 +220,8 @@ class Runner:
             paged(group.shape, group.table, table, batch.row_start, starts)
             for group, table in zip(self.pool.groups, in_flight.tables)
         ]
+        if batch.given is not None:
+            kv = batch.given.paged(self.pool.groups, in_flight.tables, kv)
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
         if in_flight.states is not None:
             for sequence in sequences:
@@ -287,11 +289,12 @@ class Runner:
     def _batch(self, sequences: Listed[Sequence], layout: Layout, states: list[StateSlots] | None) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
-        is_adapted = False
+        is_adapted, given = False, None
         for s in sequences:
             tokens += s.tokens[s.cached_len : s.scheduled_len]
             positions += range(s.cached_len, s.scheduled_len)
             is_adapted = is_adapted or s.adapters is not None
+            given = s.given or given
         return Batch(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
@@ -299,6 +302,7 @@ class Runner:
             wanted=layout.wanted,
             recurrent_states=self._memory_of(states) if states and self.model.state_floats else None,
             adapted=self._adapted_rows(sequences, layout.row_start) if is_adapted else None,
+            given=given and given.rows_of(self.model, sequences, layout.row_start),
         )
 
     def _memory_of(self, states: list[StateSlots]) -> list[StatePart]:

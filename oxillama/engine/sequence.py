@@ -6,7 +6,7 @@ import enum
 import math
 from bisect import bisect_right
 from collections.abc import Sequence as Tokens
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxillama.cache.kv import CHECKPOINTS, new_cache
 from oxillama.cache.pool import CachePool
@@ -41,6 +41,7 @@ class Sequence:
     checkpoints : earlier states of a recurrent model to keep, for `truncate`; above 0, some pages that
         windows have passed are kept, too.
     adapters : that its tokens are run with; None for none.
+    given : embeddings that some tokens are run with in place of their own; None for none.
 
     Attributes
     ----------
@@ -58,14 +59,16 @@ class Sequence:
         tokens: Tokens[int] = (),
         checkpoints: int = CHECKPOINTS,
         adapters: Adaptation | None = None,
+        given: Any = None,
     ) -> None:
         self.pool = pool
         self.adapters = adapters
+        self.given = given
         self.tokens = list(tokens)
         self.kv = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
         self.cache_points: Tokens[int] | None = None
-        self.in_one_pass = False
+        self.in_one_pass = given is not None and given.in_one_pass
         self.n_drafts = 0
         self.cached_len = 0
         self.scheduled_len = 0
@@ -103,7 +106,8 @@ class Sequence:
     def path(self, n: int) -> list[int]:
         """The first ``n`` tokens as the prefix cache knows them: with the adapters that they are run with."""
         tokens = self.tokens[:n]
-        return tokens if self.adapters is None else self.adapters.marked(tokens)
+        tokens = tokens if self.adapters is None else self.adapters.marked(tokens)
+        return tokens if self.given is None else self.given.marked(tokens)
 
     def check(self) -> None:
         """Asserts what always holds of the lengths."""
@@ -224,7 +228,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
-        other = Sequence(self.pool, self.tokens, adapters=self.adapters)
+        other = Sequence(self.pool, self.tokens, adapters=self.adapters, given=self.given)
         other.take_fork(self, self.cached_len)
         return other
 

@@ -362,6 +362,8 @@ class InputEmbedding:
             step.adapted.add_to_embeddings(batch.tokens, x, step.scratch, step.n_threads)
         if self.scale != 1:
             x *= np.float32(self.scale)
+        if batch.given is not None:
+            batch.given.put(x, step)
         if self.type is not None:
             x += self.type
         if self.positions is not None:

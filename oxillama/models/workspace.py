@@ -58,6 +58,7 @@ class Batch:
     wanted : int64 (logits,), the rows whose logits are wanted, ascending.
     recurrent_states : of each sequence; None for a model without recurrent layers.
     adapted : the rows that take adapters; None where no row does.
+    given : has ``put(x, step)``, which replaces the embeddings of some rows; None where no row is given.
     """
 
     tokens: np.ndarray
@@ -66,6 +67,7 @@ class Batch:
     wanted: np.ndarray
     recurrent_states: list[StatePart] | None = None
     adapted: AdaptedRows | None = None
+    given: Any = None
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -111,7 +111,7 @@ class SharedPrompt:
     def __init__(self, first: Sequence) -> None:
         """``first`` is the sequence of any of the requests, which holds the prompt alone."""
         self.n_tokens = first.total_len - 1
-        self._fork = Sequence(first.pool, first.tokens[:-1], adapters=first.adapters)
+        self._fork = Sequence(first.pool, first.tokens[:-1], adapters=first.adapters, given=first.given)
         self._waiting: set[object] = set()
 
     @property

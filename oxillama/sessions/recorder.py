@@ -142,6 +142,8 @@ RECEIPT = "receipt"
 
 def attach(model: LoadedModel, request: TextRequest) -> None:
     """Has a receipt made of a request. Raises ConfigError, ReceiptError, as `receipt_head`."""
+    if request.sequence.given is not None:
+        raise ConfigError("receipt: cannot be made of a prompt with media, which it does not name")
     facts = (model.fingerprint, model.config, model.context_size, request.sequence.adapters, request.prompt)
     followed = replace(request.options, sampler=request.sampler.config)
     recorder = Recorder(receipt_head(*facts, followed, request.sampler.seed))

@@ -19,7 +19,7 @@ from oxillama.cache.positions import from_positions, to_positions
 from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ModelFileError
+from oxillama.errors import ConfigError, ModelFileError
 from oxillama.models.page_groups import page_groups
 from oxillama.sessions.snapshot import ModelFacts
 
@@ -47,7 +47,9 @@ class SequenceCopy:
 
     @classmethod
     def of(cls, sequence: Sequence) -> SequenceCopy:
-        """For the engine thread. Drafted tokens are left out."""
+        """For the engine thread. Drafted tokens are left out. Raises ConfigError if there are media."""
+        if sequence.given is not None:
+            raise ConfigError("snapshot: cannot be taken of a text whose prompt has media")
         tokens, kv = list(sequence.certain), sequence.kv
         n, state = min(sequence.cached_len, len(tokens)), None
         if isinstance(kv, RecurrentCache):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.config import GenerationOptions, checks
+from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
 from oxillama.grammar.compiling import compiled_by
@@ -53,6 +53,20 @@ class TextFormat:
     def parser(self) -> MessageParser:
         """A parser at the beginning of the text."""
         return MessageParser(self.format, self.tools, self.in_reasoning, self.grammar is not None)
+
+    def sampler(self, options: GenerationOptions) -> SamplerConfig:
+        """The options of the sampler, with the grammar of the text, if it has one.
+
+        Raises ConfigError if there are two grammars, or if a receipt could not say where the text ends.
+        """
+        assert options.sampler is not None
+        if self.shown and options.receipt and options.stop:
+            raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
+        if self.grammar is None:
+            return options.sampler
+        if options.sampler.constraint is not None:
+            raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
+        return options.sampler._changed(grammar=self.grammar)
 
 
 class Parsers:

@@ -45,6 +45,7 @@ def other_value(cls: type, name: str) -> Any:
         "speculate": "lookup",
         "draft_corpus": ("notes.txt",),
         "trace": "trace.json",
+        "mmproj": "mmproj.gguf",
         "draft_acceptance": "rejection",
         "order": ("top_k", "typical_p", "temperature"),
     }

@@ -14,6 +14,8 @@ import pytest
 
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig, SchedulerConfig, demo
 from oxillama.config.option import declared
+from oxillama.gguf.model_file import ModelFile
+from tests.support.media import projector_file
 from tests.support.waiting import until
 
 PROMPT = [5 + i % 200 for i in range(150)]
@@ -23,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "tokenizer_path": {"tokenizer_path": "tokenizer.json"},
     "chat_template": {"chat_template": "chatml"},
     "context_size": {"context_size": 256},
+    "mmproj": {"mmproj": "mmproj.gguf"},
     "num_threads": {"num_threads": 2},
     "sampler": {"sampler": SamplerConfig(regex="[a-z ]{1,20}", dry_multiplier=1.0)},
     "prefill_chunk_size": {"prefill_chunk_size": 32},
@@ -59,7 +62,7 @@ def descriptors() -> int:
 
 def used(folder: Path, options: dict[str, Any]) -> list[weakref.ref[object]]:
     """Makes an engine, uses, closes and drops it; references to its parts."""
-    paths = {"prefix_cache_dir", "trace", "tokenizer_path"}
+    paths = {"prefix_cache_dir", "trace", "tokenizer_path", "mmproj"}
     given = {name: folder / value if name in paths else value for name, value in options.items()}
     engine = InferenceEngine(EngineConfig(model_path=folder / "model.gguf", **{"num_threads": 1, **given}))
     engine.generate(PROMPT, max_tokens=6)
@@ -72,6 +75,9 @@ def used(folder: Path, options: dict[str, Any]) -> list[weakref.ref[object]]:
 
 def write_files(folder: Path) -> None:
     (folder / "model.gguf").write_bytes(demo.STORY.read_bytes())
+    with ModelFile.open(demo.STORY) as file:
+        width = file.tensors["token_embd.weight"].shape[0]
+    (folder / "mmproj.gguf").write_bytes(projector_file(shapes={"mm.2.weight": (width, 32)}))
     words = {f"word{i}": i for i in range(1024)}
     model = {"type": "WordLevel", "vocab": words, "unk_token": "word0"}
     (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))

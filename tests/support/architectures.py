@@ -434,6 +434,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xverse": arch(DENSE),
     "arcee": arch(f"n:attn_norm {QKVO} n:ffn_norm up down", activation="relu_squared"),
     "ernie4_5": arch(DENSE),
+    "paddleocr": arch(  # numbers of llama.cpp are those of pairs with a projector file (tests/media)
+        DENSE,
+        keys={"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])},
+        rope="neox",
+        sizes={"compared": False},
+    ),
     "seed_oss": arch(
         "n:attn_norm q+b k+b v+b o n:post_attention_norm gate up down",
         rope="neox",

@@ -10,7 +10,7 @@ import numpy as np
 from oxillama.errors import LoadError
 from oxillama.models.families.gpt import ROTATING
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.families.qwen import QWEN2, QWEN3
+from oxillama.models.families.qwen import QWEN2, QWEN3, rope_sections
 from oxillama.models.family import WINDOWS, AtLayers
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -21,6 +21,7 @@ PLAIN = LLAMA.derive("", routing=None)
 XVERSE = register(PLAIN.derive("xverse", output="own"))
 ARCEE = register(PLAIN.derive("arcee", gate="none", activation="relu_squared"))
 ERNIE4_5 = register(PLAIN.derive("ernie4_5", ignores=("attn_output.bias",)))  # as in llama.cpp
+PADDLEOCR = register(ERNIE4_5.derive("paddleocr", options=("rope.dimension_sections",)), rope_sections)
 SEED_OSS = register(QWEN2.derive("seed_oss", ffn_norm="post_attention_norm"))
 
 # Baichuan: 7B rotates, 13B has linear biases instead.

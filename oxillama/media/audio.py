@@ -1,0 +1,198 @@
+"""The encoders of sounds: from spectrograms to the embeddings that a text model takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from oxillama.errors import LoadError
+from oxillama.media.blocks import Shape, Tools, load_blocks, normed
+from oxillama.media.conformer import Conformer
+from oxillama.media.facts import AudioFacts
+from oxillama.media.spectrum import WHISPER_FRAMES, conformer_pieces, whisper_pieces
+
+EPS = 1e-6
+"""Of Ultravox's norms."""
+
+ACTIVATION = "gelu_erf"
+
+
+class Encoder(Protocol):
+    """What gives rows of ``width`` for a spectrogram."""
+
+    width: int
+
+    def run(self, mel: np.ndarray) -> np.ndarray:
+        """float32 (rows, width) of float32 (frames, n_mels)."""
+
+
+class AudioEncoder:
+    """An encoder of sounds.
+
+    Parameters
+    ----------
+    tools : its tensors. facts : of the file.
+
+    Raises
+    ------
+    LoadError : a tensor is missing or has another shape.
+    """
+
+    def __init__(self, tools: Tools, facts: AudioFacts) -> None:
+        self.facts = facts
+        is_whisper = facts.projector.encoder == "whisper"
+        self.encoder: Encoder = Whisper(tools, facts) if is_whisper else Conformer(tools, facts)
+        self.merger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
+        self.out_width = self.merger.width
+
+    def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
+        """Spectrograms, float32 (frames, n_mels), of a sound float32 (n,) at 16,000 samples per second."""
+        cut = whisper_pieces if self.facts.projector.encoder == "whisper" else conformer_pieces
+        return cut(samples, self.facts.n_mels)
+
+    def run(self, mel: np.ndarray) -> np.ndarray:
+        """float32 (tokens, out_width) of a piece."""
+        return self.merger.run(self.encoder.run(mel))
+
+
+class Whisper:
+    """Two convolutions over time, positions, and transformer blocks (Radford et al., 2022)."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts) -> None:
+        self.tools, self.facts, self.width = tools, facts, facts.width
+        width = facts.width
+        self.shape = Shape(
+            prefix="a",
+            width=width,
+            n_ff=facts.n_ff,
+            n_heads=facts.n_heads,
+            n_kv_heads=facts.n_kv_heads,
+            head_dim=facts.head_dim,
+            eps=facts.eps,
+            norm="layer",
+            activation=ACTIVATION,
+            scale=1 / math.sqrt(facts.head_dim),
+        )
+        self.convolutions = [
+            (
+                tools.unrolled(f"a.conv1d.{i}.weight", (3, channels, width)),
+                tools.weights.array(f"a.conv1d.{i}.bias", (1, width))[:, 0],
+                stride,
+            )
+            for i, channels, stride in ((1, facts.n_mels, 1), (2, width, 2))
+        ]
+        name, n = "a.position_embd.weight", WHISPER_FRAMES // 2
+        rows = (*tools.weights.shape(name), 0, 0)[1]
+        if rows < n:
+            raise LoadError(f"{name}: expected at least {n} rows, got {rows}")
+        self.positions = tools.weights.matrix(name, rows, width)
+        self.blocks = load_blocks(tools, self.shape, facts.n_blocks)
+        self.post_norm = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
+
+    def run(self, mel: np.ndarray) -> np.ndarray:
+        """float32 (rows, width) of float32 (frames, n_mels)."""
+        x = mel
+        for kernel, bias, stride in self.convolutions:
+            x = self.tools.activate(kernel(unrolled(x, stride)) + bias, ACTIVATION)
+        x = x + self.positions[: len(x)]
+        for block in self.blocks:
+            x = block.run(x, None, [(0, len(x))])
+        if self.facts.projector.pools:
+            x = (x[0::2] + x[1::2]) * np.float32(0.5)
+        return stacked(normed(self.post_norm, x, self.tools.n_threads), self.facts.stack)
+
+
+def unrolled(x: np.ndarray, stride: int) -> np.ndarray:
+    """float32 (n, channels * 3): each row of x (rows, channels) between its neighbours, by channel."""
+    padded = np.zeros((len(x) + 2, x.shape[1]), np.float32)
+    padded[1:-1] = x
+    windows = np.stack([padded[k : k + len(x) : stride] for k in range(3)], axis=2)
+    return windows.reshape(len(windows), -1)
+
+
+def stacked(x: np.ndarray, n: int) -> np.ndarray:
+    """float32 (rows / n, n * width): neighbouring rows joined; zeros behind the last."""
+    missing = -len(x) % n
+    return np.concatenate([x, np.zeros((missing, x.shape[1]), np.float32)]).reshape(-1, n * x.shape[1])
+
+
+# --- mergers --------------------------------------------------------------------------------------------
+
+
+class One:
+    """One matrix."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
+        self.matrix = tools.matrix("mm.a.fc", cols)
+        self.width = self.matrix.rows
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        return self.matrix(x)
+
+
+class Two:
+    """Two matrices for rows that are joined."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
+        self.tools = tools
+        self.first = tools.matrix("mm.a.mlp.1", cols * facts.stack)
+        self.last = tools.matrix("mm.a.mlp.2", self.first.rows)
+        self.width = self.last.rows
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        return self.last(self.tools.activate(self.first(x), ACTIVATION))
+
+
+class Ultravox:
+    """Two matrices with norms before them, and a gate of which the second half is activated."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
+        self.tools = tools
+        cols *= facts.stack
+        self.norm = tools.norm("mm.a.norm_pre", cols, "rms", EPS)
+        self.first = tools.matrix("mm.a.mlp.1", cols)
+        half = self.first.rows // 2
+        if self.first.rows != 2 * half:
+            raise LoadError(f"mm.a.mlp.1.weight: expected an even number of rows, got {self.first.rows}")
+        self.middle = tools.norm("mm.a.norm_mid", half, "rms", EPS)
+        self.last = tools.matrix("mm.a.mlp.2", half)
+        self.width = self.last.rows
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        both = self.first(normed(self.norm, x, self.tools.n_threads))
+        half = both.shape[1] // 2
+        gates = self.tools.activate(np.ascontiguousarray(both[:, half:]), "silu")
+        return self.last(normed(self.middle, both[:, :half] * gates, self.tools.n_threads))
+
+
+class Projected:
+    """A norm without weight, and one matrix."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
+        self.tools, self.norm = tools, tools.plain_norm(EPS)
+        self.matrix = tools.matrix("mm.a.input_projection", cols)
+        self.width = self.matrix.rows
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        return self.matrix(normed(self.norm, x, self.tools.n_threads))
+
+
+class AudioMerger(Protocol):
+    """What stands behind the blocks of an encoder; `width` is that of its embeddings."""
+
+    width: int
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        """float32 (tokens, width) of float32 (tokens, cols)."""
+
+
+MERGERS: dict[str, Callable[[Tools, AudioFacts, int], AudioMerger]] = {
+    "one": One,
+    "two": Two,
+    "ultravox": Ultravox,
+    "conformer": Projected,
+}
+"""By `AudioProjector.merger`."""

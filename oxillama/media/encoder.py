@@ -1,0 +1,187 @@
+"""A projector file (mmproj) that is loaded: from pictures and sounds to embeddings of its text model."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama._kernels.openmp_thread import in_openmp_thread
+from oxillama.errors import ConfigError, LoadError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.media.audio import AudioEncoder
+from oxillama.media.blocks import Tools
+from oxillama.media.decode import Picture, Sound
+from oxillama.media.facts import AudioFacts, VisionFacts, projector_name
+from oxillama.media.positions import Grid
+from oxillama.media.tiles import Tiles, prepare
+from oxillama.media.vision import VisionEncoder
+from oxillama.weights.loader import Weights
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The embeddings of one tile of a picture, or of one piece of a sound.
+
+    Attributes
+    ----------
+    values : float32 (tokens, width).
+    grid : columns and rows of the tokens, for models whose positions are those of the grid; None for others.
+    both_ways : text layers in which the rows see each other: "", "all" or "windowed".
+    """
+
+    values: np.ndarray
+    grid: Grid | None
+    both_ways: str
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes: a hash of all that decides the keys and values of the rows."""
+        facts = f"{self.values.shape} {self.grid} {self.both_ways} ".encode()
+        return hashlib.blake2b(facts + self.values.tobytes(), digest_size=32).digest()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture or a sound as a prompt takes it.
+
+    Attributes
+    ----------
+    rows : in order. texts : what stands before each of them, and behind the last (see `Tiles`).
+    """
+
+    rows: list[Rows]
+    texts: list[list[str]]
+
+    @property
+    def n_tokens(self) -> int:
+        """Embeddings in all."""
+        return sum(len(rows.values) for rows in self.rows)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the embeddings."""
+        return sum(rows.values.nbytes for rows in self.rows)
+
+
+class MediaEncoder:
+    """The encoders of a projector file. May be used by any thread; one medium is encoded at a time.
+
+    Parameters
+    ----------
+    source : path of the file, or its bytes.
+    n_threads : to use. compute : as in `EngineConfig`.
+
+    Attributes
+    ----------
+    vision, audio : the encoder of pictures and that of sounds; None where the file has none.
+    unused : tensors of the file that neither of them uses.
+
+    Raises
+    ------
+    ModelFileError, GGUFError, LoadError : the file cannot be loaded, and why.
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, kernels: Kernels, n_threads: int, compute: str = "int8"
+    ) -> None:
+        self.file = file = ModelFile.open(source)
+        try:
+            weights = Weights(file, kernels, n_threads, compute=compute)
+            tools = Tools(weights, n_threads)
+            self._lock = threading.Lock()
+            self.vision = in_openmp_thread(partial(load_vision, tools))
+            self.audio = in_openmp_thread(partial(load_audio, tools))
+            if self.vision is None and self.audio is None:
+                raise LoadError(
+                    "clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none"
+                )
+            self.unused = weights.unused()
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def out_width(self) -> int:
+        """Of the embeddings."""
+        return (self.vision or self.audio).out_width  # type: ignore[union-attr]
+
+    def check_width(self, width: int) -> None:
+        """Raises LoadError unless the embeddings are of this width."""
+        for encoder in (self.vision, self.audio):
+            if encoder is not None and encoder.out_width != width:
+                raise LoadError(
+                    f"mmproj: expected embeddings of width {width}, as the model takes them, "
+                    f"got {encoder.out_width}"
+                )
+
+    def check_finite(self, values: np.ndarray) -> np.ndarray:
+        """The same embeddings. Raises LoadError for values that are not finite."""
+        if not np.isfinite(values).all():
+            raise LoadError("mmproj: gives embeddings that are not finite: its tensors are damaged")
+        return values
+
+    def tiles(self, picture: Picture) -> Tiles:
+        """The 8-bit tiles of a picture and the text around them. Raises ConfigError without an encoder."""
+        if self.vision is None:
+            raise ConfigError("picture: the projector file has no encoder of pictures")
+        return prepare(self.vision.facts, picture.pixels)
+
+    def encode(self, medium: Picture | Sound) -> Encoded:
+        """A picture or a sound as embeddings.
+
+        Raises
+        ------
+        ConfigError : the file has no encoder for it, or it does not fit the encoder.
+        LoadError : the tensors of the file give no finite numbers. ModelFileError : it has changed.
+        """
+        with self._lock:
+            run = self._encode_picture if isinstance(medium, Picture) else self._encode_sound
+            return in_openmp_thread(partial(run, medium))  # type: ignore[arg-type]
+
+    def _encode_picture(self, picture: Picture) -> Encoded:
+        tiles = self.tiles(picture)
+        assert self.vision is not None
+        for pixels in tiles.pixels:
+            self.vision.grid_of(pixels.shape[1], pixels.shape[0])  # refuses what is too large before all work
+        return Encoded([self._tile(pixels) for pixels in tiles.pixels], tiles.texts)
+
+    def _tile(self, pixels: np.ndarray) -> Rows:
+        vision = self.vision
+        assert vision is not None
+        projector = vision.facts.projector
+        values = self.check_finite(vision.run(pixels))
+        grid = vision.tokens_of(pixels.shape[1], pixels.shape[0]) if projector.grid else None
+        is_causal = vision.out_width in projector.causal_widths
+        both_ways = "" if is_causal else projector.both_ways
+        return Rows(values, grid, both_ways)
+
+    def _encode_sound(self, sound: Sound) -> Encoded:
+        audio = self.audio
+        if audio is None:
+            raise ConfigError("sound: the projector file has no encoder of sounds")
+        projector, rows = audio.facts.projector, []
+        texts: list[list[str]] = [[]]
+        for mel in audio.pieces(sound.samples):
+            values = self.check_finite(audio.run(mel))
+            rows.append(Rows(values, None, ""))
+            texts[-1] += [projector.begin] if projector.begin else []
+            texts.append([projector.end] if projector.end else [])
+        return Encoded(rows, texts)
+
+
+def load_vision(tools: Tools) -> VisionEncoder | None:
+    """The encoder of pictures, None where the file has none. Raises LoadError, GGUFError."""
+    name = projector_name(tools.weights.file, "vision")
+    return None if name is None else VisionEncoder(tools, VisionFacts(tools.weights.file, name))
+
+
+def load_audio(tools: Tools) -> AudioEncoder | None:
+    """The encoder of sounds, None where the file has none. Raises LoadError, GGUFError."""
+    name = projector_name(tools.weights.file, "audio")
+    return None if name is None else AudioEncoder(tools, AudioFacts(tools.weights.file, name))

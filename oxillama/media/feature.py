@@ -1,0 +1,280 @@
+"""Media of a loaded model: its projector file, and prompts with pictures and sounds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oxillama.config import available_cpus, checks
+from oxillama.engine.building import EngineFactory
+from oxillama.engine.loading import LoadedModel
+from oxillama.errors import ConfigError, LoadError
+from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
+from oxillama.media.encoder import Encoded, MediaEncoder
+from oxillama.media.given import DeepLayer
+from oxillama.media.prompt import MARKER, MediaPrompt, build, cut_at
+from oxillama.models.decoder import Decoder
+from oxillama.models.rope import Rope
+
+BESIDE = "mmproj*.gguf"
+"""Projector files beside a model."""
+
+KEPT_BYTES = 128 << 20
+"""Of embeddings of media that are kept for later prompts."""
+
+IMAGE_PARTS = ("image", "image_url", "input_image")
+SOUND_PARTS = ("audio", "input_audio", "audio_url")
+
+
+class Media:
+    """The media of one model; a feature of it.
+
+    The projector file is the one of ``EngineConfig.mmproj``, which is loaded at once, or else the only one
+    beside the model, which is loaded when the first medium comes.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._reference = weakref.ref(model)  # which keeps this object
+        self._lock = threading.Lock()
+        self._encoder: MediaEncoder | None = None
+        self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
+        self.path = projector_path(model)
+        if model.config.mmproj is not None:
+            _ = self.encoder
+
+    @property
+    def _model(self) -> LoadedModel:
+        model = self._reference()
+        assert model is not None, "its engine runs the call"
+        return model
+
+    @property
+    def encoder(self) -> MediaEncoder:
+        """The encoders of the projector file.
+
+        Raises
+        ------
+        ConfigError : there is none. ModelFileError, GGUFError, LoadError : it cannot be loaded, and why.
+        """
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = self._load()
+            return self._encoder
+
+    def _load(self) -> MediaEncoder:
+        model, config = self._model, self._model.config
+        if self.path is None:
+            raise ConfigError("mmproj: the model has no projector file, and takes no pictures and sounds")
+        if type(model.factory) is not EngineFactory:
+            raise ConfigError("mmproj: cannot be combined with a pipeline")
+        n_threads = config.num_threads or available_cpus()
+        encoder = MediaEncoder(self.path, model.kernels, n_threads, config.compute)
+        try:
+            check_widths(encoder, model)
+        except BaseException:
+            encoder.file.close()
+            raise
+        if encoder.unused:
+            warnings.warn(f"tensors that the encoders do not use: {', '.join(encoder.unused)}", stacklevel=4)
+        return encoder
+
+    # --- embeddings ---------------------------------------------------------------------------------
+
+    def encode(self, source: Any) -> Encoded:
+        """A picture or a sound as embeddings.
+
+        Parameters
+        ----------
+        source : path, bytes, data URL, picture of Pillow, array of uint8 (h, w, 3), `Picture` or `Sound`.
+
+        Raises
+        ------
+        MediaError : it cannot be decoded, is empty, or is over a limit.
+        ConfigError : there is no encoder for it.
+        """
+        medium = read_medium(source)
+        encoder, key = self.encoder, _key(medium)
+        with self._lock:
+            found = self._kept.get(key)
+        if found is None:
+            found = encoder.encode(medium)
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: bytes, encoded: Encoded) -> None:
+        """Keeps embeddings, and forgets those used longest ago beyond a number of bytes."""
+        with self._lock:
+            self._kept[key] = encoded
+            self._kept.move_to_end(key)
+            while sum(each.n_bytes for each in self._kept.values()) > KEPT_BYTES:
+                self._kept.popitem(last=False)
+
+    # --- prompts --------------------------------------------------------------------------------------
+
+    def prompt(self, text: str, media: Iterable[Any], marker: str = MARKER) -> MediaPrompt:
+        """A text with media in the places of its markers, for `InferenceEngine.stream` and the like.
+
+        Names of control tokens in the text are these tokens; the tokens around media are those that the
+        projector's family has.
+
+        Raises
+        ------
+        ConfigError : there are not as many markers as media. PromptError : it does not fit the context.
+
+        And errors of `encode`.
+        """
+        found = list(media)
+        texts = checks.instance("text", text, str).split(checks.instance("marker", marker, str))
+        if len(texts) != len(found) + 1:
+            raise ConfigError(f"media: expected one for each of {len(texts) - 1} markers, got {len(found)}")
+        return self._built(texts, found)
+
+    def _built(self, texts: Sequence[str], media: Sequence[Any]) -> MediaPrompt:
+        model = self._model
+        encoded = [self.encode(medium) for medium in media]
+        model.call(
+            partial(add_deep_layers, model.runner.model, self.encoder.out_width // model.spec.n_embd - 1)
+        )
+        return build(model.tokenizer, texts, encoded, position_axes(model), model.context_size - 1)
+
+    # --- conversations ----------------------------------------------------------------------------------
+
+    def take(self, messages: Sequence[Any]) -> tuple[list[Any], HeldMedia | None]:
+        """Messages with markers in the places of their media, and the media.
+
+        Without a projector file the messages are left as they are. Raises MediaError, ConfigError.
+        """
+        if self.path is None:
+            return list(messages), None
+        held = HeldMedia(self)
+        return [held.taken(f"messages[{i}]", message) for i, message in enumerate(messages)], held
+
+
+class HeldMedia:
+    """The media of a conversation, while its template is rendered."""
+
+    def __init__(self, media: Media) -> None:
+        self._media = media
+        self._secret = secrets.token_hex(12)  # so that no text of a message is a marker
+        self.sources: list[Picture | Sound] = []
+
+    def taken(self, where: str, message: Any) -> Any:
+        """A message whose parts are texts."""
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, (list, tuple)):
+            return message
+        parts = [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
+        return {**message, "content": parts}
+
+    def _part(self, where: str, part: Any) -> Any:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in (*IMAGE_PARTS, *SOUND_PARTS):
+            return part
+        source = source_of(where, part, kind)
+        self.sources.append((read_picture if kind in IMAGE_PARTS else read_sound)(source))
+        return {"type": "text", "text": self._marker(len(self.sources))}
+
+    def _marker(self, i: int) -> str:
+        return f"<__media {self._secret} {i}__>"
+
+    def prompt(self, text: str) -> MediaPrompt:
+        """The prompt of a rendered conversation. Raises ConfigError if the template hides a medium."""
+        markers = [self._marker(i + 1) for i in range(len(self.sources))]
+        return self._media._built(cut_at(text, markers), self.sources)
+
+
+def source_of(where: str, part: Mapping[str, Any], kind: str) -> Any:
+    """What a part of a message names: its file, bytes, data URL, array. Raises ConfigError."""
+    names = [kind, "image", "image_url", "audio", "audio_url", "path", "url", "data"]
+    found = next((part[name] for name in names if part.get(name) is not None), None)
+    if isinstance(found, Mapping):
+        found = next((found[name] for name in ("url", "path", "data") if found.get(name) is not None), None)
+        if kind == "input_audio" and isinstance(found, str) and not found.startswith("data:"):
+            found = f"data:audio/any;base64,{found}"
+    if found is None:
+        raise ConfigError(f"{where}: expected a medium under {kind!r}, got none")
+    return found
+
+
+# --- the model and its projector ------------------------------------------------------------------------
+
+
+def projector_path(model: LoadedModel) -> str | os.PathLike[str] | None:
+    """The projector file that was named, or the only one beside the model; None for none."""
+    if model.config.mmproj is not None:
+        return model.config.mmproj
+    paths = model.file.paths
+    beside = sorted(Path(paths[0]).parent.glob(BESIDE)) if paths else []
+    return beside[0] if len(beside) == 1 else None
+
+
+def check_widths(encoder: MediaEncoder, model: LoadedModel) -> None:
+    """Raises LoadError unless the embeddings are as wide as the model takes them."""
+    spec = model.spec
+    n = model.file.get(f"{spec.family.name}.n_deepstack_layers", int, 0)
+    if not 0 <= n <= spec.n_layers:
+        raise LoadError(f"{spec.family.name}.n_deepstack_layers: expected 0 to {spec.n_layers}, got {n}")
+    encoder.check_width(spec.n_embd * (1 + n))
+
+
+def add_deep_layers(decoder: Decoder, n: int) -> None:
+    """Has the first ``n`` layers of a model add what media give for them; for the engine thread."""
+    for i in range(n):
+        if not isinstance(decoder.layers[i], DeepLayer):
+            decoder.layers[i] = DeepLayer(decoder.layers[i], i)
+
+
+def position_axes(model: LoadedModel) -> np.ndarray | None:
+    """int64 (pairs,): which coordinate of a token turns each pair of dimensions: time, row, column, or none.
+
+    None for a model whose positions are numbers of tokens.
+    """
+    key = f"{model.spec.family.name}.rope.dimension_sections"
+    sections = [int(n) for n in model.file.get(key, list[int], [])][:4]
+    sections += [0] * (4 - len(sections))
+    ropes = model.spec.ropes
+    if not ropes or not any(sections) or not (ropes[0].sections or ropes[0].still or _is_interleaved(model)):
+        return None
+    pairs = np.arange(ropes[0].n_rot // 2) % sum(sections)
+    if ropes[0].sections:
+        return np.searchsorted(np.cumsum(sections), pairs, side="right")
+    return interleaved_axes(pairs, sections)
+
+
+def _is_interleaved(model: LoadedModel) -> bool:
+    """Whether the family's sections come to nothing for text alone, which says that they are interleaved."""
+    return "rope.dimension_sections" in model.spec.family.options and not plain_sections(model.spec.ropes[0])
+
+
+def plain_sections(rope: Rope) -> bool:
+    """Whether neighbouring pairs turn by one coordinate."""
+    return bool(rope.sections)
+
+
+def interleaved_axes(pairs: np.ndarray, sections: Sequence[int]) -> np.ndarray:
+    """int64 (pairs,): coordinates in turn, as long as each has pairs left."""
+    time, row, column, _ = sections
+    turn = pairs % 3
+    axes = np.full(len(pairs), 3)
+    axes[(turn == 0) & (pairs < 3 * time)] = 0
+    axes[(turn == 1) & (pairs < 3 * row)] = 1
+    axes[(turn == 2) & (pairs < 3 * column)] = 2
+    return axes
+
+
+def _key(medium: Picture | Sound) -> bytes:
+    """A hash of the decoded pixels or samples."""
+    values = medium.pixels if isinstance(medium, Picture) else medium.samples
+    facts = f"{type(medium).__name__} {values.shape}".encode()
+    return hashlib.blake2b(facts + np.ascontiguousarray(values).tobytes(), digest_size=32).digest()

@@ -1,0 +1,295 @@
+"""Rows of a batch that are given as embeddings, not as token ids: where they stand and what they see.
+
+A sequence with media has a `Given` (`Sequence.given`). For each batch `Given.rows_of` makes a `GivenRows`,
+which puts the embeddings in their places, and says which positions rotate the rows and which rows see each
+other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from oxillama.engine.sequence import Sequence
+from oxillama.media.encoder import Rows
+from oxillama.models import Decoder
+from oxillama.models.layers.layer import AnyLayer
+from oxillama.models.workspace import Step
+
+MASKED = -1e30
+"""The score of a position that a row does not see."""
+
+MARK_BYTES = 32
+
+
+class Span(NamedTuple):
+    """Given rows of a sequence, from its token ``start`` on."""
+
+    start: int
+    rows: Rows
+
+    @property
+    def end(self) -> int:
+        """The first token behind them."""
+        return self.start + len(self.rows.values)
+
+
+@dataclass
+class Given:
+    """The given rows of a sequence; its tokens there are 0.
+
+    Attributes
+    ----------
+    spans : in order.
+    axes : int64 (pairs,), the coordinate (time, row, column, none) that turns each pair of dimensions of the
+        text model's rotation; None for a model whose positions are numbers of tokens.
+    """
+
+    spans: list[Span]
+    axes: np.ndarray | None = None
+    _marks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._coordinates = self._number() if self.axes is not None else None
+
+    def _number(self) -> np.ndarray:
+        """int32 (3, tokens): time, row and column of each token up to the end of the last span.
+
+        A picture takes one time, and as many positions as its longer side has tokens.
+        """
+        parts, at, done = [], 0, 0
+        for start, rows in self.spans:
+            parts.append(np.tile(np.arange(at, at + start - done), (3, 1)))
+            at += start - done
+            n = done = start + len(rows.values)
+            if rows.grid is None:
+                parts.append(np.tile(np.arange(at, at + n - start), (3, 1)))
+                at += n - start
+                continue
+            columns, lines = rows.grid
+            line, column = np.divmod(np.arange(n - start), columns)
+            parts.append(np.stack([np.full(n - start, at), at + line, at + column]))
+            at += max(columns, lines)
+        self._end, self._next = done, at
+        return np.concatenate(parts, axis=1).astype(np.int32)
+
+    def coordinates(self, first: int, last: int) -> np.ndarray:
+        """int32 (3, last - first): time, row and column of tokens."""
+        assert self._coordinates is not None
+        known = self._coordinates[:, first:last]
+        begin = max(first, self._end)
+        rest = np.arange(begin, max(begin, last), dtype=np.int32) + np.int32(self._next - self._end)
+        return np.concatenate([known, np.tile(rest, (3, 1))], axis=1)
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether rows see later ones, so that the prompt is run in one pass."""
+        return any(span.rows.both_ways for span in self.spans)
+
+    def marked(self, tokens: Listed[int]) -> list[int]:
+        """Token ids that also tell the given rows apart, for the prefix cache.
+
+        Of two prompts that begin with the same marks the keys and values are the same: a mark is a hash of
+        the embeddings of its span, of their grid, and of the row's place.
+        """
+        found = list(tokens)
+        for start, rows in self.spans:
+            for i in range(start, min(start + len(rows.values), len(found))):
+                facts = rows.digest + (i - start).to_bytes(4, "little") + found[i].to_bytes(36, "little")
+                mark = hashlib.blake2b(facts, digest_size=MARK_BYTES - 1).digest()
+                found[i] = int.from_bytes(mark, "little") << 32 | 1 << 31
+        return found
+
+    def rows_of(self, model: Decoder, sequences: Listed[Sequence], row_start: np.ndarray) -> GivenRows:
+        """The given rows of a batch in which at least one sequence has some."""
+        return GivenRows(model, sequences, row_start)
+
+
+class Part(NamedTuple):
+    """Given rows of a batch: from row ``row`` on, float32 (n, width)."""
+
+    row: int
+    values: np.ndarray
+    both_ways: str
+
+    @property
+    def end(self) -> int:
+        """The first row behind them."""
+        return self.row + len(self.values)
+
+
+class GivenRows:
+    """The given rows of a batch.
+
+    Attributes
+    ----------
+    parts : in order.
+    """
+
+    def __init__(self, model: Decoder, sequences: Listed[Sequence], row_start: np.ndarray) -> None:
+        self.model = model
+        self.row_start = row_start
+        self.sequences = [(s.given, s.cached_len, s.scheduled_len) for s in sequences]
+        self.parts: list[Part] = []
+        for (given, first, last), row in zip(self.sequences, row_start.tolist()):
+            for start, rows in given.spans if given is not None else ():
+                begin, end = max(first, start), min(last, start + len(rows.values))
+                if begin < end:
+                    values = rows.values[begin - start : end - start]
+                    self.parts.append(Part(row + begin - first, values, rows.both_ways))
+
+    # --- embeddings ---------------------------------------------------------------------------------
+
+    def put(self, x: np.ndarray, step: Step) -> None:
+        """Puts the embeddings into x (n, n_embd), and gives the tables of rotations that the rows need."""
+        for part in self.parts:
+            x[part.row : part.end] = part.values[:, : x.shape[1]]
+        axes = next((given.axes for given, _, _ in self.sequences if given is not None), None)
+        if axes is not None:
+            step.tables = {i: self._table(i, axes) for i in step.tables}
+
+    def _table(self, i: int, axes: np.ndarray) -> np.ndarray:
+        """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``, each pair by its coordinate."""
+        model = self.model
+        places = [
+            np.tile(np.arange(first, last, dtype=np.int32), (3, 1))
+            if given is None
+            else given.coordinates(first, last)
+            for given, first, last in self.sequences
+        ]
+        rows, rope = np.ascontiguousarray(np.concatenate(places, axis=1)), model.spec.ropes[i]
+        table = np.empty((rows.shape[1], 2, rope.n_rot // 2), np.float32)
+        for axis, positions in enumerate(rows):
+            turned = np.empty_like(table)
+            model.kernels.vector.rope_table(positions, model.frequencies[i], rope.magnitude, turned)
+            pairs = axes == axis if axis else (axes == 0) | (axes == 3)  # the fourth kind does not turn
+            table[:, :, pairs] = turned[:, :, pairs]
+        return table
+
+    def add_deep(self, layer: int, x: np.ndarray) -> None:
+        """x += the embeddings for the output of a layer, x (n, n_embd)."""
+        width = x.shape[1]
+        for part in self.parts:
+            values = part.values[:, (layer + 1) * width : (layer + 2) * width]
+            if values.shape[1]:
+                x[part.row : part.end] += values
+
+    # --- attention ----------------------------------------------------------------------------------
+
+    def paged(self, groups: Listed[Any], tables: Listed[np.ndarray], kv: list[Any]) -> list[Any]:
+        """The kernels' batches over pages, in which rows of pictures see each other where they should."""
+        if not any(part.both_ways for part in self.parts):
+            return kv
+        paged = self.model.kernels.attention.PagedBatch
+        starts = np.array([first for _, first, _ in self.sequences], np.int32)
+        runs = self._runs()
+        found = []
+        for group, table, whole in zip(groups, tables, kv, strict=True):
+            parts = []
+            for run in runs:
+                pieces = self._pieces(run)
+                numbers = np.ascontiguousarray(table[[s for s, _, _ in pieces]])
+                counts = np.cumsum([0, *(end - begin for _, begin, end in pieces)]).astype(np.int32)
+                places = [starts[s] + begin - int(self.row_start[s]) for s, begin, _ in pieces]
+                batch = paged(group.shape, group.table, numbers, counts, np.array(places, np.int32))
+                parts.append((run, batch))
+            found.append(SpannedBatch(whole, parts))
+        return found
+
+    def _runs(self) -> list[Run]:
+        """All rows of the batch, cut where rows that see each other begin and end."""
+        runs, at = [], 0
+        for part in self.parts:
+            if part.both_ways:
+                if at < part.row:
+                    runs.append(Run(at, part.row, ""))
+                runs.append(Run(part.row, part.end, part.both_ways))
+                at = part.end
+        last = int(self.row_start[-1])
+        return [*runs, Run(at, last, "")] if at < last else runs
+
+    def _pieces(self, run: Run) -> list[tuple[int, int, int]]:
+        """The sequences that have rows in a run, with the first of these rows and the one behind the last."""
+        starts = self.row_start.tolist()
+        found = []
+        for s, (start, end) in enumerate(pairwise(starts)):
+            begin, stop = max(run.begin, start), min(run.end, end)
+            if begin < stop:
+                found.append((s, begin, stop))
+        return found
+
+
+class Run(NamedTuple):
+    """Rows of a batch, of which those of a picture see each other."""
+
+    begin: int
+    end: int
+    both_ways: str
+
+
+class SpannedBatch:
+    """A `PagedBatch` in which some rows see later ones, too.
+
+    Rows keep their bits however a batch is cut, so that each run of rows is a call of its own.
+    """
+
+    def __init__(self, whole: Any, parts: list[tuple[Run, Any]]) -> None:
+        self._whole = whole
+        self._parts = parts
+        self.store = whole.store
+        self.scratch_bytes = whole.scratch_bytes
+        self.choose = whole.choose
+
+    def attend(
+        self,
+        layer: int,
+        q: np.ndarray,
+        n_heads: int,
+        scale: float,
+        out: np.ndarray,
+        scratch: np.ndarray,
+        n_threads: int,
+        window: int = 0,
+        **options: Any,
+    ) -> None:
+        """As `PagedBatch.attend`. A window cuts what is far behind a row, and nothing before it."""
+        for run, batch in self._parts:
+            rows, own = (q[run.begin : run.end], out[run.begin : run.end]), {"window": window, **options}
+            if run.both_ways == "all" or (run.both_ways and window):
+                own = {**options, **seen_both_ways(run.end - run.begin, window, n_heads), "causal": False}
+            batch.attend(layer, rows[0], n_heads, scale, rows[1], scratch, n_threads, **own)
+
+
+def seen_both_ways(n: int, window: int, n_heads: int) -> dict[str, Any]:
+    """Options of the attention of ``n`` rows that see each other, under a window that looks back alone."""
+    if not window or n <= window:
+        return {"window": window}
+    biases = np.zeros((n_heads, 2 * window + 1), np.float32)
+    biases[:, 0] = MASKED  # distances of the window and more
+    return {"window": 0, "biases": biases}
+
+
+class DeepLayer:
+    """A layer of a text model behind which given rows add embeddings (Qwen3-VL's deep stack)."""
+
+    def __init__(self, layer: AnyLayer, i: int) -> None:
+        self.layer, self.i = layer, i
+        self.blocks, self.linears = layer.blocks, layer.linears
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["layer"], name)
+
+    def with_blocks(self, wrap: Any) -> DeepLayer:
+        """As `AnyLayer.with_blocks`."""
+        return DeepLayer(self.layer.with_blocks(wrap), self.i)
+
+    def run(self, x: np.ndarray, step: Step) -> None:
+        """As `AnyLayer.run`."""
+        self.layer.run(x, step)
+        if step.batch.given is not None:
+            step.batch.given.add_deep(self.i, x)
