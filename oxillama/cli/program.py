@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         if self.usage is None and " " in self.prog:  # of a command, whose options are listed below
-            self.usage = f"{self.prog} [options]".replace("%", "%%")
+            self.usage: str = f"{self.prog} [options]".replace("%", "%%")
             for action in self._get_positional_actions():
                 name = str(action.metavar or action.dest)
                 optional = f"[{name} ...]" if action.nargs == "*" else f"[{name}]"

@@ -43,12 +43,15 @@ class Talk:
     engine: InferenceEngine
 
     def __init__(self, args: argparse.Namespace, chosen: GenerationOptions) -> None:
-        self.args, self.chosen = args, chosen
-        self.reasoning, self.n_again, self.was_stopped = "", 0, False
+        self.args = args
+        self.chosen: GenerationOptions = chosen
+        self.reasoning: str = ""
+        self.n_again: int = 0
+        self.was_stopped: bool = False
         self.thinks: bool | None = args.think
         self.load(args.model)
-        self.box = None if args.tools is None else ToolBox(args)
-        self.conversation = Conversation(args.system)
+        self.box: ToolBox | None = None if args.tools is None else ToolBox(args)
+        self.conversation: Conversation = Conversation(args.system)
         self.kept: KeptSession | None = None
         if args.session is not None:
             self.kept = KeptSession(self.engine, args.session, "chat")
@@ -63,13 +66,14 @@ class Talk:
         engine = load_engine(options.engine_config(self.args, path), self.args)
         try:
             template = default_template(engine)
-            self.variables = thinking_variables(template, self.thinks)
+            self.variables: dict[str, Any] = thinking_variables(template, self.thinks)
         except BaseException:
             engine.close()
             raise
         if hasattr(self, "engine"):
             self.engine.close()
-        self.engine, self.template = engine, template
+        self.engine = engine
+        self.template: Any = template
 
     def save(self) -> None:
         """Writes the session, if it is kept."""
@@ -90,7 +94,8 @@ class Talk:
 
     def set_thinking(self, thinks: bool) -> None:
         """Switches reasoning on or off. Raises ConfigError if the model has none."""
-        self.variables, self.thinks = thinking_variables(self.template, thinks), thinks
+        self.variables = thinking_variables(self.template, thinks)
+        self.thinks = thinks
 
     def answer(self, text: str, seed: int | None = None) -> None:
         """Answers a question; ``seed`` replaces that of the options."""

@@ -15,6 +15,7 @@ from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama import Generation, GenerationOptions, TokenizerBridge
+    from oxillama.toolcalls.definitions import Definition
 
 Message = dict[str, Any]
 MAX_STEPS = 8
@@ -55,9 +56,9 @@ class ToolBox:
         from oxillama.toolcalls.run import TIMEOUT, CallRunner
 
         found = [tool for spec in args.tools for tool in tools_of(spec)]
-        self.definitions = definitions(found)
+        self.definitions: list[Definition] = definitions(found)
         self.choice = args.tool_choice or "auto"
-        self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
+        self.runner: CallRunner | None = CallRunner(found, None, TIMEOUT) if args.run_tools else None
 
     def prompt(
         self,

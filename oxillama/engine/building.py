@@ -23,7 +23,7 @@ from oxillama.weights.linear import ResidentStore
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Packer, Progress
 
-new_state_pool = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
+new_state_pool: Callable[..., Any] = on_use("oxillama.cache.recurrent_states:RecurrentStatePool")
 
 PACKED_SUFFIX = ".packed"
 """Ends the names of packed files."""

@@ -23,6 +23,7 @@ from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from oxillama._kernels.grammar.network import Program
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_CONSTRAINTS = 4  # vocabularies for which a grammar keeps what it has found out
@@ -49,7 +50,7 @@ class Grammar:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.program = compile_rules(rules)
+        self.program: Program = compile_rules(rules)
         self._digest: bytes | None = None
         self._lock = Lock()
         self._constraints: dict[Vocabulary, Constraint] = {}

@@ -48,11 +48,11 @@ class Pieces:
         self._numbers = {name: i for i, name in enumerate(self._names)}
         for name in self._names:
             self._numbers[name] = self._numbers[self._meant(name)]
-        self.places = [rules.places.get(name, "") for name in self._names]
+        self.places: list[str] = [rules.places.get(name, "") for name in self._names]
         self.built: list[tuple[int, Program]] = []
         self._done: set[int] = set()
         self._lock = Lock()
-        self.program = self._piece(rules.root, self if self._names else None)
+        self.program: Program = self._piece(rules.root, self if self._names else None)
         if sum(self._sizes.values()) > MANY_STATES:
             for number in range(len(self._names)):
                 self.build(number)
