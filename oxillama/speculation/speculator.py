@@ -72,7 +72,7 @@ class Speculator(CoreDrafter):
             return
         n_rows = sum([request.sequence.pending for request in streams])
         self._steps_to_probe -= 1
-        if self._steps_to_probe > 0 and self._resting == (n_rows, *[request.id for request, _ in asking]):
+        if self._steps_to_probe > 0 and self._resting == planned_for(n_rows, asking):
             return
         lengths = self._lengths(n_rows, asking)
         deciding = time.perf_counter() - began
@@ -94,7 +94,7 @@ class Speculator(CoreDrafter):
             n_rows, acceptances, rooms, pass_seconds, self._costs, start, budget=self._budget.left
         )
         if not any(plan.lengths):
-            self._in_a_row, self._resting = 0, (n_rows, *[request.id for request, _ in asking])
+            self._in_a_row, self._resting = 0, planned_for(n_rows, asking)
             return self._probe(n_rows, rooms, start, max(pass_seconds))
         self._resting, lengths = (), plan.lengths
         row_seconds = self._costs.seconds_of_row(n_rows, sum(lengths))
@@ -109,6 +109,9 @@ class Speculator(CoreDrafter):
                 lengths[i] = rooms[i]
                 token_seconds = row_seconds + pass_seconds[i] / len(asking)
                 speculation.least = plan.rate * token_seconds / acceptance.rate
+        if not any(lengths):  # the first drafts run the prompts, which takes more than the texts can gain
+            self._resting, self._steps_to_probe = planned_for(n_rows, asking), IN_A_ROW
+            return lengths
         self._in_a_row = self._in_a_row % (IN_A_ROW + COMPARED) + 1
         return lengths if self._in_a_row <= IN_A_ROW else [0] * len(lengths)
 
@@ -249,6 +252,11 @@ def give_up(drafter: Drafter, requests: Listed[Request]) -> None:
         )  # fmt: skip
         request.parts.pop(SPECULATION, None)
         drafter.forget(request.sequence)
+
+
+def planned_for(n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> tuple[int, ...]:
+    """What a plan without drafts holds for: these rows, and these requests."""
+    return (n_rows, *[request.id for request, _ in asking])
 
 
 def room(request: TextRequest, most: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -27,6 +28,11 @@ def words(text: str) -> list[str]:
 class SkipInput(Exception):
     """An input that describes nothing which can be built."""
 
+
+NONSENSE = (
+    TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, struct.error,
+)  # fmt: skip
+"""What building from an input raises that describes nothing."""
 
 INTEGERS = [0, 1, -1, 2, 3, 7, 8, 31, 32, 33, 64, 255, 256, 1000, 65535, 2**20, 2**31 - 1, 2**31, -(2**31)]
 INTEGERS += [2**32 - 1, 2**32, 2**53, 2**61, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 2**64, 10**30]
@@ -63,7 +69,7 @@ def built(value: Any) -> Any:
         if key.startswith("@"):
             try:
                 return _special(key, what)
-            except (TypeError, ValueError, OverflowError, IndexError, KeyError) as error:
+            except NONSENSE as error:
                 raise SkipInput(str(error)) from None
     return {key: built(item) for key, item in value.items()}
 
@@ -334,7 +340,7 @@ def edited(data: bytes, changes: Any) -> bytes:
                     if kind == "key":
                         new, end = met[0] + new + b",", start
                     found[start:end] = new
-    except (TypeError, ValueError, IndexError, OverflowError) as error:
+    except NONSENSE as error:
         raise SkipInput(str(error)) from None
     return bytes(found)
 

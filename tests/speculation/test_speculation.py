@@ -13,8 +13,9 @@ from oxillama import ConfigError, ModelFileError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
+from oxillama.speculation import speculator as deciding
 from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
-from oxillama.speculation.length import COMPARED, CREDIT, IN_A_ROW, SHARE, Acceptance, RowCosts
+from oxillama.speculation.length import COMPARED, CREDIT, IN_A_ROW, SHARE, Acceptance, RowCosts, draft_lengths
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
 from oxillama.speculation.state import Speculation
@@ -278,6 +279,28 @@ def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
     stats = request.speculation.stats  # type: ignore[union-attr]
     n_plain = n_steps - 1 - stats.passes
     assert stats.passes // IN_A_ROW <= n_plain <= COMPARED * (stats.passes // IN_A_ROW) + 2
+
+
+class LongPrompts(Fast):
+    """The first draft of a text takes more steps than any text has."""
+
+    def seconds_of_first(self, drafter: str, n_tokens: int) -> float:
+        return 1e6
+
+
+def test_a_first_draft_that_takes_too_long_is_not_weighed_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[int] = []
+    monkeypatch.setattr(
+        deciding, "draft_lengths", lambda *args, **kwargs: plans.append(1) or draft_lengths(*args, **kwargs)
+    )
+    serving = Serving()
+    serving.loop.use_drafter(Speculator(LongPrompts()))
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=2, right=1.0)
+    serving.run(request)
+    assert request.speculation.stats.passes == 0  # type: ignore[union-attr]
+    assert 1 <= len(plans) <= 3 + 150 // IN_A_ROW  # it is not known at first what a step takes
 
 
 def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:

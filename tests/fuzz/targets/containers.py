@@ -29,7 +29,18 @@ from oxillama.models.preflight import preflight
 from oxillama.quantize.imatrix import ImportanceMatrix
 from oxillama.quantize.model import quantize_model
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, edited, edits, hostile, mutated, words
+from tests.fuzz.mutate import (
+    INTEGERS,
+    NONSENSE,
+    STRINGS,
+    SkipInput,
+    built,
+    edited,
+    edits,
+    hostile,
+    mutated,
+    words,
+)
 from tests.support import gguf_writer as ggufwriter
 from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
 
@@ -113,7 +124,7 @@ def container(parts: Any) -> bytes:
             else:
                 found[at : at + len(new)] = new
         return bytes(found)
-    except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+    except NONSENSE as error:
         raise SkipInput(str(error)) from None
 
 
@@ -597,5 +608,5 @@ class ImatrixTarget(Target):
                     at = int(at) % (len(found) + 1)
                     found[at : at + len(new)] = new
             return bytes(found)
-        except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+        except NONSENSE as error:
             raise SkipInput(str(error)) from None

@@ -22,6 +22,7 @@ from oxillama.gguf.model_file import ModelFile
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import (
     INTEGERS,
+    NONSENSE,
     SkipInput,
     built,
     edited,
@@ -143,7 +144,7 @@ class FolderTarget(Target):
             for name, changes in value.get("edits", {}).items():
                 if name in FILES and (folder / name).exists():
                     (folder / name).write_bytes(edited((folder / name).read_bytes(), changes))
-        except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        except NONSENSE as error:
             raise SkipInput(str(error)) from None
         convert(folder, "out.gguf", ("F32", "F16", "Q8_0", "BF16")[len(repr(value)) % 4])
         config = EngineConfig(model_path="out.gguf", num_threads=1)
@@ -241,7 +242,7 @@ class PeftTarget(Target):
             (adapter / "adapter_model.safetensors").write_bytes(raw[: int(value.get("cut", len(raw)))])
             (adapter / "adapter_config.json").write_text(json.dumps(built(value["adapter"])))
             (base / "config.json").write_text(json.dumps(built(value["config"])))
-        except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        except NONSENSE as error:
             raise SkipInput(str(error)) from None
         convert(adapter, "out.gguf", ("F32", "F16", "BF16")[len(repr(value)) % 3], base)
         with ModelFile.open("out.gguf") as file:

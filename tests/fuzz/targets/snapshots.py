@@ -16,7 +16,7 @@ from oxillama.engine import loading
 from oxillama.sessions.container import Container, pieces
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import FLOATS, INTEGERS, SkipInput, built, mutated
+from tests.fuzz.mutate import FLOATS, INTEGERS, NONSENSE, SkipInput, built, mutated
 from tests.fuzz.targets.containers import byte_change
 from tests.support.random_use import Few
 from tests.support.zoo import MODELS
@@ -72,7 +72,7 @@ def written(value: Any) -> bytes:
             else:
                 data[place : place + len(new)] = new
         return bytes(data)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    except NONSENSE as error:
         raise SkipInput(str(error)) from None
 
 

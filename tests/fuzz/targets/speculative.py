@@ -13,7 +13,7 @@ from oxillama.errors import OxiLlamaError
 from oxillama.sessions.container import SPECULATIVE, Container, pieces
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import FLOATS, INTEGERS, SkipInput, built, edited, edits, mutated
+from tests.fuzz.mutate import FLOATS, INTEGERS, NONSENSE, SkipInput, built, edited, edits, mutated
 from tests.fuzz.targets.snapshots import described, written
 
 RESUMED = 8
@@ -40,7 +40,7 @@ def whole(value: Any) -> bytes:
         return edited(b"".join(pieces(header, contents, False, SPECULATIVE)), value["edits"])
     except OxiLlamaError:
         return whole({**value, "agrees": False})
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    except NONSENSE as error:
         raise SkipInput(str(error)) from None
 
 

@@ -16,7 +16,17 @@ from oxillama.grammar import Vocabulary
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, SkipInput, built, edited, edits, mutated, mutated_text, words
+from tests.fuzz.mutate import (
+    INTEGERS,
+    NONSENSE,
+    SkipInput,
+    built,
+    edited,
+    edits,
+    mutated,
+    mutated_text,
+    words,
+)
 from tests.support import vocabularies
 from tests.support.huggingface import sentence_piece_tokenizer
 from tests.support.tiny_file import CHATML, tiny_vocabulary
@@ -227,7 +237,7 @@ class TokenizerTarget(Target):
                 value, changes = value["document"], value["edits"]
             text = value if isinstance(value, str) else json.dumps(built(value))
             path.write_bytes(edited(text.encode("utf-8", "surrogatepass"), changes))
-        except (TypeError, ValueError, RecursionError) as error:
+        except NONSENSE as error:
             raise SkipInput(str(error)) from None
         try:
             tokenizer = TokenizerBridge.from_file(path)
