@@ -70,6 +70,8 @@ QUERIES = {
     "multi-model serving": 33,
     "model eviction": 33,
     "web UI without build step": 34,
+    "Markdown parser of the web UI": 59,
+    "LaTeX formulas": 59,
     "llama-server compatibility": 35,
     "batch inference fault tolerance": 36,
     "Ray": 36,

@@ -86,7 +86,7 @@ LANES = ("#0b62a4", "#d9822b", "#2e8b57", "#8e44ad")
 
 
 LANE_RULE = (
-    "Each lane adds the blocks of its own row, in order: integers inside a block (exact), then one float fma.",
+    "Each lane adds the blocks of its own row, in order: integers inside a block (exact), then a float fma.",
     "No sum runs across lanes, and no row is divided among threads. So threads, tiles and instruction sets",
     "decide who computes a row, and never in which order its numbers are added: the bits are the same.",
 )

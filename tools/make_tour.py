@@ -13,15 +13,11 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest needs it, too
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "oxillama"

@@ -33,17 +33,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest needs it, too
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST, SLOW = "not slow", "slow"  # pytest's -m; the tests that are selected do not depend on pyproject.toml

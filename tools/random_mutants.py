@@ -31,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from mutants import FAST, NO_TESTS, ROOT, Checkout, StaleList, tomllib
+from mutants import FAST, NO_TESTS, ROOT, Checkout, StaleList
 
 FIRST = 60  # of the tests that call a function, the shortest, run before the others
 USAGE = 4  # pytest's exit code for arguments that it cannot use

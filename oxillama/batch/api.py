@@ -9,6 +9,7 @@ from typing import Any
 
 from oxillama.batch.plain import Settings
 from oxillama.config.server import ServerConfig
+from oxillama.distribution import install
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError, RequestFailed
 from oxillama.server.errors import ApiError, invalid
@@ -32,7 +33,7 @@ class Api:
         try:
             from oxillama.server.app import create_app
         except ImportError as error:
-            wanted = "the packages of the server (pip install '.[server]') for rows of OpenAI's format"
+            wanted = f"the packages of the server ({install('server')}) for rows of OpenAI's format"
             raise ConfigError(f"batch: expected {wanted}, got none of {error.name}") from error
         from oxillama.server.models import Hosted, Models
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 PARQUET = ".parquet"
@@ -106,7 +107,7 @@ def parquet_file(path: Path) -> Iterator[Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        wanted = "pyarrow for Parquet (pip install '.[parquet]')"
+        wanted = f"pyarrow for Parquet ({install('parquet')})"
         raise ConfigError(f"input: expected {wanted}, got none of {error.name}") from error
     try:
         file = pyarrow.parquet.ParquetFile(path)

@@ -17,7 +17,7 @@ from oxillama.config import checks
 from oxillama.config.engine import available_cpus
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from oxillama.config import EngineFields
 

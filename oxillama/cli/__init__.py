@@ -38,6 +38,7 @@ from oxillama.cli import (
 from oxillama.cli.console import say
 from oxillama.cli.options import add_message_options
 from oxillama.cli.program import Parser, run_program
+from oxillama.distribution import DISTRIBUTION
 
 __all__ = ["build_parser", "main"]
 
@@ -95,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         parser.add_argument_group(title, "\n".join(lines))
     about = parser.add_argument_group("options")
     about.add_argument("-h", "--help", action="help", help="show this help message and exit")
-    about.add_argument("--version", action="version", version=f"oxillama {__version__}")
+    about.add_argument("--version", action="version", version=f"{DISTRIBUTION} {__version__}")
     for command in commands.choices.values():
         add_message_options(command)
     return parser

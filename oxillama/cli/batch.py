@@ -15,6 +15,7 @@ from oxillama.cli.generate import load_engine
 from oxillama.cli.models import MEANING, model_path
 from oxillama.cli.progress import make_bar, shows_bars
 from oxillama.config import EngineConfig, SchedulerConfig
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def check_installed() -> None:
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"ray: expected Ray (pip install '.[ray]'), got none of {error.name}") from error
+        raise ConfigError(f"ray: expected Ray ({install('ray')}), got none of {error.name}") from error
 
 
 def batch_config(args: argparse.Namespace) -> EngineConfig:

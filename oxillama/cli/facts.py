@@ -147,18 +147,24 @@ def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
 
 def describe_experts(spec: Spec) -> dict[str, Any] | None:
     """The number of experts, the number used for each token, and their gating; None without experts."""
-    experts = spec.experts
+    experts, layers = spec.experts, [layer for layer in spec.layers if layer.experts]
     if experts is None:
         return None
+    used, widths = ({getattr(layer, name) for layer in layers} for name in ("experts", "expert_width"))
     return {
         "kind": {"softmax_after_topk": "softmax of the chosen"}.get(experts.gating, experts.gating),
-        "layers": sum(layer.experts for layer in spec.layers),
+        "layers": len(layers),
         "experts": experts.n_experts,
-        "used": experts.n_used,
-        "width": experts.width,
+        "used": span(used),
+        "width": span(widths),
         "shared_width": experts.shared_width or None,
         "groups": experts.groups if experts.groups > 1 else None,
     }
+
+
+def span(values: set[int]) -> int | str:
+    """The value that all layers share, or the smallest and the largest."""
+    return min(values) if len(values) == 1 else f"{min(values)} to {max(values)}"
 
 
 def describe_formats(file: ModelFile) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from oxillama.cli.generate import load_engine
 from oxillama.cli.models import add_model, model_path
 from oxillama.config import EngineConfig, SchedulerConfig
 from oxillama.config.server import ServerConfig
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def check_installed() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        wanted = "the packages of the server (pip install '.[server]')"
+        wanted = f"the packages of the server ({install('server')})"
         raise ConfigError(f"serve: expected {wanted}, got none of {error.name}") from error
 
 

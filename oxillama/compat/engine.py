@@ -39,7 +39,7 @@ from oxillama.sessions.snapshot import EngineSnapshot, Source
 from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from oxillama.config import EngineFields
 

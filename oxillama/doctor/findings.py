@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from oxillama.distribution import install
 from oxillama.doctor.machine import Machine, Shares
 from oxillama.doctor.measure import ModelRates, Rates
 
@@ -104,7 +105,7 @@ def of_build(build: Build, machine: Machine) -> Iterator[Finding]:
         advice = (
             "unset OXILLAMA_TARGET"
             if is_built
-            else f"build this target: OXILLAMA_TARGETS={name},portable pip install . in the source tree"
+            else f"install a build with this target: {install()} --force-reinstall --no-deps"
         )
         yield Finding("a slower kernel target is in use", f"{build.target}", name, advice, loss)
     if not build.openmp and (machine.allowed_cpus or 1) > 1:

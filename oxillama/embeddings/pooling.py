@@ -22,7 +22,7 @@ from oxillama.errors import ConfigError
 Reduce = Callable[[np.ndarray], np.ndarray]
 
 
-class PoolingMode(str, Enum):
+class PoolingMode(str, Enum):  # noqa: UP042 - str() of a member stays what it was
     """How one vector comes from those of a text's tokens."""
 
     LAST = "last"  # the last token's

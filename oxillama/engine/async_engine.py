@@ -28,7 +28,7 @@ from oxillama.errors import EngineClosed
 from oxillama.locks import NotCopied
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields

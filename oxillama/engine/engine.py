@@ -23,7 +23,7 @@ from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from oxillama.adapters.registry import Adapters
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig

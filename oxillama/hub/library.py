@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from oxillama.distribution import install
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 
 REACH_SECONDS = 1.5
@@ -24,7 +25,7 @@ def library() -> Any:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError as error:
-        wanted = "the package huggingface_hub (pip install '.[hub]')"
+        wanted = f"the package huggingface_hub ({install('hub')})"
         raise ConfigError(f"models by name: expected {wanted}, got none") from error
     return huggingface_hub
 

@@ -225,14 +225,6 @@ class Reader:
             raise LoadError(f"{full}: expected 0 or numbers from {least:g} to {most:g}, got {wrong}")
         return values[:n_layers]
 
-    def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:
-        """An integer that the file may state for each layer, the same for all layers where it is not 0."""
-        least = 0 if default == 0 or self.is_array(key) else 1
-        values = set(self.per_layer(key, n_layers, default, least)) - {0}
-        if len(values) > 1:
-            raise LoadError(f"{self.prefix}.{key}: expected one number for all layers, got {sorted(values)}")
-        return values.pop() if values else 0
-
     def is_array(self, key: str) -> bool:
         return self.has(key) and isinstance(self.file.metadata[f"{self.prefix}.{key}"], np.ndarray)
 

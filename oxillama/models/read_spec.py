@@ -140,7 +140,7 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[Laye
     if family.centred_windows:
         windows = [window and window // 2 + 1 for window in windows]
     dims = [read_dims(read, family, bool(window), key_dim, value_dim) for window in windows]
-    routed = expert_layers(read, family, n)
+    used, expert_widths = read_used(read, family, widths)
     layers = []
     for i in range(n):
         turns = family.rope != "none" and not (family.no_rope_every and (i + 1) % family.no_rope_every == 0)
@@ -155,7 +155,8 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[Laye
                 window=0 if family.chunk else windows[i],
                 chunk=windows[i] if family.chunk else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
-                experts=routed[i],
+                experts=used[i],
+                expert_width=expert_widths[i],
                 mixer=family.mixer if kv_heads[i] else family.recurrent_mixer,
             )
         )
@@ -240,25 +241,33 @@ def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
     return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]
 
 
+def read_used(read: Reader, family: Family, widths: list[int]) -> tuple[list[int], list[int]]:
+    """For each layer, the experts that a token uses, 0 without experts, and the width of an expert."""
+    n_layers, has = len(widths), expert_layers(read, family, len(widths))
+    if family.routing is None or not any(has):
+        return [0] * n_layers, [0] * n_layers
+    n, counts = read.size("expert_count"), read.per_layer("expert_used_count", n_layers, least=0)
+    if any(here and not 0 < count <= n for here, count in zip(has, counts)):
+        raise LoadError(f"{read.prefix}.expert_used_count: expected 1 to {n} experts, got {counts}")
+    parts = counts if family.routing.width == "ff/used" else [1] * n_layers
+    stated = read.per_layer("expert_feed_forward_length", n_layers, 0, least=0)
+    found = [stated[i] or widths[i] // parts[i] if has[i] else 0 for i in range(n_layers)]
+    return [count if here else 0 for here, count in zip(has, counts)], found
+
+
 def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) -> Experts | None:
     """The experts of the model, checked; None where no layer has experts."""
-    routing = family.routing
-    if routing is None or not any(layer.experts for layer in layers):
+    routing, first = family.routing, next((layer for layer in layers if layer.experts), None)
+    if routing is None or first is None:
         return None
-    n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
+    n, used = read.size("expert_count"), max(layer.experts for layer in layers)
     if n > MAX_EXPERTS:
         raise LoadError(f"{read.prefix}.expert_count: expected at most {MAX_EXPERTS}, got {n}")
-    counts = read.per_layer("expert_used_count", len(layers), least=0)
-    if used > n or not all(count for count, layer in zip(counts, layers) if layer.experts):
-        raise LoadError(f"{read.prefix}.expert_used_count: expected 1 to {n} experts, got {used and counts}")
-    ff = next(layer.n_ff for layer in layers if layer.experts)
-    width = read.uniform("expert_feed_forward_length", len(layers), 0)
-    width = width or (ff if routing.width == "ff" else max(1, ff // used))
     shared = read.size("expert_shared_feed_forward_length", 0, least=0)
     if routing.shared_width == "expert" and not shared:
-        shared = width * read.size("expert_shared_count", 1, least=0)
+        shared = first.expert_width * read.size("expert_shared_count", 1, least=0)
     elif routing.shared_width == "ff" and not shared:
-        shared = ff
+        shared = first.n_ff
     number = read.size("expert_gating_func", 0, least=0)
     if number not in (0, *GATINGS):
         raise LoadError(
@@ -275,8 +284,6 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
         raise LoadError(f"{key}: expected 1 group for experts chosen by their logits, got {groups}")
     return Experts(
         n_experts=n,
-        n_used=used,
-        width=width,
         shared_width=shared,
         gating=gating,
         normalize=read.flag("expert_weights_norm", routing.normalize),

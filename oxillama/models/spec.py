@@ -34,7 +34,7 @@ class LayerSpec:
     chunk : a position attends to none before the last multiple of this; 0 for all.
     rope : index of its rotation among the model's, None for none.
     scaled_queries : queries are multiplied by `Temperature`.
-    experts : its feed-forward block has experts.
+    experts, expert_width : experts that a token uses in its feed-forward block, 0 for none, and their width.
     mixer : name of its token mixer, or "feed_forward" where its only block is one.
     scale : factor of the hidden state after the layer.
     limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
@@ -55,7 +55,8 @@ class LayerSpec:
     chunk: int = 0
     rope: int | None = 0
     scaled_queries: bool = False
-    experts: bool = False
+    experts: int = 0
+    expert_width: int = 0
     mixer: str = "attention"
     scale: float = 1.0
     limit: float = 0.0
@@ -66,11 +67,9 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Experts:
-    """Experts of a model: how many, how many a token uses, their widths, and their choice (`Routing`)."""
+    """Experts of a model: how many, the width of the shared one, and their choice (`Routing`)."""
 
     n_experts: int
-    n_used: int
-    width: int
     shared_width: int
     gating: str
     normalize: bool

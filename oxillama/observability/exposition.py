@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 from oxillama.observability.histogram import Histogram
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
@@ -129,7 +130,7 @@ def prometheus_text(snapshots: Iterable[tuple[Mapping[str, str], MetricsSnapshot
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError as error:
-        message = "metrics: expected the package prometheus_client (pip install prometheus-client), got none"
+        message = f"metrics: expected the package prometheus_client ({install('metrics')}), got none"
         raise ConfigError(message) from error
     given = [(checked(labels), now) for labels, now in snapshots]
     for i, (labels, _) in enumerate(given):

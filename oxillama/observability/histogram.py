@@ -39,5 +39,10 @@ class Histogram:
             found.append((bound, below))
         return found
 
+    def __add__(self, other: Histogram) -> Histogram:
+        """The values of both, which have the same bounds."""
+        counts = [n + m for n, m in zip(self.counts, other.counts)]
+        return Histogram(self.bounds, counts, self.total + other.total)
+
     def copy(self) -> Histogram:
         return Histogram(self.bounds, list(self.counts), self.total)

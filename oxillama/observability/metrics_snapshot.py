@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
+from typing import Any
 
 from oxillama.observability.histogram import Histogram
+
+FACTS = ("labels", "load_seconds")
+"""Attributes that say how an engine was loaded."""
+
+GAUGES = (
+    "running", "waiting", "kv_pages_used", "kv_pages_cached", "kv_states_used", "kv_states_cached",
+    "kv_memory_bytes", "kv_usage", "adapters", "matrix_bytes",
+)  # fmt: skip
+"""Attributes that say how an engine is now; all others, but for the facts, are counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +97,18 @@ class MetricsSnapshot:
     load_seconds: float
     matrix_bytes: int
 
+    def after(self, earlier: MetricsSnapshot | None) -> MetricsSnapshot:
+        """This snapshot with the counts of both; ``earlier`` is of an engine that was closed before."""
+        if earlier is None:
+            return self
+        names = [field.name for field in fields(self) if field.name not in (*FACTS, *GAUGES)]
+        return replace(self, **{name: total(getattr(earlier, name), getattr(self, name)) for name in names})
+
+    def closed(self) -> MetricsSnapshot:
+        """This snapshot of an engine that has been closed since: its gauges are 0."""
+        nothing: dict[str, Any] = dict.fromkeys(GAUGES, 0)
+        return replace(self, **nothing)
+
     @property
     def prefill_tokens_per_second(self) -> float:
         """0 before anything was run."""
@@ -100,3 +123,12 @@ class MetricsSnapshot:
     def draft_acceptance_rate(self) -> float:
         """Share of the drafted tokens that were right; 0 before anything was drafted."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+
+def total(first: Any, second: Any) -> Any:
+    """The sum of two counts, of two dicts or tuples of counts, or of two histograms."""
+    if isinstance(first, Mapping):
+        return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+    if isinstance(first, tuple):
+        return tuple(n + m for n, m in zip_longest(first, second, fillvalue=0))
+    return first + second

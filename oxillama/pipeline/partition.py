@@ -18,7 +18,7 @@ def layer_costs(spec: Spec, file: ModelFile) -> list[int]:
             continue
         n_bytes = info.nbytes
         if spec.experts is not None and "_exps" in name:
-            n_bytes = n_bytes * spec.experts.n_used // spec.experts.n_experts
+            n_bytes = n_bytes * spec.layers[int(words[1])].experts // spec.experts.n_experts
         found[int(words[1])] += n_bytes
     return found
 

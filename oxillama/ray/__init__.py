@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +43,6 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         if (error.name or "").split(".")[0] == "oxillama":
             raise
-        wanted = f"Ray and what it needs for oxillama.ray.{name} (pip install '.[ray]')"
+        wanted = f"Ray and what it needs for oxillama.ray.{name} ({install('ray')})"
         raise ConfigError(f"oxillama.ray: expected {wanted}, got none of {error.name}") from error
     return getattr(module, name)

@@ -26,6 +26,7 @@ from oxillama.server.urgency import be_urgent
 
 if TYPE_CHECKING:
     from oxillama import InferenceEngine
+    from oxillama.observability.metrics_snapshot import MetricsSnapshot
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Hosted:
     last_used : of `time.monotonic`, when the last request ended.
     expires_at : seconds since 1970 at which it is unloaded if nobody uses it; infinite for never.
     slots : sequences that clients keep; they go with the engine.
+    counted : what its engines had counted that are closed; None before the first one is.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Hosted:
         self.last_used = time.monotonic()
         self.expires_at = math.inf
         self.slots = Slots()
+        self.counted: MetricsSnapshot | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     @property
@@ -96,6 +99,10 @@ class Hosted:
         if self.has_begun or self.waiting:
             return "loading"
         return "unloaded" if self.failure is None else "failed"
+
+    def metrics(self) -> MetricsSnapshot | None:
+        """What all its engines have counted, and the gauges of the present one; None before it is loaded."""
+        return self.counted if self.engine is None else self.engine.metrics.snapshot().after(self.counted)
 
     def ready(self) -> InferenceEngine:
         """The engine. Raises ApiError while the model is not loaded."""
@@ -301,10 +308,13 @@ class Models:
             hosted.timer.cancel()
             hosted.timer = None
         if engine is not None:
+            metrics, earlier = engine.metrics, hosted.counted
+            hosted.counted = metrics.snapshot().after(earlier).closed()
             closing = asyncio.ensure_future(in_daemon(engine.close))
             del engine
             await asyncio.shield(closing)
-            del closing
+            hosted.counted = metrics.snapshot().after(earlier).closed()  # with what the close has ended
+            del closing, metrics
             gc.collect()  # what an error or a callback of a request still refers to in a circle
 
     # --- the beginning and the end ------------------------------------------------------------------

@@ -34,7 +34,7 @@ from oxillama.sessions.sequences import SequenceCopy, model_facts, page_data, re
 from oxillama.sessions.snapshot import EngineSnapshot
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from oxillama.config import GenerationFields
 

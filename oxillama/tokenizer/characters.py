@@ -53,13 +53,6 @@ _HAN_BLOCKS = (
     (0x2F800, 0x2FA1F),
 )
 
-# Letters that Unicode 14 gave a lower case and Python 3.10 (Unicode 13) does not know yet.
-_LOWER_SINCE_14 = {
-    0x2C2F: 0x2C5F,
-    **{c: c + 1 for c in (0xA7C0, 0xA7D0, 0xA7D6, 0xA7D8)},
-    **{c: c + 0x27 for c in range(0x10570, 0x10596) if c not in (0x1057B, 0x1058B, 0x10593)},
-}
-
 
 @cache
 def categories() -> np.ndarray:
@@ -118,8 +111,6 @@ def category(code_point: int) -> str:
 
 def lower(code_point: int) -> int:
     """The simple (one to one) lower case of a code point."""
-    if code_point in _LOWER_SINCE_14:
-        return _LOWER_SINCE_14[code_point]
     return code_point if category(code_point) == "X" else ord(chr(code_point).lower()[0])
 
 

@@ -184,7 +184,7 @@ class CallRunner:
         try:
             running = dispatcher.adispatch(call) if is_async else asyncio.wrap_future(self._start(call))
             return _checked(await asyncio.wait_for(running, self._timeout))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return self._late(call)
         except Exception as error:
             return failure(error)

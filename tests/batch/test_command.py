@@ -118,7 +118,8 @@ def test_without_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("sizing", "predictor"):
         monkeypatch.delitem(sys.modules, f"oxillama.ray.{name}", raising=False)
     with pytest.raises(
-        ConfigError, match=r"oxillama\.ray: expected Ray and .* \(pip install '\.\[ray\]'\), got none of"
+        ConfigError,
+        match=r"oxillama\.ray: expected Ray and .* \(pip install 'oxillama-cpu\[ray\]'\), got none of",
     ):
         oxillama.ray.resources  # noqa: B018
     assert main(["batch", str(source), str(target), "-m", str(model), "--ray"]) == 2

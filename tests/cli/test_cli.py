@@ -27,6 +27,7 @@ import oxillama
 from oxillama import EngineConfig, SamplerConfig
 from oxillama.cli import build_parser, console, generate, main, progress
 from oxillama.compat.engine import InferenceEngine
+from oxillama.distribution import DISTRIBUTION
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,
@@ -59,7 +60,7 @@ def engine(model: Path) -> InferenceEngine:
 
 # --- the program ----------------------------------------------------------------------------------
 def test_version() -> None:
-    assert output("--version") == f"oxillama {oxillama.__version__}\n"
+    assert output("--version") == f"{DISTRIBUTION} {oxillama.__version__}\n"
 
 
 def test_help_and_version_import_nothing_heavy() -> None:

@@ -65,7 +65,7 @@ def test_a_fact_is_one_finding(facts: dict[str, object], words: str, loss: float
 @pytest.mark.parametrize(
     ("build", "advice", "loss"),
     [
-        ({"better": {"avx512": False}}, "build this target: OXILLAMA_TARGETS=avx512", None),
+        ({"better": {"avx512": False}}, "install a build with this target: pip install oxillama-cpu ", None),
         (
             {"better": {"avx512": True}, "peaks": {"avx2": 30.0, "avx512": 40.0}},
             "unset OXILLAMA_TARGET",

@@ -238,10 +238,8 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     found = Running(replace(sparse, keys=some).file()).logits(tokens)
     assert same_bits(found, Running(sparse.file()).logits(tokens))
     keys["expert_used_count"] = ("[u32]", [2, 1])
-    with pytest.raises(
-        LoadError, match=r"expert_used_count: expected one number for all layers, got \[1, 2\]"
-    ):
-        Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
+    fewer = replace(model, keys=keys)  # type: ignore[arg-type]
+    assert np.abs(Running(fewer.file()).logits(tokens) - Reference(fewer).logits(tokens)).max() < 1e-4
 
 
 def test_a_rank_of_queries_that_are_not_compressed_is_ignored() -> None:

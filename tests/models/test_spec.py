@@ -236,7 +236,7 @@ def test_llama4_may_do_without_its_exceptions() -> None:
     tiny = Tiny(architecture="llama4", n_layers=4, n_experts=4, key_dim=16)
     usual = read_spec(ModelFile.open(tiny.file()))
     assert [layer.rope is None for layer in usual.layers] == [False, False, False, True]
-    assert [layer.experts for layer in usual.layers] == [False, True, False, True]
+    assert [layer.experts for layer in usual.layers] == [0, 2, 0, 2]
     assert [layer.chunk for layer in usual.layers] == [8192, 8192, 8192, 0]
     assert [layer.scaled_queries for layer in usual.layers] == [False, False, False, True]
     assert usual.family.qk_norm == "unit"
@@ -357,7 +357,7 @@ def test_architectures_of_experts_need_some(name: str) -> None:
         ({"expert_group_count": 2, "expert_group_used_count": 3}, "2 of 4 experts from 3 of 2"),
         ({"expert_group_count": 4, "expert_group_used_count": 1}, "2 of 4 experts from 1 of 4"),
         ({"expert_gating_func": 9}, "expert_gating_func: expected one of 1, 2, 3, got 9"),
-        ({"expert_used_count": 0}, "expert_used_count: expected an integer from 1"),
+        ({"expert_used_count": 0}, r"expert_used_count: expected 1 to 4 experts, got \[0"),
         ({"attention.kv_lora_rank": 0}, "attention.kv_lora_rank: expected an integer from 1"),
         ({"attention.key_length_mla": 21}, r"blk\.0\.attn_q_b\.weight: expected shape"),
         ({"attention.key_length_mla": 8}, "rope.dimension_count: expected an even number below 8, got 8"),

@@ -17,6 +17,7 @@ from oxillama.engine.request import Request
 from oxillama.observability.exposition import TABLE
 from oxillama.observability.histogram import Histogram
 from oxillama.observability.metrics import EngineMetrics
+from oxillama.observability.metrics_snapshot import FACTS, GAUGES
 from tests.support.paths import DOCS
 from tests.support.serving import Serving
 from tests.support.tiny_models import tokens_of
@@ -224,6 +225,39 @@ def test_the_text_and_the_dict_say_the_same() -> None:
             items = value.items() if metric.label else [(None, value)]
             for key, n in items:
                 assert found[name, () if key is None else ((metric.label, key),)] == n
+
+
+def test_the_counts_of_closed_engines_are_added() -> None:
+    engines = [InferenceEngine.from_gguf(demo.STORY, num_threads=1) for _ in range(2)]
+    for n, engine in zip((12, 30), engines):
+        engine.generate("the fox the fox the fox the", max_tokens=n)
+        engine.metrics.time_to_first_token.add(0.25)
+        engine.metrics._count_draft(n // 6, 2)
+    engines[0].metrics.errors["OSError"] += 1
+    first, second = (engine.metrics.snapshot() for engine in engines)
+    both = second.after(first)
+    assert second.after(None) == second
+    assert both.generation_tokens == first.generation_tokens + second.generation_tokens == 42
+    assert both.finished == {"length": 2} and both.errors == {"OSError": 1}
+    assert (both.drafts, both.drafted_tokens, both.accepted_tokens) == (2, 7, 4)
+    assert (both.drafted_at, both.accepted_at) == ((2, 2, 1, 1, 1), (2, 2, 0, 0, 0))
+    latency, (a, b) = both.time_to_first_token, (first.time_to_first_token, second.time_to_first_token)
+    assert (latency.count, latency.total) == (4, a.total + b.total)
+    assert latency.counts == [n + m for n, m in zip(a.counts, b.counts)]
+    assert [getattr(both, name) for name in (*FACTS, *GAUGES)] == [
+        getattr(second, name) for name in (*FACTS, *GAUGES)
+    ]
+    assert both.kv_memory_bytes > 0 < both.matrix_bytes
+    after_the_close = both.closed()
+    assert not any(getattr(after_the_close, name) for name in GAUGES)
+    assert after_the_close.generation_tokens == 42 and after_the_close.labels == second.labels
+
+
+def test_what_is_no_gauge_is_added() -> None:
+    facts = {"labels", "load_seconds", "draft_acceptance_rate"}
+    gauges = {metric.attribute for metric in TABLE if metric.kind == "gauge"} - facts
+    counts = {metric.attribute for metric in TABLE if metric.kind in ("counter", "histogram")}
+    assert gauges <= set(GAUGES) and not counts & {*GAUGES, *FACTS}
 
 
 @pytest.mark.parametrize("labels", [{"le": "1"}, {"a-b": "1"}, {"": "1"}, {"__a": "1"}, {"error": "x"}])

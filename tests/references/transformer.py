@@ -112,9 +112,12 @@ class Reference:
         normalize = self.facts.normalize or self.get("expert_weights_norm", False)
         stated = {1: "softmax", 2: "sigmoid"}
         gating = stated.get(self.get("expert_gating_func", 0), self.facts.gating)
+        n_used = self.get("expert_used_count", 1)
+        if isinstance(n_used, list):
+            n_used = n_used[int(block.split(".")[1])]
         chosen, weights = routing.route(
             logits,
-            self.get("expert_used_count", 1),
+            n_used,
             gating,
             bias=self.w.get(f"{block}.exp_probs_b.bias"),
             groups=self.get("expert_group_count", 1),

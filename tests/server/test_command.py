@@ -19,6 +19,7 @@ from oxillama import InferenceEngine, demo
 from oxillama.cli import build_parser, main, options, serve
 from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
+from oxillama.distribution import install
 from oxillama.server.callers import Keys
 from tests.support.command_line import ENVIRONMENT, command
 
@@ -159,5 +160,5 @@ def test_the_packages_are_missing(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve"]) == 2
-    wanted = "serve: expected the packages of the server (pip install '.[server]'), got none of uvicorn"
+    wanted = f"serve: expected the packages of the server ({install('server')}), got none of uvicorn"
     assert wanted in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import threading
 import weakref
 from typing import Any
@@ -110,6 +111,51 @@ def test_metrics_of_several() -> None:
         for name in ("a", 'b\\"'):
             assert f'oxillama:generation_tokens_total{{model_name="{name}"}} 8.0' in text
         assert text.count("# TYPE llamacpp:requests_processing gauge") == 1
+
+
+def test_counters_survive_the_unloading_of_a_model() -> None:
+    loaders = {"a": Loader(), "b": Loader()}
+    with serving_models(*hosted(loaders), models_max=1) as client:
+
+        def values(name: str) -> dict[str, float]:
+            pattern = f'^(.*){{.*model_name="{name}".*}} (.*)$'
+            found = re.findall(pattern, client.ask("/metrics").text, re.MULTILINE)
+            return {metric: float(value) for metric, value in found}
+
+        for n, name in enumerate("abaab", 1):
+            assert text_of(client.ask(PATH, {**BODY, "model": name}))
+            found = {each: values(each) for each in "ab"}
+            for each in "ab":
+                times = "abaab"[:n].count(each)
+                assert found[each]["oxillama:model_loaded"] == (each == name)
+                for counter in ("oxillama:generation_tokens_total", "llamacpp:tokens_predicted_total"):
+                    assert found[each].get(counter, 0) == 8 * times
+                assert found[each].get("oxillama:time_to_first_token_seconds_count", 0) == times
+                assert found[each].get("oxillama:request_success_total", 0) == times
+            for gauge in ("oxillama:model_matrix_bytes", "oxillama:prefix_cache_pages"):
+                assert found[name][gauge] > 0 == found["ba"[name == "b"]].get(gauge, 0)
+        assert [loader.n_loads for loader in loaders.values()] == [2, 2]
+
+
+def test_counters_are_there_while_a_model_is_unloaded() -> None:
+    loaders = {"a": Loader(), "b": Loader()}
+    with serving_models(*hosted(loaders), models_max=1) as client:
+        assert text_of(client.ask(PATH, BODY))
+        engine, may_close, closes = client.hosted.ready(), threading.Event(), threading.Event()
+        close = engine.close
+
+        def slowly() -> None:
+            closes.set()
+            assert may_close.wait(60)
+            close()
+
+        engine.close = slowly  # type: ignore[method-assign]
+        del engine
+        other = send(client, "b")
+        assert closes.wait(60)
+        assert 'llamacpp:tokens_predicted_total{model_name="a"} 8' in client.ask("/metrics").text.splitlines()
+        may_close.set()
+        assert text_of(answer_of(other))
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:

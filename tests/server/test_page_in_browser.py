@@ -392,7 +392,7 @@ def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
     ("source", "markup"),
     [
         ("a *b* **c** `d` ~~e~~", "<p>a <em>b</em> <strong>c</strong> <code>d</code> <del>e</del></p>"),
-        ("***a*** **b *c* d**", "<p><strong><em>a</em></strong> <strong>b <em>c</em> d</strong></p>"),
+        ("***a*** **b *c* d**", "<p><em><strong>a</strong></em> <strong>b <em>c</em> d</strong></p>"),
         ("2 * 3 * 4, snake_case_name, \\*a\\*", "<p>2 * 3 * 4, snake_case_name, *a*</p>"),
         ("**open and *open", "<p>**open and *open</p>"),
         ("``a ` b`` `<i>` ``` `", "<p><code>a ` b</code> <code>&lt;i&gt;</code> ``` `</p>"),
@@ -420,7 +420,7 @@ def test_markdown(page: Page, chat: Client, source: str, markup: str) -> None:
 
 def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
-    table = drawn(page, ["| a | b\\|c |\n|---|--:|\n| `x|y` | 2 |\n| 3 |"])
+    table = drawn(page, ["| a | b\\|c |\n|---|--:|\n| `x\\|y` | 2 |\n| 3 |"])
     assert "<thead><tr><th>a</th><th>b|c</th></tr></thead>" in table
     assert "<tr><td><code>x|y</code></td><td>2</td></tr><tr><td>3</td><td></td></tr>" in table
     tasks = drawn(page, ["- [x] a\n- [ ] b"])
@@ -438,6 +438,107 @@ def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Clie
     text = DANGEROUS + "\n\n# A\n\n- a\n  - b\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n> q **x**\n\n1. z"
     parts = [text[:i] for i in range(0, len(text), 7)]
     assert drawn(page, [*parts, text]) == drawn(page, [text])
+
+
+FORMULA = {
+    r"\(a_1 b\)": "<math><mrow><msub><mi>a</mi><mn>1</mn></msub><mi>b</mi></mrow></math>",
+    r"$x$": "<math><mi>x</mi></math>",
+    r"\[x\]": '<span><math display="block" style="display: block math;"><mi>x</mi></math></span>',
+}
+INLINE, DOLLARS, DISPLAYED = FORMULA.values()
+
+
+@pytest.mark.parametrize(
+    ("source", "markup"),
+    [
+        (r"so \(a_1 b\) *is*", f"<p>so {INLINE} <em>is</em></p>"),
+        ("$x$, **$x$**", f"<p>{DOLLARS}, <strong>{DOLLARS}</strong></p>"),
+        ("a\n\\[\nx\n\\]\nb", f"<p>a</p>{DISPLAYED}<p>b</p>"),
+        ("$$\n\nx\n\n$$", DISPLAYED),
+        ("$$x$$ a", f"<p>{DISPLAYED} a</p>"),
+        ("- a\n  $$\n  x\n  $$\n- b", f"<ul><li>a{DISPLAYED}</li><li>b</li></ul>"),
+        (r"`\(a\)` `$x$`", r"<p><code>\(a\)</code> <code>$x$</code></p>"),
+        (r"\(\) \[", r"<p><math></math> \[</p>"),
+        (r"\(open *a*", r"<p>\(open <em>a</em></p>"),
+        (r"a\) and \] $$", r"<p>a\) and \] $$</p>"),
+        (r"\\(a\\) \$x$", r"<p>\(a\) $x$</p>"),
+        ("$5 and $6", "<p>$5 and $6</p>"),
+        ("$10-$20, US$5 in A$, $5, or 6$", "<p>$10-$20, US$5 in A$, $5, or 6$</p>"),
+        (r"$\nope$ \[\frac\]", r"<p><code>$\nope$</code> <code>\[\frac\]</code></p>"),
+        (r"$\href{javascript:x}{y}$", r"<p><code>$\href{javascript:x}{y}$</code></p>"),
+        (r"$\def\a{b}\a$", r"<p><code>$\def\a{b}\a$</code></p>"),
+    ],
+)
+def test_formulas(page: Page, chat: Client, source: str, markup: str) -> None:
+    if not page.driver.current_url.startswith(chat.server.url):
+        page.ready(chat.server.url)
+    assert drawn(page, [source]) == markup
+
+
+def test_formulas_and_diagrams_in_code_are_code(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    for language in ("mermaid", "latex"):
+        found = drawn(page, [f"```{language}\n$$x$$ \\(y\\)\n\\[\n```"])
+        assert "<code>$$x$$ \\(y\\)\n\\[</code>" in found and f"<span>{language}</span>" in found
+
+
+def test_a_formula_that_grows_is_plain_until_it_is_complete(page: Page, chat: Client) -> None:
+    """Neither Markdown, nor a fault, nor a part of a formula is seen on the way."""
+    page.ready(chat.server.url)
+    script = """const element = document.createElement("div");
+        return Array.from(args[0], (_, i) => {
+            m.drawMarkdown(element, args[0].slice(0, i + 1), true);
+            return [element.textContent, element.querySelectorAll("em, strong, del, code").length,
+                element.querySelectorAll("math").length];
+        })"""
+    for source in (
+        r"\(a_1 * b_2 * \frac{c_d}{e}\)",
+        r"\[~~a~~ b\]",
+        "$$\na_1 **b** c_2\n\n+ `d`\n$$",
+        r"$a_1 *b*$",
+    ):
+        *steps, whole = page.call("./markdown_view.js", script, source)
+        assert whole[1:] == [0, 1], source
+        for i, (text, n_marks, n_formulas) in enumerate(steps, 1):
+            assert (text.strip(), n_marks, n_formulas) == (source[:i].strip(), 0, 0)
+    assert drawn(page, ["\\(a", "\\(a\\) *b*"]) == drawn(page, ["\\(a\\) *b*"])
+
+
+BOMBS = {
+    "braces": "$" + "{" * 2000 + "x" + "}" * 2000 + "$",
+    "fractions": "$" + r"\frac{1}{" * 400 + "x" + "}" * 400 + "$",
+    "macros": r"$\def\a{" + "x" * 4000 + "}" + r"\a" * 290 + "$",
+    "rule": r"$\rule{99999em}{99999em}$",
+    "stars": "*" * 50_000 + "a" + "*" * 50_000,
+    "quotes": ">" * 50_000 + "a",
+    "lists": "".join("  " * i + "- a\n" for i in range(300)),
+    "formulas": "$x$ " * 20_000,
+    "open": r"\( " * 60_000,
+    "displays": "\\[\n" * 60_000,
+    "links": "[" * 50_000 + "a" + "](b)" * 50_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: str) -> None:
+    if not page.driver.current_url.startswith(chat.server.url):
+        page.ready(chat.server.url)
+    script = """const element = document.createElement("div"), began = performance.now();
+        m.drawMarkdown(element, args[0]);
+        const seconds = (performance.now() - began) / 1000;
+        let deepest = 0;
+        for (let each of element.querySelectorAll("*")) {
+            let depth = 0;
+            for (; each !== element && depth < 1000; each = each.parentNode) depth += 1;
+            deepest = Math.max(deepest, depth);
+        }
+        element.className = "text markdown";
+        document.body.append(element);
+        const width = element.scrollWidth;
+        element.remove();
+        return [seconds, deepest, width]"""
+    seconds, deepest, width = page.call("./markdown_view.js", script, BOMBS[name])
+    assert seconds < 5 and deepest < 150 and width < 20_000
 
 
 HARD = [
@@ -771,6 +872,15 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
         (lambda d: d["conversations"][0]["messages"][0].update(content=5), "messages[0].content: expected"),
         (lambda d: d["conversations"][0]["messages"][0].update(parent="q"), "messages[0].parent: expected"),
         (lambda d: d["conversations"][0]["settings"].update(system=None), "settings.system: expected"),
+        (
+            lambda d: d["conversations"][0].update(title="x" * 1001),
+            "conversations[0].title: expected a short",
+        ),
+        (
+            lambda d: d["conversations"][0]["messages"][1]["stats"].update(rate="<b>"),
+            "stats: expected numbers",
+        ),
+        (lambda d: d["conversations"][0]["messages"][1].update(tokens=[1]), "tokens: expected tokens"),
     ):
         wrong: dict[str, Any] = json.loads(json.dumps(data))
         change(wrong)
@@ -779,6 +889,44 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
         load.send_keys(str(path))
         page.until(lambda message=message: message in "".join(page.texts(".toast")), message)  # type: ignore[misc]
     assert page.texts("#conversations .open") == ["hello", "hello"]
+
+
+def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, folder: Path) -> None:
+    """Markup in each field, texts of 10 MB, and lists within lists."""
+    page.ready(chat.server.url)
+    markup = "<img src=x onerror='window.pwned = 1'><a href='javascript:window.pwned = 2'>a</a>"
+    long = f"{markup} [x](javascript:window.pwned=3) " * (10_000_000 // 120)
+    made = {"created": 1, "finish": markup, "model": markup, "error": markup, "name": markup}
+    call = {"id": "1", "name": markup, "arguments": long}
+    messages = [
+        {**made, "id": "a", "role": "user", "content": long, "parent": None, "chosen": "b"},
+        {**made, "id": "b", "role": "assistant", "content": long, "parent": "a", "chosen": "c"},
+        {**made, "id": "c", "role": "tool", "content": ">" * 1_000_000, "parent": "b", "chosen": "d"},
+        {**made, "id": "d", "role": "assistant", "content": DANGEROUS, "parent": "c", "chosen": None}
+        | {
+            "reasoning": long,
+            "calls": [call],
+            "tokens": [{"text": markup, "logprob": 0, "top": [[markup, 0]]}],
+        },
+    ]
+    conversation = {"version": 1, "id": "hand", "title": markup, "created": 1, "updated": 1, "chosen": "a"}
+    conversation |= {
+        "messages": messages,
+        "settings": {"system": markup, "stop": markup, "toolChoice": markup},
+    }
+    file = {"format": "oxillama-conversations", "version": 1, "conversations": [conversation]}
+    path = folder / "hostile.json"
+    path.write_text(json.dumps(file), encoding="utf-8")
+    page.driver.find_element("css selector", "#import-file").send_keys(str(path))
+    page.until(lambda: len(page.answers) == 2)
+    sizes = page.run("return [...document.querySelectorAll('.message')].map(e => e.textContent.length)")
+    assert max(sizes) < 1_000_000 and "Show all 9" in page.texts(".message.user .text button")[0]
+    page.press("Settings")
+    inside = "#thread :is(script, img, svg:not(.icon), b, [href^=javascript])"
+    assert not page.texts(inside) and page.run("return window.pwned ?? null") is None
+    page.press("New conversation")
+    page.set(more={"choices": ["fine"]}, system="", stop="")
+    assert page.ask("hello") == "fine"
 
 
 def test_an_answer_of_its_events(page: Page, chat: Client) -> None:

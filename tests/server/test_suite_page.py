@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 
 import pytest
 
 from tests.support.paths import DOCS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest needs it, too
 
 PAGE, LIST = DOCS / "server-suite.md", DOCS.parent / "tools" / "server_suite" / "changes.toml"
 if not PAGE.is_file() or not LIST.is_file():

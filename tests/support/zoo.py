@@ -559,14 +559,16 @@ class Model:
         self, block: str, metadata: dict[str, tuple[str, Any]], shared: int, add: Callable[..., None]
     ) -> None:
         """Experts without gates, perhaps with a narrower input."""
-        d, e = self.n_embd, self.n_experts
+        d, e, width = self.n_embd, self.n_experts, metadata["expert_feed_forward_length"][1]
+        if isinstance(width, list):
+            width = width[int(block.split(".")[1])]
         latent = metadata.get("moe_latent_size", ("", 0))[1]
         add(f"{block}.ffn_gate_inp", e, d)
         if latent:
             add(f"{block}.ffn_latent_down", latent, d)
             add(f"{block}.ffn_latent_up", d, latent)
-        add(f"{block}.ffn_up_exps", e, self.expert_ff, latent or d)
-        add(f"{block}.ffn_down_exps", e, latent or d, self.expert_ff)
+        add(f"{block}.ffn_up_exps", e, width, latent or d)
+        add(f"{block}.ffn_down_exps", e, latent or d, width)
         add(f"{block}.ffn_up_shexp", shared, d)
         add(f"{block}.ffn_down_shexp", d, shared)
 
@@ -657,6 +659,18 @@ VARIANTS: dict[str, Model] = {
             "ssm.group_count": ("u32", 1),
         },
         seed=184,
+    ),
+    "nemotron_h_moe-puzzle": Model(  # experts used, and their width, by the layer; 0 where a layer has none
+        "nemotron_h_moe",
+        n_layers=8,
+        n_experts=6,
+        keys={
+            "feed_forward_length": ("[u32]", [0, 24, 0, 0, 40, 0, 0, 12]),
+            "expert_feed_forward_length": ("[u32]", [0, 24, 0, 0, 40, 0, 0, 12]),
+            "expert_used_count": ("[u32]", [0, 2, 0, 0, 5, 0, 0, 1]),
+            "moe_latent_size": ("u32", 12),
+        },
+        seed=205,
     ),
     "falcon-h1-plain": Model("falcon-h1", extra="no_ssm_norm", n_rot=4, seed=185),
     "qwen3next-by-key": Model("qwen3next", extra="by_key", seed=180),

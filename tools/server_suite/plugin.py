@@ -14,16 +14,12 @@ import fnmatch
 import functools
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from requests.structures import CaseInsensitiveDict
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest needs it, too
 
 CHANGES = tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
 

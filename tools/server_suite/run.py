@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,11 +24,6 @@ sys.path.insert(0, str(ROOT))
 
 from oxillama import demo
 from tools.server_suite import models
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest needs it, too
 
 QUIET = ("-p", "no:hypothesispytest")
 """A plugin of ours that the suite does not need."""

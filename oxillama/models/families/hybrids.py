@@ -18,9 +18,7 @@ def single_blocks(spec: Spec, read: Reader) -> Spec:
     """A layer has one block: a feed-forward block if it has a width, else attention or Mamba-2."""
     widths = read.per_layer("feed_forward_length", spec.n_layers, least=0)
     layers = tuple(
-        replace(layer, mixer="feed_forward", n_kv_heads=0, n_ff=width)
-        if width
-        else replace(layer, experts=False)
+        replace(layer, mixer="feed_forward", n_kv_heads=0, n_ff=width) if width else layer
         for layer, width in zip(spec.layers, widths)
     )
     experts = spec.experts and replace(spec.experts, latent=read.size("moe_latent_size", 0, least=0))
@@ -59,6 +57,7 @@ NEMOTRON_H_MOE = register(
             normalize=False,
             gated=False,
             bias="yes",
+            layers="router",
         ),
     ),
     single_blocks,

@@ -32,6 +32,7 @@ class MixtureOfExperts:
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         sizes, routing, block, d = spec.experts, spec.family.routing, f"blk.{i}", spec.n_embd
+        self.n_used, expert_width = spec.layers[i].experts, spec.layers[i].expert_width
         assert sizes is not None
         assert routing is not None
         self.kernels: Kernels = weights.kernels
@@ -39,11 +40,11 @@ class MixtureOfExperts:
         self.n_embd = d
         self.scales_input: bool = routing.scales_input
         self.router_has_input: bool = routing.reads != "normed"
-        up, gate = (f"{block}.ffn_up_exps", sizes.width), (f"{block}.ffn_gate_exps", sizes.width)
+        up, gate = (f"{block}.ffn_up_exps", expert_width), (f"{block}.ffn_gate_exps", expert_width)
         if not routing.gated:
             names = [up]
         elif weights.has(f"{block}.ffn_gate_up_exps.weight"):
-            names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
+            names = [(f"{block}.ffn_gate_up_exps", 2 * expert_width)]
         else:
             names = [gate, up]
         width = sizes.latent or d
@@ -54,9 +55,9 @@ class MixtureOfExperts:
         self.first: GroupedLinear = weights.grouped_linear(names, width, sizes.n_experts)
         scaled = routing.scaled_outputs
         names = [(f"{block}.ffn_down_exps", width)]
-        self.down: GroupedLinear = weights.grouped_linear(names, sizes.width, sizes.n_experts, scaled)
+        self.down: GroupedLinear = weights.grouped_linear(names, expert_width, sizes.n_experts, scaled)
         self.experts: ExpertMatrices = ExpertMatrices(
-            [[*pair] for pair in zip(self.first.members, self.down.members)], sizes.n_used
+            [[*pair] for pair in zip(self.first.members, self.down.members)], self.n_used
         )
         bias = f"{block}.exp_probs_b.bias"
         if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
@@ -127,7 +128,7 @@ class MixtureOfExperts:
         if self.router_has_input:
             h = step.work.rows["router_input", n, self.n_embd]  # which the layer puts there
         self.router.apply(h, logits, step)
-        chosen, weights = np.empty((n, sizes.n_used), np.int32), np.empty((n, sizes.n_used), np.float32)
+        chosen, weights = np.empty((n, self.n_used), np.int32), np.empty((n, self.n_used), np.float32)
         self.kernels.routing.route(
             logits,
             self.bias,

@@ -204,7 +204,7 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
 def normed_beside(spec: Spec, i: int) -> bool:
     """Whether layer ``i`` has a dense block and experts that norm their own inputs."""
     routing = spec.family.routing
-    return spec.layers[i].experts and routing is not None and routing.beside_dense == "normed"
+    return spec.layers[i].experts > 0 and routing is not None and routing.beside_dense == "normed"
 
 
 FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
@@ -259,5 +259,7 @@ def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         scale=scale,
         layer_input=load_layer_input(spec, i, weights) if spec.layer_width else None,
         layer_input_norm=norm("post_norm") if spec.layer_width else None,
-        keeps_input=spec.layers[i].experts and family.routing is not None and family.routing.reads == "layer",
+        keeps_input=spec.layers[i].experts > 0
+        and family.routing is not None
+        and family.routing.reads == "layer",
     )

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
-from oxillama.observability.metrics import EngineMetrics, metrics_text
+from oxillama.observability.exposition import prometheus_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.server.callers import context
 from oxillama.server.json_text import JsonAnswer
@@ -66,14 +66,16 @@ async def health(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Metrics for Prometheus, under our names and under llama-server's, of the models that are loaded.
+    """Metrics for Prometheus, under our names and under llama-server's, of the models that have been loaded.
 
     They tell of everybody's requests: for an operator alone.
     """
     context().caller.check_admin()
     models = served(request).models
-    found = {each.name: each.engine.metrics for each in models if each.engine is not None}
-    text = models_text(models) + (metrics_text(found) if found else "")
+    found = {each.name: now for each in models if (now := each.metrics()) is not None}
+    text = models_text(models)
+    if found:
+        text += prometheus_text([({"model_name": name}, now) for name, now in found.items()])
     text += llama_server_text(found, len(models) > 1)
     return PlainTextResponse(text, media_type=PROMETHEUS, headers={"Process-Start-Time-Unix": str(STARTED)})
 
@@ -92,7 +94,7 @@ def label(name: str) -> str:
     return f'{{model_name="{escaped}"}}'
 
 
-def llama_server_text(found: Mapping[str, EngineMetrics], labelled: bool) -> str:
+def llama_server_text(found: Mapping[str, MetricsSnapshot], labelled: bool) -> str:
     """Metrics as llama-server names them, in the text format of Prometheus.
 
     Parameters
@@ -100,11 +102,10 @@ def llama_server_text(found: Mapping[str, EngineMetrics], labelled: bool) -> str
     labelled : whether each line names its model.
     """
     lines = []
-    now = {name: metrics.snapshot() for name, metrics in found.items()}
     for name, kind, meaning, value in LLAMA_SERVER:
         name = f"llamacpp:{name}"
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{label(model) if labelled else ''} {value(each)}" for model, each in now.items()]
+        lines += [f"{name}{label(model) if labelled else ''} {value(each)}" for model, each in found.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -76,7 +76,7 @@ def response(part: dict[str, Any]) -> dict[str, Any]:
 
 def head(name: str) -> dict[str, Any]:
     """What every object of an answer has: the model, as the client called it, and the time."""
-    return {"model": name, "created_at": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")}
+    return {"model": name, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
 
 
 def part_of(event: Event | None) -> dict[str, Any]:

@@ -26,6 +26,8 @@ TYPES = {
 
 FOLDER = Path(__file__).with_name("static")
 INDEX = "index.html"
+NOTICES = ".md"
+"""The suffix of the file about the files of others, which is not sent."""
 PLACEHOLDER = b"@VERSION@"
 """What stands in `INDEX` for the version."""
 
@@ -82,7 +84,8 @@ class Page:
 @cache
 def the_page() -> Page:
     """The page that the package holds. Raises KeyError for a file of an unknown type."""
-    found = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in FOLDER.rglob("*.*")}
+    files = (path for path in FOLDER.rglob("*.*") if path.suffix != NOTICES)
+    found = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in files}
     digest = hashlib.sha256()
     for name in sorted(found):
         digest.update(f"{name} {len(found[name])} ".encode() + found[name])

@@ -23,6 +23,9 @@ import { tokensView } from "./tokens_view.js";
  * @property {boolean} plain whether texts are no Markdown: the model has no chat template.
  */
 
+/** Characters of a text that are drawn; the rest when it is asked for. */
+const LONGEST = 200_000;
+
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 /** @type {Record<string, string>} */
 const ENDS = { length: "as long as allowed", stopped: "stopped", tool_calls: "calls", edited: "edited", timeout: "out of time" };
@@ -34,6 +37,7 @@ export class MessageView {
     this.place = place;
     this.actions = actions;
     this.tokens = false;
+    this.whole = false;
     this.drawn = "";
     this.name = el("h2", { class: "who" }, this.#who());
     this.reasoning = el("details", { class: "reasoning" });
@@ -95,7 +99,7 @@ export class MessageView {
     if (!this.reasoning.firstChild) this.reasoning.append(el("summary"), el("div", { class: "reasoning-text" }));
     this.reasoning.firstChild.replaceChildren(icon("thought"), thinking ? "Thinking…" : `Thought${took}`);
     this.reasoning.classList.toggle("thinking", thinking);
-    this.reasoning.lastChild.textContent = reasoning.trim();
+    this.reasoning.lastChild.textContent = short(reasoning.trim());
   }
 
   #drawText() {
@@ -109,14 +113,25 @@ export class MessageView {
     const isEmpty = !content && !reasoning && !calls?.length;
     const waits = this.place.running && isEmpty;
     const nothing = role === "assistant" && isEmpty && (finish === "stop" || finish === "length");
-    const markdown = role === "assistant" && !this.place.plain && !waits && !nothing;
+    const isLong = content.length > LONGEST;
+    const markdown = role === "assistant" && !this.place.plain && !waits && !nothing && !isLong;
     if (this.text.firstChild?.className === "tokens" || waits || !markdown) this.text.replaceChildren();
     this.text.className = markdown ? "text markdown" : "text verbatim";
     if (waits) this.text.append(this.#waiting());
     else if (nothing) this.text.append(el("em", { class: "nothing" }, "The model wrote nothing."));
-    else if (markdown) drawMarkdown(this.text, content);
-    else this.text.append(content);
+    else if (markdown) drawMarkdown(this.text, content, this.place.running);
+    else this.text.append(this.whole ? content : short(content), isLong && !this.whole ? this.#rest() : "");
     this.text.hidden = !waits && !nothing && !content;
+  }
+
+  /** Shows all of a text that is too long to be drawn unasked. */
+  #rest() {
+    const show = () => {
+      this.whole = true;
+      this.draw();
+    };
+    const label = `Show all ${this.message.content.length.toLocaleString("en")} characters`;
+    return el("button", { type: "button", class: "button wide", onclick: show }, label);
   }
 
   /** What stands there until the first token comes. */
@@ -137,7 +152,7 @@ export class MessageView {
         "section",
         { class: "call", "aria-label": `Call ${i + 1}: ${call.name}` },
         el("h3", {}, icon("tool"), el("code", {}, call.name)),
-        codeView("json", pretty(call.arguments)),
+        codeView("json", short(pretty(call.arguments))),
         open && area,
       );
     });
@@ -279,6 +294,11 @@ export class MessageView {
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
   }
+}
+
+/** The beginning of a text that is too long to be drawn. */
+function short(/** @type {string} */ text) {
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
 }
 
 /** JSON with its lines indented, or the text as it is while it is not complete. */

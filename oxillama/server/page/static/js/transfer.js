@@ -6,6 +6,9 @@ import { VERSION, shown } from "./tree.js";
 
 const FORMAT = "oxillama-conversations";
 const ROLES = ["user", "assistant", "tool"];
+const MOST_MESSAGES = 10_000;
+/** Of a title, an id or a name. */
+const MOST_CHARACTERS = 1000;
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 
 /** A file, or what the browser kept, is no conversation. */
@@ -29,58 +32,82 @@ export function fromJson(/** @type {string} */ text) {
   return found.conversations.map((/** @type {any} */ each, /** @type {number} */ i) => check(each, `conversations[${i}]`));
 }
 
+/** @typedef {[expected: string, fits: (value: any) => boolean]} Kind */
+
+const isText = (/** @type {unknown} */ value) => typeof value === "string";
+const isShort = (/** @type {any} */ value) => isText(value) && value.length <= MOST_CHARACTERS;
+const isNumber = (/** @type {unknown} */ value) => typeof value === "number";
+const isLogprob = (/** @type {unknown} */ value) => value === null || isNumber(value);
+const isObject = (/** @type {unknown} */ value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isNumbers = (/** @type {any} */ value) => isObject(value) && Object.values(value).every(isNumber);
+const isListOf = (/** @type {any} */ list, /** @type {(item: any) => boolean} */ fits) => Array.isArray(list) && list.every(fits);
+const isCall = (/** @type {any} */ call) => isText(call?.id) && isShort(call.name) && isText(call.arguments);
+const isPair = (/** @type {any} */ pair) => Array.isArray(pair) && isText(pair[0]) && isLogprob(pair[1]);
+const isToken = (/** @type {any} */ token) => isText(token?.text) && isLogprob(token.logprob) && isListOf(token.top, isPair);
+
+/** Fields of a message that it need not have. @type {Record<string, Kind>} */
+const OPTIONAL = {
+  created: ["milliseconds", isNumber],
+  reasoning: ["a text", isText],
+  error: ["a text", isText],
+  name: ["a short text", isShort],
+  model: ["a short text", isShort],
+  call: ["a short text", isShort],
+  finish: ["a short text or null", (value) => value === null || isShort(value)],
+  calls: ["calls", (value) => isListOf(value, isCall)],
+  tokens: ["tokens", (value) => isListOf(value, isToken)],
+  stats: ["numbers", isNumbers],
+};
+
 /**
- * A conversation that was checked, with the settings that it does not have.
+ * A conversation that was checked: its known fields alone, with the settings that it does not have.
  * @returns {import("./tree.js").Conversation}
  */
 export function check(/** @type {any} */ value, /** @type {string} */ where) {
-  const wrong = (/** @type {string} */ name, /** @type {string} */ expected, /** @type {unknown} */ got) =>
-    new FormatError(`${where}.${name}: expected ${expected}, got ${String(JSON.stringify(got)).slice(0, 80)}`);
-  if (typeof value !== "object" || value === null) throw new FormatError(`${where}: expected an object`);
-  if (value.version !== VERSION) throw wrong("version", String(VERSION), value.version);
-  for (const name of ["id", "title"]) if (typeof value[name] !== "string") throw wrong(name, "a text", value[name]);
-  for (const name of ["created", "updated"])
-    if (!Number.isFinite(value[name])) throw wrong(name, "milliseconds", value[name]);
-  if (!Array.isArray(value.messages)) throw wrong("messages", "a list", value.messages);
-  const ids = new Set();
-  value.messages.forEach((/** @type {any} */ message, /** @type {number} */ i) => {
+  const need = (/** @type {string} */ name, /** @type {string} */ expected, /** @type {unknown} */ got, /** @type {boolean} */ fits) => {
+    if (fits) return;
+    const shown = typeof got === "object" && got !== null ? "another" : String(JSON.stringify(got)).slice(0, 80);
+    throw new FormatError(`${where}.${name}: expected ${expected}, got ${shown}`);
+  };
+  if (!isObject(value)) throw new FormatError(`${where}: expected an object`);
+  const { id, version, title, named, created, updated, chosen = null } = value;
+  need("version", String(VERSION), version, version === VERSION);
+  need("id", "letters and digits", id, isShort(id) && /^[\w-]+$/.test(id));
+  need("title", "a short text", title, isShort(title));
+  for (const name of ["created", "updated"]) need(name, "milliseconds", value[name], isNumber(value[name]));
+  need("messages", `a list of at most ${MOST_MESSAGES}`, value.messages, Array.isArray(value.messages) && value.messages.length <= MOST_MESSAGES);
+  /** @type {Map<string, string | null>} */
+  const parents = new Map();
+  const messages = value.messages.map((/** @type {any} */ message, /** @type {number} */ i) => {
     const at = `messages[${i}]`;
-    if (typeof message?.id !== "string" || ids.has(message.id)) throw wrong(`${at}.id`, "an id of its own", message?.id);
-    if (!ROLES.includes(message.role)) throw wrong(`${at}.role`, ROLES.join(", "), message.role);
-    if (typeof message.content !== "string") throw wrong(`${at}.content`, "a text", message.content);
-    if (message.parent !== null && !ids.has(message.parent)) throw wrong(`${at}.parent`, "an earlier message", message.parent);
-    if (!isListOf(message.calls, (call) => typeof call?.name === "string" && typeof call.arguments === "string"))
-      throw wrong(`${at}.calls`, "calls", message.calls);
-    if (!isListOf(message.tokens, (token) => typeof token?.text === "string" && Array.isArray(token.top)))
-      throw wrong(`${at}.tokens`, "tokens", message.tokens);
-    for (const name of ["reasoning", "error", "name", "model", "call"])
-      if (message[name] !== undefined && typeof message[name] !== "string") throw wrong(`${at}.${name}`, "a text", message[name]);
-    if (message.finish !== undefined && message.finish !== null && typeof message.finish !== "string")
-      throw wrong(`${at}.finish`, "a text or null", message.finish);
-    if (message.stats !== undefined && (typeof message.stats !== "object" || message.stats === null))
-      throw wrong(`${at}.stats`, "numbers", message.stats);
-    ids.add(message.id);
+    need(`${at}.id`, "an id of its own", message?.id, isShort(message?.id) && !parents.has(message.id));
+    need(`${at}.role`, ROLES.join(", "), message.role, ROLES.includes(message.role));
+    need(`${at}.content`, "a text", message.content, isText(message.content));
+    need(`${at}.parent`, "an earlier message", message.parent, message.parent === null || parents.has(message.parent));
+    parents.set(message.id, message.parent);
+    const { role, content, parent } = message;
+    const made = { id: message.id, role, content, parent, chosen: message.chosen ?? null };
+    for (const [name, [expected, fits]] of Object.entries(OPTIONAL)) {
+      if (message[name] === undefined) continue;
+      need(`${at}.${name}`, expected, message[name], fits(message[name]));
+      Object.assign(made, { [name]: message[name] });
+    }
+    return made;
   });
   // what is shown is found along `chosen`: each must name a child, so that the line has an end
-  const parents = new Map(value.messages.map((/** @type {any} */ message) => [message.id, message.parent]));
-  const isChild = (/** @type {unknown} */ id, /** @type {string | null} */ parent) =>
-    id === undefined || id === null || (typeof id === "string" && parents.get(id) === parent);
-  if (!isChild(value.chosen, null)) throw wrong("chosen", "a first message", value.chosen);
-  value.messages.forEach((/** @type {any} */ message, /** @type {number} */ i) => {
-    if (!isChild(message.chosen, message.id)) throw wrong(`messages[${i}].chosen`, "a message below this one", message.chosen);
-  });
-  const settings = { ...usual(), ...value.settings };
-  for (const [name, mine] of Object.entries(usual()))
-    if (typeof settings[name] !== typeof mine || settings[name] === null) throw wrong(`settings.${name}`, `a ${typeof mine}`, settings[name]);
-  return { ...value, settings };
-}
-
-/**
- * @param {unknown} list undefined for none.
- * @param {(item: any) => boolean} fits
- */
-function isListOf(list, fits) {
-  return list === undefined || (Array.isArray(list) && list.every(fits));
+  const isChild = (/** @type {any} */ child, /** @type {string | null} */ parent) => child === null || parents.get(child) === parent;
+  need("chosen", "a first message", chosen, isChild(chosen, null));
+  for (const [i, { id: parent, chosen: child }] of messages.entries())
+    need(`messages[${i}].chosen`, "a message below this one", child, isChild(child, parent));
+  /** @type {Record<string, any>} */
+  const settings = usual();
+  for (const [name, mine] of Object.entries(settings)) {
+    const given = value.settings?.[name];
+    if (given === undefined) continue;
+    need(`settings.${name}`, `a ${typeof mine}`, given, name === "sampling" ? isNumbers(given) : typeof given === typeof mine);
+    settings[name] = given;
+  }
+  return { id, version, title, named: Boolean(named), created, updated, chosen, messages, settings: /** @type {any} */ (settings) };
 }
 
 /** The line of a conversation that is shown. @returns {string} */
