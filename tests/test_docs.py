@@ -22,7 +22,7 @@ if not DOCS.is_dir():
 pytest.importorskip("starlette", reason="comes with the extra test")
 constants = pytest.importorskip("huggingface_hub.constants", reason="comes with the extra test")
 
-from tests.support.pages import (
+from tests.support.pages import (  # noqa: E402  # after what may skip the module
     ADDRESS,
     LANGUAGES,
     PAGES,
@@ -35,7 +35,7 @@ from tests.support.pages import (
     served,
     shell,
 )
-from tests.support.spread import few
+from tests.support.spread import few  # noqa: E402
 
 BY_NAME = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
 QUOTED = {"docs/adding-an-architecture.md": "oxillama/models/families/olmo.py"}
