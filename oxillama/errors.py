@@ -32,7 +32,8 @@ class PositionBeyondEnd(RewindError):
     """
 
     def __init__(self, target: int, current: int) -> None:
-        self.target, self.current = target, current
+        self.target: int = target
+        self.current: int = current
         super().__init__(f"n_tokens: expected at most {current}, got {target}")
 
 
@@ -189,4 +190,4 @@ class ModelFingerprintMismatch(SnapshotIncompatible):
         self.expected = expected
         self.found = found
         super().__init__(f"expected model {expected}, got {found}{detail and f': {detail}'}")
-        self.detail = detail or self.detail
+        self.detail: str = detail or self.detail

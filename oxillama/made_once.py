@@ -17,8 +17,8 @@ class Making(Generic[V]):
     """A value that is there, or that a thread of this process makes."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
-        self.done = threading.Event()
+        self.process: int = os.getpid()
+        self.done: threading.Event = threading.Event()
         self.error: BaseException | None = None
         self.value: V
 

@@ -16,7 +16,7 @@ from oxillama.config.option import Option, Options, declared
 from oxillama.config.option_texts import interval
 from oxillama.config.server import ServerConfig
 
-PAGE = """# Options
+PAGE = """# All options: Python, command line and server
 
 Every option, its values, its default, and its names. `python tools/make_options.py` makes this page from the
 declarations in `oxillama/config/`. A value that an option does not take is a `ConfigError` that names the

@@ -198,7 +198,7 @@ def page(stops: list[Stop]) -> str:
     return "".join(parts)
 
 
-INTRODUCTION = """# The path of a token
+INTRODUCTION = """# A tour of the code: the path of a token
 
 This tour follows one call, `engine.generate("Once upon a time", temperature=0)`, from the options to the
 text. Each stop is a file of `oxillama/` with the functions that the call executes, and says what happens

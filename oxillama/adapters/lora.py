@@ -55,17 +55,17 @@ class LoadedLora:
         found = metadata.get("general.type"), metadata.get("adapter.type")
         if found != ("adapter", "lora"):
             raise LoadError(f"adapter.type: expected a LoRA adapter, got {found[1]!r} of type {found[0]!r}")
-        self.path = None if file.path is None else os.fspath(file.path)
-        self.name = str(metadata.get("general.name") or (file.path.name if file.path else "adapter"))
-        self.architecture = file.get("general.architecture", str)
-        self.alpha = float(file.get("adapter.lora.alpha", float))
+        self.path: str | None = None if file.path is None else os.fspath(file.path)
+        self.name: str = str(metadata.get("general.name") or (file.path.name if file.path else "adapter"))
+        self.architecture: str = file.get("general.architecture", str)
+        self.alpha: float = float(file.get("adapter.lora.alpha", float))
         if not np.isfinite(self.alpha):
             raise LoadError(f"adapter.lora.alpha: expected a finite number, got {self.alpha}")
-        self.invocation_tokens = file.get("adapter.alora.invocation_tokens", list[int], [])
+        self.invocation_tokens: list[int] = file.get("adapter.alora.invocation_tokens", list[int], [])
         self.everywhere = everywhere
         content = ModelFingerprint.compute(file).content
-        self.fingerprint = blake3(content + b"everywhere").digest() if everywhere else content
-        self.pairs = paired(file.tensors)
+        self.fingerprint: bytes = blake3(content + b"everywhere").digest() if everywhere else content
+        self.pairs: dict[str, FactorPair] = paired(file.tensors)
         self._file = file
 
     @classmethod

@@ -30,7 +30,7 @@ class Adapters:
     """
 
     def __init__(self, model: Decoder) -> None:
-        self.stack = LoraStack()
+        self.stack: LoraStack = LoraStack()
         self._model = model
         self._lock = ForkedOpen()
         self._files: dict[str, tuple[FileIdentity, LoadedLora]] = {}  # by path

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from blake3 import blake3
 
@@ -95,7 +96,7 @@ class Adaptation:
     """
 
     def __init__(self, applied: Sequence[Applied]) -> None:
-        self.applied = tuple(applied)
+        self.applied: tuple[Applied, ...] = tuple(applied)
         edges = sorted({0, *(item.start for item in self.applied)})
         self._segments = [self._segment(start, end) for start, end in pairwise([*edges, math.inf])]
 
@@ -134,7 +135,7 @@ class Adaptation:
             (start, mark) for start, _, _, mark in other._segments
         ]
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
 
 def invocation_start(invocation: Sequence[int], tokens: Sequence[int]) -> int | None:

@@ -37,7 +37,7 @@ class Api:
             raise ConfigError(f"batch: expected {wanted}, got none of {error.name}") from error
         from oxillama.server.models import Hosted, Models
 
-        self.max_tokens = settings.max_tokens
+        self.max_tokens: int | None = settings.max_tokens
         config = ServerConfig(allowed_hosts=("*",), max_body_bytes=MOST_BYTES)
         self._app = create_app(Models([Hosted(settings.model_name, engine)], config), config)
 

@@ -78,16 +78,18 @@ class Job:
         overwrites: bool = False,
         restarts: bool = False,
     ) -> None:
-        self.source, self.target, self.overwrites = Source.of(source), target, overwrites
+        self.source: Source = Source.of(source)
+        self.target: Path = target
+        self.overwrites: bool = overwrites
         self._check_target()
         with self._writing():
             if target.exists() and source.samefile(target):
                 raise ConfigError(f"output: expected another file than the input, got {target}")
-        self.part = target.with_name(f"{target.name}.part")
-        self.note = target.with_name(f"{target.name}.job")
-        self.facts = {"version": VERSION, "input": self.source.digest, **facts}
+        self.part: Path = target.with_name(f"{target.name}.part")
+        self.note: Path = target.with_name(f"{target.name}.job")
+        self.facts: dict[str, Any] = {"version": VERSION, "input": self.source.digest, **facts}
         self.restarts = restarts
-        self.tally = Tally(self.source.n_rows)
+        self.tally: Tally = Tally(self.source.n_rows)
 
     def _check_target(self) -> None:
         """Raises ConfigError if the target exists and is not to be replaced."""

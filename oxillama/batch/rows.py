@@ -22,7 +22,8 @@ class Rows:
     """One engine, for the rows of a job."""
 
     def __init__(self, engine: InferenceEngine, settings: Settings) -> None:
-        self.engine, self.settings = engine, settings
+        self.engine: InferenceEngine = engine
+        self.settings: Settings = settings
 
     @cached_property
     def _api(self) -> Api:

@@ -251,8 +251,9 @@ class EngineBeams:
     """The beams of one search as sequences of an engine, and their pages."""
 
     def __init__(self, model: LoadedModel, prompt: list[int], adapters: Adaptation | None) -> None:
-        self.prompt, self.adapters = prompt, adapters
-        self.n_vocab = model.tokenizer.n_vocab
+        self.prompt: list[int] = prompt
+        self.adapters: Adaptation | None = adapters
+        self.n_vocab: int = model.tokenizer.n_vocab
         self.ends: Collection[int] = model.tokenizer.eog_ids
         self._model = model
         self._sequences: dict[Beam, Sequence] = {}
@@ -338,7 +339,8 @@ class ForwardBeams:
     n_vocab = checks.INT_MAX  # its logits are all tokens'
 
     def __init__(self, forward: BeamForwardPass, prompt: list[int], ends: Collection[int]) -> None:
-        self.prompt, self.ends = prompt, ends
+        self.prompt: list[int] = prompt
+        self.ends: Collection[int] = ends
         self._forward = forward
         self._run: list[int] = []  # what the model has run
 

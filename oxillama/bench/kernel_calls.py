@@ -53,7 +53,7 @@ class KernelCalls:
         self.counts: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.products: list[Product] = []
-        self.cost = 0.0
+        self.cost: float = 0.0
         self.cost = self._measure_cost()
 
     def clear(self) -> None:

@@ -8,7 +8,8 @@ Memory behind the last position is never read. Pages that are out of the window 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class BlockTable:
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
         self.pages: list[int] = []
-        self.first = 0
+        self.first: int = 0
 
     @property
     def held(self) -> list[int]:
@@ -148,8 +149,8 @@ class PagedKvCache:
     def __init__(self, pool: CachePool, keeps_more: bool = False) -> None:
         self.pool = pool
         self.keeps_more = keeps_more
-        self.tables = [BlockTable(group) for group in pool.groups]
-        self.version = 0
+        self.tables: list[BlockTable] = [BlockTable(group) for group in pool.groups]
+        self.version: int = 0
 
     @property
     def capacity(self) -> int:
@@ -324,7 +325,7 @@ class PagedKvCache:
         raise ConfigError(f"layer: expected 0 to {known}, got {layer}")
 
 
-new_recurrent_cache = on_use("oxillama.cache.recurrent:RecurrentCache")
+new_recurrent_cache: Callable[..., Any] = on_use("oxillama.cache.recurrent:RecurrentCache")
 
 CHECKPOINTS = 6
 """Earlier states of a recurrent model that a sequence keeps at most."""

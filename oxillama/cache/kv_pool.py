@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from oxillama.formats import KV_LAYOUTS, KV_PAIRS, Layout
 from oxillama.models.page_groups import EVERYTHING, Reach
 from oxillama.on_use import on_use
 
-read_page = on_use("oxillama.cache.stored:read_page")
+read_page: Callable[..., Any] = on_use("oxillama.cache.stored:read_page")
 
 LANES = 16  # positions to a panel of keys, or all of a smaller page; values are padded to as many
 BLOCK = 32  # dimensions that share a scale where there are codes
@@ -123,7 +123,7 @@ class KvCachePool(PagePool):
     ) -> None:
         super().__init__(shape, page_size, limit, reach, alone=alone, page_bytes=page_bytes)
         self.layout = layout
-        self.layers = tuple(range(layout.n_layers) if layers is None else layers)
+        self.layers: tuple[int, ...] = tuple(range(layout.n_layers) if layers is None else layers)
 
     def read(self, page: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys float32 (page_size, heads, key_dim) and values (page_size, heads, value_dim) of a page.

@@ -36,7 +36,7 @@ class MemoryLimit:
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
-        self.max_bytes = UNLIMITED if max_bytes is None else max_bytes
+        self.max_bytes: int = UNLIMITED if max_bytes is None else max_bytes
         self.used = 0
         self.live = 0
         self._shrink: list[Callable[[], Callable[[], object] | None]] = []
@@ -126,13 +126,13 @@ class PagePool:
     ) -> None:
         self.shape = shape
         self.page_size = page_size
-        self.limit = MemoryLimit() if limit is None else limit
+        self.limit: MemoryLimit = MemoryLimit() if limit is None else limit
         self.reach = reach
         self.page_bytes: int = shape.page_bytes if page_bytes is None else page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
         self._own_bytes: int = shape.page_bytes
         self._own_stride = -(-self._own_bytes // 64) * 64
-        self.table = PageTable(self._own_bytes)
+        self.table: PageTable = PageTable(self._own_bytes)
         self._slab_pages = max(1, SLAB_BYTES // self.stride) if alone or not self.limit.is_limited else 1
         self._slabs: list[_Slab] = []
         self.reference_counts: list[int] = []

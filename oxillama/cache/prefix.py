@@ -106,7 +106,10 @@ class PrefixKvCache(RadixTree):
         super().__init__(pool, max_bytes)
         self.grain = grain
         self.spacing = spacing
-        self.hits = self.misses = self.hit_tokens = self.looked_up_tokens = 0
+        self.hits: int = 0
+        self.misses: int = 0
+        self.hit_tokens: int = 0
+        self.looked_up_tokens: int = 0
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """The longest cached prefix of ``tokens`` that a sequence can continue."""

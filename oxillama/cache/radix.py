@@ -113,7 +113,8 @@ class RadixTree:
     def __init__(self, pool: CachePool, max_bytes: int) -> None:
         self.pool = pool
         self.max_bytes = max_bytes
-        self.n_pages = self.evicted_pages = 0
+        self.n_pages: int = 0
+        self.evicted_pages: int = 0
         self._roots: dict[bytes, Node] = {}
         self._leaves: set[Node] = set()
         self._states: dict[int, CachedState] = {}  # by slot

@@ -49,7 +49,7 @@ class RecurrentCache(PagedKvCache):
     ) -> None:
         super().__init__(pool, max_checkpoints > 0)
         self.states = states
-        self.max_checkpoints = min(max_checkpoints, CHECKPOINT_BYTES // max(1, states.slot_bytes))
+        self.max_checkpoints: int = min(max_checkpoints, CHECKPOINT_BYTES // max(1, states.slot_bytes))
         self.checkpoints: list[tuple[int, int]] = []
         self.records: list[int] = []
         self._next: int | None = None  # the slot that the next pass writes

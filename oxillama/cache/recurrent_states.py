@@ -173,7 +173,7 @@ class RecurrentStatePool(SlotPool):
         floats_elsewhere: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(limit, floats, "recurrent state", floats_elsewhere[0])
-        self.records = SlotPool(limit, record_floats, "record", floats_elsewhere[1])
+        self.records: SlotPool = SlotPool(limit, record_floats, "record", floats_elsewhere[1])
 
     def part(self, slots: StateSlots) -> StatePart:
         """The memory of the slots and records that a pass reads and writes."""

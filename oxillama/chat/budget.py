@@ -61,9 +61,11 @@ class Budget:
     """
 
     def __init__(self, given: int = 0) -> None:
+        self.work: int
+        self.left: int
         self.work = self.left = MAX_WORK + WORK_PER_INPUT * given
-        self.text_limit = MAX_TEXT + TEXT_PER_INPUT * given
-        self.item_limit = MAX_ITEMS + ITEMS_PER_INPUT * given
+        self.text_limit: int = MAX_TEXT + TEXT_PER_INPUT * given
+        self.item_limit: int = MAX_ITEMS + ITEMS_PER_INPUT * given
         self._calls = 0
 
     def spend(self, work: int) -> None:

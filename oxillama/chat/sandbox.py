@@ -40,7 +40,7 @@ class _Generation(Extension):
 class Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a budget and with nothing in it that is not in the table."""
 
-    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+    intercepted_binops: frozenset[str] = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         super().__init__(

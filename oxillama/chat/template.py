@@ -58,7 +58,9 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"chat template: expected up to {MAX_SOURCE} characters, got {len(source)}"
             )
-        self.source, self.bos_token, self.eos_token = source, bos_token, eos_token
+        self.source: str = source
+        self.bos_token: str = bos_token
+        self.eos_token: str = eos_token
         self._environment = Environment(clock)
         try:
             self._template = self._environment.compile_guarded(source)

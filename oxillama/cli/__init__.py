@@ -36,22 +36,44 @@ from oxillama.cli import (
     verify,
 )
 from oxillama.cli.console import say
+from oxillama.cli.options import add_message_options
 from oxillama.cli.program import Parser, run_program
 from oxillama.distribution import DISTRIBUTION
 
 __all__ = ["build_parser", "main"]
+
+GROUPS = {
+    "chat and text": "chat run demo",
+    "serving and batch jobs": "serve batch",
+    "models": "pull list rm info",
+    "files": "quantize imatrix convert pack",
+    "checks": "tokenize snapshot verify",
+    "this machine": "doctor bench",
+}
+"""The commands as the help lists them: under these headings, those that most users need first."""
+
+EXAMPLES = """\
+  oxillama demo                              a story from the model that the package ships
+  oxillama chat Qwen/Qwen3-4B-GGUF:Q4_K_M    talk to a model of the Hugging Face Hub, downloaded once
+  oxillama chat model.gguf "What is a llama?"
+  oxillama info model.gguf                   what the model needs, before it is loaded
+  oxillama serve model.gguf                  a page, and OpenAI's API, at http://127.0.0.1:8080
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; parsed arguments hold the function to call in ``command``."""
     parser = Parser(
         prog="oxillama",
+        usage="oxillama COMMAND [options]",
         description="Runs GGUF language models on CPUs.",
-        epilog="'oxillama demo' needs no model; 'oxillama COMMAND --help' lists a command's options.",
+        epilog=f"examples:\n{EXAMPLES}\n'oxillama COMMAND --help' lists the options of a command.",
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        prog="oxillama", metavar="COMMAND", required=True, help=argparse.SUPPRESS, title="commands"
+    )
     for module in (
         generate,
         chat,
@@ -69,6 +91,14 @@ def build_parser() -> argparse.ArgumentParser:
         doctor,
     ):
         module.add_commands(commands)
+    for title, names in GROUPS.items():
+        lines = [f"  {name:<10}{commands.choices[name].summary}" for name in names.split()]
+        parser.add_argument_group(title, "\n".join(lines))
+    about = parser.add_argument_group("options")
+    about.add_argument("-h", "--help", action="help", help="show this help message and exit")
+    about.add_argument("--version", action="version", version=f"{DISTRIBUTION} {__version__}")
+    for command in commands.choices.values():
+        add_message_options(command)
     return parser
 
 

@@ -76,9 +76,13 @@ class ReasoningLine:
     """
 
     def __init__(self, generation: Generation, quiet: bool) -> None:
-        self.generation, self.quiet = generation, quiet
-        self.text, self.n_tokens, self.begun, self.shown_at = "", 0, 0.0, 0.0
-        self.is_live = not quiet and is_terminal(sys.stderr) and has_colours(sys.stderr)
+        self.generation: Generation = generation
+        self.quiet: bool = quiet
+        self.text: str = ""
+        self.n_tokens: int = 0
+        self.begun: float = 0.0
+        self.shown_at: float = 0.0
+        self.is_live: bool = not quiet and is_terminal(sys.stderr) and has_colours(sys.stderr)
 
     def add(self, text: str) -> None:
         """The next piece."""

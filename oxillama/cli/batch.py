@@ -34,6 +34,10 @@ def add_commands(commands: Any) -> None:
         description="Answers each line of a file: requests of OpenAI's batch format, or objects with a "
         "prompt, messages, or an input to embed, and options. Each line in gives one line out, in the same "
         "order; what is wrong with a line is in its answer. A run that was ended goes on where it was.",
+        examples="""\
+  oxillama batch in.jsonl out.jsonl -m model.gguf
+  oxillama batch in.jsonl out.parquet -m model.gguf --max-tokens 200
+""",
     )
     batch.add_argument("input", metavar="IN", help="file of requests: .jsonl, .parquet")
     batch.add_argument("output", metavar="OUT", help="file to write: .parquet, or else lines of JSON")

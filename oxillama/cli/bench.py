@@ -19,6 +19,11 @@ def add_commands(commands: Any) -> None:
         "bench",
         help="measure a model's speed",
         description="Measures prefill and decode in tokens per second: median, quartiles and extremes.",
+        examples="""\
+  oxillama bench model.gguf
+  oxillama bench model.gguf --threads 4 --json four.json
+  oxillama bench model.gguf --threads 8 --compare four.json
+""",
     )
     add_model(bench)
     for name, default, meaning in (

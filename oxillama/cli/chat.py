@@ -50,18 +50,18 @@ def add_commands(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether the model reasons (default: what its chat template says)",
     )
+    add_tool_options(chat)
+    options.add_generation_options(chat, max_tokens=1024)
+    options.add_engine_options(chat)
+    options.add_sampler_options(chat)
+    add_session_option(chat)
+    add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     chat.add_argument(
         "--markdown",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="show Markdown on a terminal with colours, which needs `rich` (default: yes)",
     )
-    add_session_option(chat)
-    add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
-    add_tool_options(chat)
-    options.add_generation_options(chat, max_tokens=1024)
-    options.add_engine_options(chat)
-    options.add_sampler_options(chat)
     chat.set_defaults(command=run_chat)
 
 

@@ -20,6 +20,10 @@ def add_commands(commands: Any) -> None:
         "adapter of one (adapter_config.json, adapter_model.safetensors), as a GGUF file: llama, mistral, "
         "mixtral, qwen2 and qwen3 (with experts, too), gemma 1 to 3, phi3, olmo2, olmo3, olmoe, starcoder2 "
         "and bert models.",
+        examples="""\
+  oxillama convert folder model-f16.gguf
+  oxillama convert adapter adapter.gguf --base folder
+""",
     )
     convert.add_argument("source", metavar="DIR", help="folder of the model or the adapter")
     convert.add_argument(

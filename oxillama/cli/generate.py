@@ -31,20 +31,26 @@ def add_commands(commands: Any) -> None:
         help="continue a text",
         description="Writes the model's continuation of a prompt to stdout, piece by piece; its speed, "
         "why it ended and the seed go to stderr.",
+        examples="""\
+  oxillama run model.gguf -p "Once upon a time"
+  oxillama run model.gguf -f prompt.txt -n 500 --temp 0
+  oxillama run model.gguf -p "Three colours, as JSON:" --json-schema schema.json
+  oxillama run model.gguf -p "Once upon a time" --receipt receipt.json
+""",
     )
     add_model(run)
     prompt = run.add_mutually_exclusive_group()
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file, exactly as it is")
-    run.add_argument(
-        "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
-    )
-    add_session_option(run)
-    run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
-    add_receipt_option(run)
     options.add_generation_options(run)
     options.add_engine_options(run)
     options.add_sampler_options(run)
+    add_session_option(run)
+    add_receipt_option(run)
+    run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
+    run.add_argument(
+        "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
+    )
     run.set_defaults(command=run_model)
 
     demo = options.add_command(

@@ -20,6 +20,10 @@ def add_commands(commands: Any) -> None:
         help="download a model",
         description="Brings a model into the cache of huggingface_hub, as the hub has it now, and compares "
         "the files that are there already with their hashes. HF_ENDPOINT, HF_HOME and HF_TOKEN have effect.",
+        examples="""\
+  oxillama pull Qwen/Qwen3-4B-GGUF:Q4_K_M
+  oxillama pull hf://Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf
+""",
     )
     pull.add_argument("name", metavar="NAME", help=NAMES)
     options.add_progress_option(pull)

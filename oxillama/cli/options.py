@@ -79,7 +79,10 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """What parses an argument, by its placeholder; others are texts."""
 
 
-COMMON = ("max_tokens", "context_size", "num_threads", "temperature", "seed", "chat_template")
+COMMON = (
+    *("max_tokens", "context_size", "num_threads", "temperature", "seed", "chat_template"),
+    *("host", "port", "api_keys", "max_sequences"),
+)
 """Options that most users set: the help of a command lists them first."""
 
 
@@ -88,20 +91,32 @@ SHARED = {"max_tokens": "-n"}
 
 
 def add_command(
-    commands: Any, name: str, verbose: str = "show the log on stderr", examples: str = "", **texts: Any
+    commands: Any,
+    name: str,
+    help: str,
+    verbose: str = "show the log on stderr",
+    examples: str = "",
+    **texts: Any,
 ) -> Any:
-    """A parser for a command, with the options that all commands have.
+    """A parser for a command; `add_message_options` completes it when the command has added its own options.
 
-    ``examples`` : command lines, one in a line, each indented by two spaces. ``texts`` as for argparse.
+    ``help`` : the line of the command in the list of commands. ``examples`` : command lines, one in a line,
+    each indented by two spaces. ``texts`` as for argparse.
     """
     if examples:
         texts["epilog"] = f"examples:\n{examples}"
-    parser = commands.add_parser(name, allow_abbrev=False, **texts)
-    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+    parser = commands.add_parser(name, allow_abbrev=False, add_help=False, **texts)
+    parser.summary, parser.verbose = help, verbose
+    return parser
+
+
+def add_message_options(parser: Any) -> None:
+    """The options that all commands have; the help lists them behind those of the command."""
+    parser.add_argument("-v", "--verbose", action="store_true", help=parser.verbose)
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="only errors and warnings on stderr: no bars, no summary"
     )
-    return parser
+    parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
 
 
 def add_engine_options(parser: argparse.ArgumentParser, skip: Container[str] = ()) -> None:
@@ -136,7 +151,7 @@ def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Every option of `ServerConfig` and of `SchedulerConfig`."""
-    _add_options(parser.add_argument_group("server"), ServerConfig, SchedulerConfig)
+    _add_options(parser.add_argument_group("server"), ServerConfig, SchedulerConfig, common=parser)
 
 
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:

@@ -18,21 +18,30 @@ ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
 class Formatter(argparse.HelpFormatter):
-    """Keeps the lines of examples."""
+    """Keeps the lines of examples, and of texts that are indented."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+        return text if text.startswith(("examples:", "  ")) else super()._fill_text(text, width, indent)
 
 
 class Parser(argparse.ArgumentParser):
-    """Writes an error in the arguments as one line, like all other errors; its usage is one line, too."""
+    """Writes an error in the arguments as one line, like all other errors; its usage is one line, too.
+
+    Attributes
+    ----------
+    summary : what a command does, as the list of commands says it.
+    verbose : what the option --verbose of a command does.
+    """
+
+    summary: str = ""
+    verbose: str = ""
 
     def __init__(self, **texts: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **texts})
 
     def format_help(self) -> str:
         if self.usage is None and " " in self.prog:  # of a command, whose options are listed below
-            self.usage = f"{self.prog} [options]".replace("%", "%%")
+            self.usage: str = f"{self.prog} [options]".replace("%", "%%")
             for action in self._get_positional_actions():
                 name = str(action.metavar or action.dest)
                 optional = f"[{name} ...]" if action.nargs == "*" else f"[{name}]"

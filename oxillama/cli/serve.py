@@ -34,7 +34,14 @@ def add_commands(commands: Any) -> None:
         commands,
         "serve",
         help="serve models over HTTP",
-        description="Serves models over HTTP, for clients of OpenAI's interface and of llama-server's.",
+        description="Serves models over HTTP, for clients of OpenAI's interface, Anthropic's, Ollama's and "
+        "llama-server's. The address itself is a page to talk to the model.",
+        examples="""\
+  oxillama serve                                     the story model that the package ships
+  oxillama serve model.gguf --port 9000
+  oxillama serve model.gguf --host 0.0.0.0 --api-key SECRET
+  oxillama serve model.gguf -m small=other.gguf --models-memory 8G
+""",
     )
     add_model(serve, nargs="?", default="the model that the package ships")
     serve.add_argument(

@@ -12,7 +12,7 @@ from oxillama.cli.console import check_writable
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama import Generation, GenerationOptions, InferenceEngine
+    from oxillama import Generation, GenerationOptions, InferenceEngine, Session
 
 
 def add_session_option(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +50,14 @@ class KeptSession:
             raise ConfigError(
                 "--prefix-cache-dir: cannot be combined with --session, which keeps what it ran"
             )
-        self.path, self.kind = path, kind
+        self.path: str = path
+        self.kind: str = kind
         check_writable("--session", Path(path))
         self.notes: dict[str, Any] = {}
         self._ends = engine.tokenizer.eog_ids
-        self.is_new = not exists(path)
+        self.is_new: bool = not exists(path)
         if self.is_new:
-            self.session = engine.session()
+            self.session: Session = engine.session()
             return
         taken = read(path)
         self.notes = taken.notes

@@ -44,14 +44,17 @@ class Talk:
     engine: InferenceEngine
 
     def __init__(self, args: argparse.Namespace, chosen: GenerationOptions) -> None:
-        self.args, self.chosen = args, chosen
-        self.reasoning, self.n_again, self.was_stopped = "", 0, False
+        self.args = args
+        self.chosen: GenerationOptions = chosen
+        self.reasoning: str = ""
+        self.n_again: int = 0
+        self.was_stopped: bool = False
         self.thinks: bool | None = args.think
         self.load(args.model)
         self.servers = None if args.mcp is None else connected(args.mcp)
         self.box: ToolBox | None = None
         self.set_tools(args.tools)
-        self.conversation = Conversation(args.system)
+        self.conversation: Conversation = Conversation(args.system)
         self.kept: KeptSession | None = None
         if args.session is not None:
             self.kept = KeptSession(self.engine, args.session, "chat")
@@ -66,13 +69,14 @@ class Talk:
         engine = load_engine(options.engine_config(self.args, path), self.args)
         try:
             template = default_template(engine)
-            self.variables = thinking_variables(template, self.thinks)
+            self.variables: dict[str, Any] = thinking_variables(template, self.thinks)
         except BaseException:
             engine.close()
             raise
         if hasattr(self, "engine"):
             self.engine.close()
-        self.engine, self.template = engine, template
+        self.engine = engine
+        self.template: Any = template
 
     def set_tools(self, tools: list[str] | None) -> None:
         """Has these tools, as ``--tools`` names them, beside those of servers. Raises ConfigError."""
@@ -107,7 +111,8 @@ class Talk:
 
     def set_thinking(self, thinks: bool) -> None:
         """Switches reasoning on or off. Raises ConfigError if the model has none."""
-        self.variables, self.thinks = thinking_variables(self.template, thinks), thinks
+        self.variables = thinking_variables(self.template, thinks)
+        self.thinks = thinks
 
     def answer(self, text: str, seed: int | None = None) -> None:
         """Answers a question; ``seed`` replaces that of the options."""

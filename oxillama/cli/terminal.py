@@ -61,7 +61,7 @@ class PlainView:
     """Writes an answer to stdout as it comes."""
 
     def __enter__(self) -> PlainView:
-        self.text = ""
+        self.text: str = ""
         return self
 
     def add(self, text: str) -> None:
@@ -91,7 +91,7 @@ class MarkdownView:
     def __enter__(self) -> MarkdownView:
         from rich.live import Live
 
-        self.rest = ""
+        self.rest: str = ""
         self.live = Live(console=self.console, transient=True, refresh_per_second=12)
         self.live.start()
         return self

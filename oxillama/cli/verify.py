@@ -25,6 +25,10 @@ def add_commands(commands: Any) -> None:
         help="check the receipt of a text",
         description="Checks that a text follows from what its receipt names: runs prompt and text through "
         "the model in one pass and chooses each token again. The exit code is 0 if it does, else 1.",
+        examples="""\
+  oxillama run model.gguf -p "Once upon a time" --receipt receipt.json
+  oxillama verify receipt.json --model model.gguf
+""",
     )
     verify.add_argument("receipt", metavar="RECEIPT", help="file that --receipt wrote")
     add_model(verify, "--model", required=True)

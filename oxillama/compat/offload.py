@@ -30,7 +30,9 @@ class OffloadEof(ModelFileError, EOFError):
     """
 
     def __init__(self, offset: int, n_bytes: int, total: int) -> None:
-        self.offset, self.n_bytes, self.total = offset, n_bytes, total
+        self.offset: int = offset
+        self.n_bytes: int = n_bytes
+        self.total: int = total
         super().__init__(f"offset: expected {n_bytes} bytes at {offset}, got a file of {total}")
 
 

@@ -41,7 +41,8 @@ class SequencePool:
             raise checks.refuse("pool", "a KvCachePool or a RecurrentStatePool", pool)
         if max_sequences is not None:
             max_sequences = checks.integer("max_sequences", max_sequences, 1)
-        self.pool, self.max_sequences = pool, max_sequences
+        self.pool: PagePool | SlotPool = pool
+        self.max_sequences: int | None = max_sequences
         self._slots: set[SequenceSlot] = set()
 
     @property
@@ -97,7 +98,7 @@ class SequenceSlot:
     """
 
     def __init__(self, owner: SequencePool, request_id: object) -> None:
-        self.position = 0
+        self.position: int = 0
         self.request_id = request_id
         self._owner = owner
         self._pages: list[int] = []

@@ -79,7 +79,8 @@ class SpeculativeEngine:
 
     def _set_up(self, config: SpeculativeConfig, target: InferenceEngine) -> None:
         """Loads the draft model beside the target, which is closed if it cannot be."""
-        self.config, self.target = config, target
+        self.config: SpeculativeConfig = config
+        self.target: InferenceEngine = target
         self._generation: Generation | None = None
         self._begun: EngineSnapshot | None = None
         try:

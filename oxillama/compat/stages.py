@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -204,7 +204,7 @@ class LogitBias:
     """
 
     def __init__(self, biases: Mapping[int, float]) -> None:
-        self.biases = dict(SamplerConfig(logit_bias=biases).logit_bias)
+        self.biases: dict[int, float] = dict(SamplerConfig(logit_bias=biases).logit_bias)
         self._ids = np.array(sorted(self.biases), np.int32)
         self._values = np.array([self.biases[int(token)] for token in self._ids], np.float32)
 
@@ -221,7 +221,7 @@ class LogitBias:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogitBias) and self.biases == other.biases
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"LogitBias({self.biases})"

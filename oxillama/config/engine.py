@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from oxillama.on_use import on_use
 if TYPE_CHECKING:
     from oxillama.config.offload import OffloadPolicy
 
-fields_of = on_use("oxillama.config.offload:fields_of")
+fields_of: Callable[..., Any] = on_use("oxillama.config.offload:fields_of")
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""

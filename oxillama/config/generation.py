@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,8 @@ from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.on_use import on_use
 
-constraint_of = on_use("oxillama.config.response_format:constraint_of")
-same_constraint = on_use("oxillama.config.response_format:same_constraint")
+constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:constraint_of")
+same_constraint: Callable[..., Any] = on_use("oxillama.config.response_format:same_constraint")
 
 WINDOW = 16
 """Pieces of text that a stream may run ahead of its reader."""

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 from oxillama.config import checks
 from oxillama.on_use import on_use, resolve
 
-documented = on_use("oxillama.config.option_texts:documented")
-no_option = on_use("oxillama.config.option_texts:no_option")
+documented: Callable[..., Any] = on_use("oxillama.config.option_texts:documented")
+no_option: Callable[..., Any] = on_use("oxillama.config.option_texts:no_option")
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 """A path, as users give it."""
@@ -27,7 +27,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 T = TypeVar("T")
 Self = TypeVar("Self", bound="Options")
 
-NUMBERS = {"int": checks.integer, "float": checks.number}
+NUMBERS: dict[str, Callable[..., Any]] = {"int": checks.integer, "float": checks.number}
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "bool": checks.boolean,
     "str": checks.encodable,

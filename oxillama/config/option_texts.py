@@ -17,8 +17,13 @@ ARGUMENTS = {"int": "N", "float": "X", "str": "TEXT", "AnyPath": "FILE"}
 ARGUMENTS |= {"tuple[str, ...]": "TEXT", "tuple[int, ...]": "N"}
 """What stands for a value on the command line, by the type of the field."""
 
-STARTS = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
-ENDS = {math.inf: "inf)", checks.INT_MAX: "inf)", checks.BELOW_ONE: "1)", checks.MAX_SEED: "2^64)"}
+STARTS: dict[float, str] = {-math.inf: "(-inf", -checks.INT_MAX: "(-inf", checks.ABOVE_ZERO: "(0"}
+ENDS: dict[float, str] = {
+    math.inf: "inf)",
+    checks.INT_MAX: "inf)",
+    checks.BELOW_ONE: "1)",
+    checks.MAX_SEED: "2^64)",
+}
 """Bounds of an interval that are not shown as they are: what is beyond 2^31 is as good as infinite."""
 
 INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}

@@ -32,7 +32,7 @@ STAGE_OF = {
 }
 """The stage that an option switches on."""
 
-OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
+OFF: dict[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 """The values that switch off the stages that are on by default."""
 
 CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "temperature"))

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from oxillama.faults import note
 from oxillama.locks import ForkedOpen, waited
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Job = Callable[[], object]
 

@@ -29,7 +29,7 @@ from blake3 import blake3
 from oxillama.atomic_file import replaced_file
 from oxillama.errors import ConfigError, ModelFileError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BLOCK = 64
 """Tokens in a block."""
@@ -87,10 +87,10 @@ class BlockFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.max_bytes = max_bytes
         self.present: set[str] = set()
-        self.is_writable = True
+        self.is_writable: bool = True
         self._held = self._unscanned = 0  # bytes
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ from oxillama.faults import note
 from oxillama.locks import ForkedOpen
 from oxillama.models import Decoder
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MOST_PENDING = 256 << 20
 """Bytes of copies that wait to be written."""
@@ -91,7 +91,7 @@ class DiskPrefixes(PrefixLayer):
     ) -> None:
         super().__init__(inner)
         self.folder = folder
-        self.n_tokens = 0
+        self.n_tokens: int = 0
         self._root = root
         self._pool = pool
         self._prefix = prefix

@@ -50,12 +50,12 @@ POLL = 0.01
 class AsyncEngine(NotCopied):
     """Runs the requests of an asyncio program.
 
+    To be used as ``async with``, or closed with `aclose`, both of which close the engine too if it was made
+    by `from_gguf`. Cancelling a task cancels what it waits for.
+
     Parameters
     ----------
     engine : whose model it runs. It may be used otherwise at the same time.
-
-    To be used as ``async with``, or closed with `aclose`, both of which close the engine too if it was made
-    by `from_gguf`. Cancelling a task cancels what it waits for.
     """
 
     def __init__(self, engine: InferenceEngine) -> None:

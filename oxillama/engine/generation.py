@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config import checks
+from oxillama.config import GenerationOptions, checks
 from oxillama.engine import features
 from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
@@ -132,9 +132,10 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
             raise checks.refuse("callback", "a callable", callback)
         super().__init__(model.thread, request, owner)
         self._model = model
-        self.prompt_tokens = request.prompt
-        self.options = request.options
-        self.text = self.reasoning = ""
+        self.prompt_tokens: list[int] = request.prompt
+        self.options: GenerationOptions = request.options
+        self.text: str = ""
+        self.reasoning: str = ""
         self.tool_calls: list[ToolCall] = []
         self.failed_calls: list[CallFailed] = []
         self._parser: OutputParser | None = None if request.new_parser is None else request.new_parser()

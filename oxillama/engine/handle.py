@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
+from typing import Any
 
 from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
@@ -13,7 +15,7 @@ from oxillama.errors import EngineClosed, SamplingError
 from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.on_use import on_use
 
-next_event = on_use("oxillama.engine.waker:next_event")
+next_event: Callable[..., Any] = on_use("oxillama.engine.waker:next_event")
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama import _kernels
+from oxillama._kernels import Kernels
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
 from oxillama.config.engine import MAX_CONTEXT
@@ -41,12 +42,15 @@ from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
+    from oxillama.cache.pool import CachePool
+    from oxillama.engine.runner import Runner
     from oxillama.gguf.fingerprint import ModelFingerprint
+    from oxillama.models.spec import Spec
 
-with_template = on_use("oxillama.chat.formats:with_template")
-fingerprint_of = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
+with_template: Callable[..., Any] = on_use("oxillama.chat.formats:with_template")
+fingerprint_of: Callable[..., Any] = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Prompt = str | Listed[int] | np.ndarray
@@ -78,9 +82,9 @@ class LoadedModel(NotCopied):
         factory: EngineFactory | None = None,
     ) -> None:
         self.config = config
-        self.kernels = _kernels.best()
-        self.thread = EngineThread()
-        self.factory = EngineFactory() if factory is None else factory
+        self.kernels: Kernels = _kernels.best()
+        self.thread: EngineThread = EngineThread()
+        self.factory: EngineFactory = EngineFactory() if factory is None else factory
         self._features: dict[str, Any] = {}
         self._making = ForkedOpen()
         try:
@@ -91,35 +95,42 @@ class LoadedModel(NotCopied):
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         config, started = self.config, time.perf_counter()
+        self.file: ModelFile
         self.file = file = ModelFile.open(source)
         try:
-            self.spec = spec = read_spec(file)
-            self.tokenizer = tokenizer = load_tokenizer(file, config)
+            spec = read_spec(file)
+            self.spec: Spec = spec
+            tokenizer = load_tokenizer(file, config)
+            self.tokenizer: TokenizerBridge = tokenizer
             if tokenizer.n_vocab > spec.n_vocab:
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
-            self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
+            self.context_size: int = config.context_size or min(spec.context_length, MAX_CONTEXT)
+            self.packed_note: str
             packed, self.packed_note = packed_file(file, config)
             weights = load_weights(file, self.kernels, config, progress, weight_store(packed, config))
             here = self.factory.spec(spec, file)
             model = load_decoder(here, weights, self.context_size, pack_now=progress is not None)
             tracer = None if config.trace is None else features.load("trace")(config.trace, self.name, model)
-            self.pool = pool = self.factory.pool(model, config)
-            self.runner = self.factory.runner(model, pool, config.num_threads or available_cpus())
+            pool = self.factory.pool(model, config)
+            self.pool: CachePool = pool
+            self.runner: Runner = self.factory.runner(model, pool, config.num_threads or available_cpus())
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             disk = None if config.prefix_cache_dir is None else features.load("disk prefixes")
             grain = 1 if disk is None else disk.GRAIN
-            self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
-            self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+            self.prefix_cache: PrefixKvCache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
+            self.scheduler: Scheduler = Scheduler(
+                config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size
+            )
             if disk is not None:
                 self.scheduler.prefixes = disk.of(self, model, self.scheduler.prefixes)
             for lora, scale in self.adapters.loaded(config.adapters) if config.adapters else ():
                 self.adapters.stack.push(lora, scale)
             log_of_requests, metrics = features.find("log"), features.find("metrics")
             timer = None if tracer is None else tracer.mask_timer
-            self.counters = None if metrics is None else metrics(self, timer)
+            self.counters: Any | None = None if metrics is None else metrics(self, timer)
             observers = [self.counters, None if log_of_requests is None else log_of_requests(), tracer]
             loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
             if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
@@ -131,7 +142,7 @@ class LoadedModel(NotCopied):
             self.factory.close()
             raise
         self.thread.loop = loop
-        self.unused_tensors = self.factory.unused(weights.unused())
+        self.unused_tensors: list[str] = self.factory.unused(weights.unused())
         seconds = time.perf_counter() - started
         loop.observers.notify("loaded", seconds)
         log.info(

@@ -35,7 +35,7 @@ Rows = np.ndarray | Exception | None
 Stream = tuple[TextRequest, np.ndarray, int]
 """A request, float32 (1 + proposals, vocab) rows of logits, and its number of tokens before the step."""
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 KEEP_BYTES = 64 << 20
 """Bytes of free pages that the pool keeps when nothing runs."""
@@ -61,10 +61,10 @@ class EngineLoop:
         self.runner = runner
         self.scheduler = scheduler
         scheduler.depth = runner.depth
-        self.observers = Observers(observers)
+        self.observers: Observers = Observers(observers)
         self.drafter: Drafter | None = None
         self.held: dict[Sequence, weakref.ref[Any]] = {}
-        self.has_cancelled = False
+        self.has_cancelled: bool = False
         self._in_flight: deque[tuple[ScheduledBatch, InFlight | Exception]] = deque()
         self._batch = ScheduledBatch()  # whose pass is being completed
         self._deadline = math.inf  # the earliest of that batch
@@ -74,7 +74,8 @@ class EngineLoop:
         """Has a drafter propose tokens from now on, and hear what became of them before the observers do."""
         if drafter is not self.drafter:
             others = [o for o in self.observers.every if o not in (drafter, self.drafter)]
-            self.drafter, self.observers = drafter, Observers([drafter, *others])
+            self.drafter = drafter
+            self.observers = Observers([drafter, *others])
 
     def add(self, request: Request) -> None:
         """Queues a request."""

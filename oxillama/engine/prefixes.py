@@ -12,7 +12,7 @@ from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.faults import note
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 NODE = "prefix node"
 """The key of `Request.parts`."""

@@ -23,7 +23,7 @@ from oxillama.faults import note
 from oxillama.sampling.protocols import TokenConstraint
 from oxillama.weights.linear import PanelStore as WeightStore
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 __all__ = [
     "Drafter",
@@ -197,8 +197,8 @@ class Observers:
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self.every = tuple(observers)
-        self.hearers = {
+        self.every: tuple[Observer, ...] = tuple(observers)
+        self.hearers: dict[str, list[Observer]] = {
             event: [o for o in self.every if getattr(type(o), event) is not getattr(Observer, event)]
             for event in EVENTS
         }

@@ -23,6 +23,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.faults import fault
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.detokenizer import StreamDecoder
 
 if TYPE_CHECKING:
     from oxillama.sampling.logprobs import SampledToken
@@ -112,7 +113,7 @@ class Request:
     ) -> None:
         self.id = 0
         self.sequence = sequence
-        self.prompt = list(sequence.tokens)
+        self.prompt: list[int] = list(sequence.tokens)
         self.key = key
         self.priority = priority
         self.max_wait = max_wait
@@ -121,7 +122,7 @@ class Request:
         self.keep = keep
         self.parts: dict[str, Any] = {}
         self.events: SimpleQueue[Event] = SimpleQueue()
-        self.n_events = 0
+        self.n_events: int = 0
         self.n_read = 0
         self.listener: Callable[[], object] | None = None
         self.consumer: weakref.ref[Any] | None = None
@@ -129,15 +130,21 @@ class Request:
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
         self.error: BaseException | None = None
-        self.is_published = False
+        self.is_published: bool = False
         self.is_held = False
         # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or
         # a session had, tokens that had been run at the end, and tokens after those of the prompt's last step
-        self.n_cached = self.n_run = self.n_decoded = 0
+        self.n_cached = 0
+        self.n_run = 0
+        self.n_decoded: int = 0
+        self.admitted_at: float
+        self.submitted_at: float
+        self.first_token_at: float
+        self.last_token_at: float
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
-        self.deadline = math.inf
-        self.prefill_seconds = 0.0
-        self.decode_seconds = 0.0
+        self.deadline: float = math.inf
+        self.prefill_seconds: float = 0.0
+        self.decode_seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -173,7 +180,8 @@ class Request:
     def note_tokens(self, now: float, n: int) -> None:
         """Notes when the request got ``n`` tokens."""
         if self.first_token_at != self.first_token_at:  # nan
-            self.first_token_at, n = now, 0
+            self.first_token_at = now
+            n = 0
         self.last_token_at = now
         self.n_decoded += n
 
@@ -256,22 +264,23 @@ class TextRequest(Request):
             keep=keep,
         )
         self.options = options
-        self.tenant = options.tenant
+        self.tenant: str = options.tenant
         self.sampler = sampler
         self.whole = whole
-        self.n_generated = self.n_accepted = 0
-        self.n_top_logprobs = options.n_top_logprobs
+        self.n_generated: int = 0
+        self.n_accepted: int = 0
+        self.n_top_logprobs: int | None = options.n_top_logprobs
         room = context_size - len(self.prompt)
-        self.max_tokens = room if options.max_tokens is None else min(room, options.max_tokens)
+        self.max_tokens: int = room if options.max_tokens is None else min(room, options.max_tokens)
         self._ends = tokenizer.eog_ids
-        self.n_vocab = tokenizer.n_vocab
-        self.keeps_logits = options.keep_logits
-        self.stops = StopStrings(tuple(options.stop or ()))
+        self.n_vocab: int = tokenizer.n_vocab
+        self.keeps_logits: bool = options.keep_logits
+        self.stops: StopStrings = StopStrings(tuple(options.stop or ()))
         self._stopped = False  # a stop string was found: what follows is not shown
-        self.decoder = tokenizer.stream_decoder(continuing=True, shown=shown)
-        self.piece = Piece()
+        self.decoder: StreamDecoder = tokenizer.stream_decoder(continuing=True, shown=shown)
+        self.piece: Piece = Piece()
         self.emitted: list[Piece] = []
-        self.restored = Piece()
+        self.restored: Piece = Piece()
 
     @property
     def name(self) -> str:
@@ -365,8 +374,8 @@ class StopStrings:
     """
 
     def __init__(self, strings: Listed[str]) -> None:
-        self.strings = tuple(strings)
-        self.held = ""
+        self.strings: tuple[str, ...] = tuple(strings)
+        self.held: str = ""
         self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oxillama.cache.recurrent import RecurrentCache
     from oxillama.weights.low_rank import AdaptedRows, RowGroup
 
-adapted_rows = on_use("oxillama.weights.low_rank:AdaptedRows.of")
+adapted_rows: Callable[..., Any] = on_use("oxillama.weights.low_rank:AdaptedRows.of")
 
 HiddenHook = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
@@ -37,7 +37,8 @@ MAX_LAYOUTS = 64
 class Output(enum.Enum):
     """Which rows of a sequence's part of a pass are wanted, and as what."""
 
-    __hash__ = object.__hash__  # that of `Enum` is a Python function, and each step looks a layout up
+    # That of `Enum` is a Python function, and each step looks a layout up.
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     NONE = "none"
     LAST_LOGITS = "logits of the last row, or of the last certain row and of each draft"
@@ -98,7 +99,7 @@ class Runner:
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        self.tuner = ThreadTuner(n_threads, model.store.busy_seconds)
+        self.tuner: ThreadTuner = ThreadTuner(n_threads, model.store.busy_seconds)
         self._work = model.workspace()
         self._tables = [BlockTables(group) for group in range(len(pool.groups))]
         self._has_logits = False  # as far as was asked
@@ -337,10 +338,10 @@ class Layout:
     def __init__(self, parts: Listed[tuple[Output, int, int]]) -> None:
         starts = [0, *accumulate(n for _, n, _ in parts)]
         wanted = [_wanted(output, end, n, drafts) for (output, n, drafts), end in zip(parts, starts[1:])]
-        self.row_start = np.array(starts, np.int32)
-        self.wanted = np.array(list(chain.from_iterable(wanted)), np.int64)
-        self.counts = [len(rows) for rows in wanted]
-        self.n_logits = sum(n for n, (output, _, _) in zip(self.counts, parts) if output.is_logits)
+        self.row_start: np.ndarray = np.array(starts, np.int32)
+        self.wanted: np.ndarray = np.array(list(chain.from_iterable(wanted)), np.int64)
+        self.counts: list[int] = [len(rows) for rows in wanted]
+        self.n_logits: int = sum(n for n, (output, _, _) in zip(self.counts, parts) if output.is_logits)
 
 
 def _wanted(output: Output, end: int, n: int, n_drafts: int) -> range:

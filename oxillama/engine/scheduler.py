@@ -72,7 +72,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.in_flight: list[Request] = []
         self.depth = 1
-        self.preemptions = 0
+        self.preemptions: int = 0
         self._finished: list[Request] = []
         self._arrivals = 0
         self._decode_seconds = 0.0  # a step of streams alone takes

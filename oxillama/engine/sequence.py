@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING, Any
 
-from oxillama.cache.kv import CHECKPOINTS, new_cache
+from oxillama.cache.kv import CHECKPOINTS, PagedKvCache, new_cache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import Match
 
@@ -64,14 +64,14 @@ class Sequence:
         self.pool = pool
         self.adapters = adapters
         self.given = given
-        self.tokens = list(tokens)
-        self.kv = new_cache(pool, checkpoints)
+        self.tokens: list[int] = list(tokens)
+        self.kv: PagedKvCache = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
         self.cache_points: Tokens[int] | None = None
         self.in_one_pass = given is not None and given.in_one_pass
-        self.n_drafts = 0
-        self.cached_len = 0
-        self.scheduled_len = 0
+        self.n_drafts: int = 0
+        self.cached_len: int = 0
+        self.scheduled_len: int = 0
 
     @property
     def pages(self) -> list[list[int]]:
@@ -256,7 +256,8 @@ class Sequence:
         """Frees the pages and keeps the tokens but for drafts; they must all be run again."""
         self.drop_drafts()
         self.kv.release()
-        self.cached_len = self.scheduled_len = 0
+        self.cached_len = 0
+        self.scheduled_len = 0
 
     def release(self) -> None:
         """Frees everything."""

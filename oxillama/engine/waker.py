@@ -21,7 +21,7 @@ class Waker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.watchers: set[Callable[[], object]] = set()
         self._loop = weakref.ref(loop)
-        self.event = asyncio.Event()
+        self.event: asyncio.Event = asyncio.Event()
         self._is_called = False
 
     def __call__(self) -> None:

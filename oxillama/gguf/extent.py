@@ -76,7 +76,7 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = -1
+        self.fd: int = -1
         try:
             self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
             status = os.fstat(self.fd)
@@ -91,8 +91,8 @@ class OpenFile:
             raise ModelFileError(f"{path}: cannot be opened: {error.strerror or error}") from error
         except ValueError as error:  # NUL or a lone surrogate in the path
             raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {str(path)!r}") from error
-        self.identity = FileIdentity.of(status)
-        self.size = status.st_size
+        self.identity: FileIdentity = FileIdentity.of(status)
+        self.size: int = status.st_size
 
     def close(self) -> None:
         """Closes the file now. No other thread may be reading it."""
@@ -147,9 +147,9 @@ class Extent:
     __slots__ = ("holder", "nbytes", "start")
 
     def __init__(self, holder: OpenFile | np.ndarray, start: int, nbytes: int) -> None:
-        self.holder = holder
-        self.start = start
-        self.nbytes = nbytes
+        self.holder: OpenFile | np.ndarray = holder
+        self.start: int = start
+        self.nbytes: int = nbytes
 
     def part(self, start: int, nbytes: int) -> Extent:
         """Some of the bytes."""

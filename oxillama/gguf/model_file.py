@@ -16,7 +16,7 @@ import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.gguf.extent import Extent, FileIdentity, OpenFile
-from oxillama.gguf.header import StringArray, TensorInfo, parse_header
+from oxillama.gguf.header import Header, StringArray, TensorInfo, parse_header
 from oxillama.gguf.metadata import REQUIRED, Metadata
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
@@ -32,11 +32,11 @@ class _Shard:
     """One file: its header, and its bytes while it is open: a file, or uint8 (n,)."""
 
     def __init__(self, holder: OpenFile | np.ndarray, label: str, index: int) -> None:
-        self.size = holder.size
-        self.header = parse_header(Extent(holder, 0, self.size), label, index)
+        self.size: int = holder.size
+        self.header: Header = parse_header(Extent(holder, 0, self.size), label, index)
         self.label = label
         self.holder: OpenFile | np.ndarray | None = holder
-        self.identity = None if isinstance(holder, np.ndarray) else holder.identity
+        self.identity: FileIdentity | None = None if isinstance(holder, np.ndarray) else holder.identity
 
     def bytes(self, start: int, nbytes: int, name: str) -> Extent:
         """Some of the bytes, needed for ``name``. Raises ModelFileError if the shard is closed."""
@@ -84,14 +84,14 @@ class ModelFile:
     def __init__(self, first: _Shard, path: Path | None) -> None:
         self._shards = [first]
         self.paths: tuple[Path, ...] = (path,) if path else ()
-        self.version = first.header.version
-        self.alignment = first.header.alignment
-        self.file_size = first.size
-        self.metadata = first.header.metadata
+        self.version: int = first.header.version
+        self.alignment: int = first.header.alignment
+        self.file_size: int = first.size
+        self.metadata: dict[str, Any] = first.header.metadata
         self._typed = Metadata(
             self.metadata, lambda key, message: GGUFError(f"{message}, in {first.label}", key=key)
         )
-        self.tensors = first.header.tensors
+        self.tensors: dict[str, TensorInfo] = first.header.tensors
 
     @classmethod
     def open(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> ModelFile:

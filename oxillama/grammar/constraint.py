@@ -31,11 +31,11 @@ class Tables:
     """Parser states, and the masks of some of them."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
-        self.states = ParserStates(program, HARD_BYTES, MASK_WORK)
-        self.matcher = Matcher(vocabulary.trie, self.states)
-        self.start = self.states.start()
+        self.states: ParserStates = ParserStates(program, HARD_BYTES, MASK_WORK)
+        self.matcher: Matcher = Matcher(vocabulary.trie, self.states)
+        self.start: int = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
-        self.carried = 0  # bytes that were carried in
+        self.carried: int = 0  # bytes that were carried in
 
     def carry(self, state: int, old: Tables) -> int:
         """The number here of a parser state of ``old``."""
@@ -55,7 +55,8 @@ class Constraint:
     """
 
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
-        self.program, self.vocabulary = program, vocabulary
+        self.program: Program = program
+        self.vocabulary: Vocabulary = vocabulary
         self._lock = Lock()
         self._most_masks = max(16, MASK_BYTES // (4 * vocabulary.n_words))
         self._token_masks = [self._token_mask(i) for i in range(len(program.token_sets))]

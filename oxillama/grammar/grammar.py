@@ -24,6 +24,7 @@ from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from oxillama._kernels.grammar.network import Program
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_CONSTRAINTS = 4  # vocabularies for which a grammar keeps what it has found out
@@ -51,7 +52,7 @@ class Grammar:
     def __init__(self, rules: Rules, found: Found | None = None) -> None:
         self.rules = rules
         self._pieces = Pieces(rules, found)
-        self.program = self._pieces.program
+        self.program: Program = self._pieces.program
         self._digest: bytes | None = None
         self._lock = Lock()
         self._constraints: dict[Vocabulary, Constraint] = {}

@@ -37,9 +37,10 @@ class GrammarText:
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         if len(text) > MAX_TEXT:
             raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
-        self.text, self.token_ids = text, token_ids
-        self.pos = 0
-        self.depth = 0  # of groups
+        self.text: str = text
+        self.token_ids: TokenIds | None = token_ids
+        self.pos: int = 0
+        self.depth: int = 0  # of groups
 
     def peek(self) -> str:
         """The next character; "" at the end."""

@@ -31,8 +31,8 @@ class LarkItems(GrammarText):
     GrammarError : what is there is no such item; with line and column.
     """
 
-    blank = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
-    blank_lines = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
+    blank: re.Pattern[str] = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
+    blank_lines: re.Pattern[str] = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 
     def __init__(self, text: str, token_ids: TokenIds | None, any_order: bool, where: str = "") -> None:
         super().__init__(text, token_ids)
@@ -42,6 +42,7 @@ class LarkItems(GrammarText):
     def json_object(self) -> dict[str, Any]:
         start = self.pos
         try:
+            self.pos: int
             found, self.pos = json.JSONDecoder().raw_decode(self.text, start)
         except (ValueError, RecursionError) as error:
             self.fail(f"expected a JSON object: {error}", start)

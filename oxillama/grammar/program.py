@@ -43,13 +43,13 @@ class Pieces:
         self._refs, self._productive = known.refs, known.productive
         if rules.root not in self._productive:
             raise GrammarError(f"grammar: no text matches the rule {rules.root}")
-        self.found = found or self._find(rules)
+        self.found: Found = found or self._find(rules)
         self._called, self._sizes, self._nullable, self._names, self._numbers = self.found
-        self.places = [rules.places.get(name, "") for name in self._names]
+        self.places: list[str] = [rules.places.get(name, "") for name in self._names]
         self.built: list[tuple[int, Program]] = []
         self._done: set[int] = set()
         self._lock = Lock()
-        self.program = self._piece(rules.root, self if self._names else None)
+        self.program: Program = self._piece(rules.root, self if self._names else None)
         if found is None and sum(self._sizes.values()) > MANY_STATES:
             for number in range(len(self._names)):
                 self.build(number)

@@ -57,9 +57,10 @@ class Parser:
     """
 
     def __init__(self, pattern: str, dots: bool | None) -> None:
-        self.text, self.dots = pattern, dots
-        self.at = 0
-        self.depth = 0
+        self.text: str = pattern
+        self.dots: bool | None = dots
+        self.at: int = 0
+        self.depth: int = 0
         self.brackets: dict[str, Node] = {}  # by their texts: a pattern often has one many times
 
     def fail(self, what: str, at: int | None = None) -> GrammarError:

@@ -40,7 +40,8 @@ class GrammarState:
     )  # fmt: skip
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary, timer: Timer | None = None) -> None:
-        self.grammar, self.vocabulary = grammar, vocabulary
+        self.grammar: Grammar = grammar
+        self.vocabulary: Vocabulary = vocabulary
         self._timer = timer
         self._constraint = grammar.constraint(vocabulary)
         self._tables = self._constraint.tables()

@@ -35,12 +35,12 @@ class Vocabulary:
     ) -> None:
         n = len(strings)
         inside = bytearray(b"\1") * n
-        self.end_ids = frozenset(end_ids)
+        self.end_ids: frozenset[int] = frozenset(end_ids)
         for id in (*self.end_ids, *excluded):
             if not 0 <= id < n:
                 raise TokenizerError(f"token {id}: the vocabulary has {n} tokens")
             inside[id] = 0
-        self.trie = Trie(list(strings), bytes(inside))
+        self.trie: Trie = Trie(list(strings), bytes(inside))
         self.n_vocab = n
         self._masks: WeakValueDictionary[bytes, np.ndarray] = WeakValueDictionary()
 

@@ -138,7 +138,7 @@ class AtLayers:
 
     def __init__(self, least: int, most: int | None = -1, **differences: Any) -> None:
         self.least = least
-        self.most = least if most == -1 else most
+        self.most: int | None = least if most == -1 else most
         self.differences = differences
 
     def __contains__(self, n_layers: int) -> bool:

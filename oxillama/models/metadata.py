@@ -134,8 +134,8 @@ class Reader:
     ) -> None:
         self.file = file
         self.prefix = prefix
-        self.ignored = OPTIONS.difference(options)
-        self.untold = frozenset(known)
+        self.ignored: frozenset[str] = OPTIONS.difference(options)
+        self.untold: frozenset[str] = frozenset(known)
 
     def unread(self) -> tuple[str, ...]:
         """Full keys of the file that are ignored for its architecture, without those ``known`` to be."""

@@ -12,15 +12,17 @@ p + 1. The normed state takes the place of h for a further token (DeepSeek-V3, 2
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.models.decoder import Decoder, load_frequencies
-from oxillama.models.layers.layer import load_layer
-from oxillama.models.layers.norm import load_norm
+from oxillama.models.layers.layer import AnyLayer, load_layer
+from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Batch, Step
-from oxillama.weights.linear import Embedding, Linear
+from oxillama.weights.linear import Embedding, Linear, PanelStore
 from oxillama.weights.loader import Weights
 
 
@@ -35,11 +37,14 @@ class NextTokenInput:
     def __init__(self, spec: Spec, weights: Weights, block: str) -> None:
         d, own = spec.n_embd, f"{block}.embed_tokens.weight"
         name = own if weights.has(own) else "token_embd.weight"
-        self.tokens = weights.embedding(name, spec.n_vocab, d)
-        self.norms = load_norm(spec, weights, f"{block}.enorm"), load_norm(spec, weights, f"{block}.hnorm")
-        self.projection = weights.linear([(f"{block}.eh_proj", d)], 2 * d)
-        self.scale = spec.embedding_scale
-        self.given = np.zeros((0, d), np.float32)
+        self.tokens: Embedding = weights.embedding(name, spec.n_vocab, d)
+        self.norms: tuple[Norm, Norm] = (
+            load_norm(spec, weights, f"{block}.enorm"),
+            load_norm(spec, weights, f"{block}.hnorm"),
+        )
+        self.projection: Linear = weights.linear([(f"{block}.eh_proj", d)], 2 * d)
+        self.scale: float = spec.embedding_scale
+        self.given: np.ndarray = np.zeros((0, d), np.float32)
 
     def tables(self) -> list[Embedding]:
         """The tables of embeddings."""
@@ -82,23 +87,28 @@ class NextTokenHead(Decoder):
         block = f"blk.{i}.nextn"
         attends = spec.layers[max(spec.attending)]
         others = tuple(replace(layer, n_kv_heads=0) for layer in spec.layers)
-        self.spec = replace(
+        self.spec: Spec = replace(
             spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None, part=None
         )
-        self.kernels, self.context = weights.kernels, target.context
-        self.store = target.store  # of the output matrix
+        self.kernels: Kernels = weights.kernels
+        self.context: int = target.context
+        self.store: PanelStore = target.store  # of the output matrix
         self.inputs = NextTokenInput(self.spec, weights, block)
-        self.streams = self.classifier = self.projection = None
-        self.layers = [load_layer(self.spec, i, weights)]
+        self.streams: Any | None = None
+        self.classifier: Any | None = None
+        self.projection: Any | None = None
+        self.layers: list[AnyLayer] = [load_layer(self.spec, i, weights)]
         self.state_floats = self.record_floats = 0
         own = f"{block}.shared_head_norm"
         has_norm = weights.has(f"{own}.weight")
-        self.output_norm = load_norm(spec, weights, own) if has_norm else target.output_norm
+        self.output_norm: Norm | None = load_norm(spec, weights, own) if has_norm else target.output_norm
         head = f"{block}.shared_head_head"
         self.output = target.output
         if weights.has(f"{head}.weight"):
             self.output = weights.linear([(head, spec.n_vocab)], spec.n_embd)
-        self.frequencies = [load_frequencies(spec, k, weights, self.context) for k in range(len(spec.ropes))]
+        self.frequencies: list[np.ndarray] = [
+            load_frequencies(spec, k, weights, self.context) for k in range(len(spec.ropes))
+        ]
 
 
 def load_next_token_head(spec: Spec, weights: Weights, target: Decoder) -> NextTokenHead | None:

@@ -62,7 +62,7 @@ class UnpackedLinear(Linear):
 
     def __init__(self, sources: list[Source], cols: int) -> None:
         self.sources = sources
-        self.rows = sum(source.rows for source in sources)
+        self.rows: int = sum(source.rows for source in sources)
         self.cols = cols
 
 
@@ -71,7 +71,7 @@ class UnpackedWeights(Weights):
 
     def __init__(self, file: ModelFile, kernels: Kernels) -> None:
         super().__init__(file, kernels, 1)
-        self.packed_bytes = 0
+        self.packed_bytes: int = 0
 
     def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
         self.packed_bytes += sum(source.packed_bytes(cols) for source in sources)

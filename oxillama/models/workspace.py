@@ -102,7 +102,7 @@ class Views(dict[tuple[str, int, int], np.ndarray]):
     def __init__(self) -> None:
         super().__init__()
         self.buffers: dict[str, np.ndarray] = {}
-        self.n_rows = 0
+        self.n_rows: int = 0
 
     def __missing__(self, key: tuple[str, int, int]) -> np.ndarray:
         name, n, width = key
@@ -141,9 +141,9 @@ class Workspace:
 
     def __init__(self, linears: list[Linear]) -> None:
         self.linears = linears
-        self.linear_bytes = 0
-        self.scratch = aligned_empty(0)
-        self.rows = Views()
+        self.linear_bytes: int = 0
+        self.scratch: np.ndarray = aligned_empty(0)
+        self.rows: Views = Views()
 
     def reserve(self, n_rows: int, attention_bytes: int, adapted: AdaptedRows | None = None) -> None:
         """Makes room for ``n_rows`` rows, for the attention's scratch, and for the adapters'."""

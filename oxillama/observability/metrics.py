@@ -15,12 +15,16 @@ from oxillama.observability.histogram import Histogram
 from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
+    from oxillama.cache.pool import CachePool
+    from oxillama.cache.prefix import PrefixKvCache
     from oxillama.engine.batch import ScheduledBatch
     from oxillama.engine.loading import LoadedModel
     from oxillama.engine.request import Request
+    from oxillama.engine.scheduler import Scheduler
     from oxillama.observability.metrics_snapshot import MetricsSnapshot
+    from oxillama.weights.linear import PanelStore
 
-new_snapshot = on_use("oxillama.observability.metrics_snapshot:MetricsSnapshot")
+new_snapshot: Callable[..., Any] = on_use("oxillama.observability.metrics_snapshot:MetricsSnapshot")
 
 REQUEST_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -50,8 +54,8 @@ class MaskTimer:
     """
 
     def __init__(self) -> None:
-        self.masks = 0
-        self.seconds = 0.0
+        self.masks: int = 0
+        self.seconds: float = 0.0
 
     def note(self, start: float, end: float) -> None:
         """A mask was asked for at ``start`` and there at ``end``, by `time.perf_counter`."""
@@ -79,32 +83,32 @@ class EngineMetrics(Observer):
     ) -> None:
         self._gauges = gauges
         self._lock = ForkedOpen()
-        self.labels = dict(labels or {})
-        self.mask_timer = mask_timer or MaskTimer()
-        self.load_seconds = 0.0
-        self.steps = 0
-        self.prefill_tokens = 0
-        self.generation_tokens = 0
-        self.prefill_seconds = 0.0
-        self.decode_seconds = 0.0
-        self.drafts = 0
-        self.drafted_tokens = 0
-        self.accepted_tokens = 0
+        self.labels: dict[str, str] = dict(labels or {})
+        self.mask_timer: MaskTimer = mask_timer or MaskTimer()
+        self.load_seconds: float = 0.0
+        self.steps: int = 0
+        self.prefill_tokens: int = 0
+        self.generation_tokens: int = 0
+        self.prefill_seconds: float = 0.0
+        self.decode_seconds: float = 0.0
+        self.drafts: int = 0
+        self.drafted_tokens: int = 0
+        self.accepted_tokens: int = 0
         self.drafted_at: list[int] = []
         self.accepted_at: list[int] = []
-        self.n_refused = 0
-        self.snapshots = 0
+        self.n_refused: int = 0
+        self.snapshots: int = 0
         self.finished: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self.time_to_first_token = Histogram(REQUEST_BUCKETS)
-        self.time_per_output_token = Histogram(TOKEN_BUCKETS)
-        self.queue_time = Histogram(REQUEST_BUCKETS)
-        self.prefill_time = Histogram(REQUEST_BUCKETS)
-        self.decode_time = Histogram(REQUEST_BUCKETS)
-        self.request_time = Histogram(REQUEST_BUCKETS)
-        self.prompt_lengths = Histogram(LENGTH_BUCKETS)
-        self.text_lengths = Histogram(LENGTH_BUCKETS)
-        self.step_rows = Histogram(ROW_BUCKETS)
+        self.time_to_first_token: Histogram = Histogram(REQUEST_BUCKETS)
+        self.time_per_output_token: Histogram = Histogram(TOKEN_BUCKETS)
+        self.queue_time: Histogram = Histogram(REQUEST_BUCKETS)
+        self.prefill_time: Histogram = Histogram(REQUEST_BUCKETS)
+        self.decode_time: Histogram = Histogram(REQUEST_BUCKETS)
+        self.request_time: Histogram = Histogram(REQUEST_BUCKETS)
+        self.prompt_lengths: Histogram = Histogram(LENGTH_BUCKETS)
+        self.text_lengths: Histogram = Histogram(LENGTH_BUCKETS)
+        self.step_rows: Histogram = Histogram(ROW_BUCKETS)
 
     @classmethod
     def of(cls, model: LoadedModel, mask_timer: MaskTimer | None = None) -> EngineMetrics:
@@ -249,9 +253,12 @@ class Gauges:
 
     def __init__(self, model: LoadedModel) -> None:
         # not the model itself, whose thread ends when nobody refers to it
-        self.pool, self.prefix, self.scheduler = model.pool, model.prefix_cache, model.scheduler
-        self.store, self.matrix_bytes = model.runner.model.store, matrix_bytes(model.runner.model)
-        self.features = model._features
+        self.pool: CachePool = model.pool
+        self.prefix: PrefixKvCache = model.prefix_cache
+        self.scheduler: Scheduler = model.scheduler
+        self.store: PanelStore = model.runner.model.store
+        self.matrix_bytes: int = matrix_bytes(model.runner.model)
+        self.features: dict[str, Any] = model._features
 
     def __call__(self) -> dict[str, Any]:
         pool, prefix, scheduler, resident = self.pool, self.prefix, self.scheduler, self.store.resident_bytes

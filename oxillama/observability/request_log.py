@@ -16,7 +16,7 @@ from oxillama.faults import note
 if TYPE_CHECKING:
     from oxillama.engine.request import Request
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class RequestLog(Observer):

@@ -21,7 +21,7 @@ from oxillama.errors import ConfigError
 from oxillama.faults import note
 from oxillama.locks import ForkedOpen, NotCopied
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.25
 """Seconds after which events are written, at the end of the step that is running."""
@@ -47,7 +47,7 @@ class Trace(NotCopied):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.users = 0
+        self.users: int = 0
         self._pid = os.getpid()
         self._lock = ForkedOpen()
         self._events: list[tuple[int, Event]] = []

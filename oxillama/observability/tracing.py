@@ -48,7 +48,7 @@ class Tracer(Observer):
         self._counted = (0, 0)
         self._stepped_at = 0.0
         self._phases: dict[int, str] = {}  # by number, of the requests that go on
-        self.mask_timer = TracedMasks(trace)
+        self.mask_timer: TracedMasks = TracedMasks(trace)
         decoder.layers = [
             layer.with_blocks(partial(TracedBlock, trace, layer=number))
             for number, layer in zip(decoder.spec.here, decoder.layers)

@@ -26,7 +26,7 @@ class ExpertCache:
     """
 
     def __init__(self) -> None:
-        self.nbytes = 0
+        self.nbytes: int = 0
         self.limit = 0
         self._circle: deque[Part] = deque()
 

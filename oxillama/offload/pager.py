@@ -64,10 +64,12 @@ class LayerPager(PanelStore):
         probe: MemoryPressureProbe | None = None,
         find: Finder | None = None,
     ) -> None:
+        self.budget: int
         self.most = self.budget = budget
         self.resident_bytes: int = 0
-        self.peak_bytes = self.read_bytes = 0
-        self.wait_seconds = 0.0
+        self.peak_bytes: int = 0
+        self.read_bytes: int = 0
+        self.wait_seconds: float = 0.0
         self._fetch, self._fetch_now = fetch, fetch_now
         self._pinned = tuple(pinned)
         self._probe = probe

@@ -61,11 +61,13 @@ class PagedPanels:
         extents: Sequence[Extent | None] | None = None,
     ) -> None:
         self._pager = None if pager is None else weakref.ref(pager)
-        self.sources, self.cols = sources, cols
-        self.extents = extents or [None] * len(sources)
-        self.part = self.first = 0
+        self.sources: list[Source] = sources
+        self.cols: int = cols
+        self.extents: Sequence[Extent | None] | list[None] = extents or [None] * len(sources)
+        self.part: int = 0
+        self.first: int = 0
         self.spans: list[slice] = []
-        self.placed = False
+        self.placed: bool = False
         self._linear: CompiledLinear | None = None  # that has them now
 
     def place(self, linear: CompiledLinear) -> bool:
@@ -126,8 +128,8 @@ class Load:
     __slots__ = ("memory", "work")
 
     def __init__(self, memory: np.ndarray, work: Work | None = None) -> None:
-        self.memory = memory
-        self.work = work
+        self.memory: np.ndarray = memory
+        self.work: Work | None = work
 
 
 class Part:
@@ -151,9 +153,15 @@ class Part:
     """
 
     def __init__(self, number: int, name: str, panels: list[PagedPanels], is_expert: bool = False) -> None:
-        self.number, self.name, self.panels, self.is_expert = number, name, panels, is_expert
-        self.tensors = frozenset(source.info.name for each in panels for source in each.sources)
-        self.nbytes = n_matrices = 0
+        self.number: int = number
+        self.name: str = name
+        self.panels: list[PagedPanels] = panels
+        self.is_expert: bool = is_expert
+        self.tensors: frozenset[str] = frozenset(
+            source.info.name for each in panels for source in each.sources
+        )
+        self.nbytes: int = 0
+        n_matrices = 0
         for each in panels:
             each.part, each.first = number, n_matrices
             each.spans = []

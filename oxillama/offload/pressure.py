@@ -74,7 +74,7 @@ class MemoryPressureProbe:
     """
 
     def __init__(self, sources: Sequence[Source] | None = None) -> None:
-        self.sources = system_sources() if sources is None else tuple(sources)
+        self.sources: tuple[Source, ...] = system_sources() if sources is None else tuple(sources)
 
     def state(self) -> MemoryState | None:
         """The memory now; None if no source reports it."""
@@ -107,8 +107,9 @@ class BudgetControl:
         probe: MemoryPressureProbe,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most, self.least = most, min(least, most)
-        self.budget = most
+        self.most: int = most
+        self.least: int = min(least, most)
+        self.budget: int = most
         self.probe = probe
         self._clock = clock
         self._next = -math.inf  # when to look again

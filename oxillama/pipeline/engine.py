@@ -51,9 +51,13 @@ class PipelinedFactory(EngineFactory):
         connect: Connect,
         begins_again: bool,
     ) -> None:
-        self.config, self.speeds, self.borders, self.paths = config, speeds, borders, paths
-        self.connect, self.begins_again = connect, begins_again
-        self.log = CommandLog([])
+        self.config: EngineConfig = config
+        self.speeds: Sequence[float] = speeds
+        self.borders: Sequence[int] | None = borders
+        self.paths: Sequence[str] = paths
+        self.connect: Connect = connect
+        self.begins_again: bool = begins_again
+        self.log: CommandLog = CommandLog([])
         self.plans: list[StagePlan] = []
         self.facts: list[StageFacts] = []
 

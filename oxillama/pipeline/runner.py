@@ -40,8 +40,10 @@ class PipelinedRunner(Runner):
         begins_again: bool,
     ) -> None:
         super().__init__(model, pool, n_threads)
-        self._log, self._restart_stages, self.begins_again = log, restart_stages, begins_again
-        self.depth = len(log.links) + 1
+        self._log = log
+        self._restart_stages = restart_stages
+        self.begins_again: bool = begins_again
+        self.depth: int = len(log.links) + 1
 
     def restart(self) -> None:
         self._restart_stages()

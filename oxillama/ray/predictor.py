@@ -41,7 +41,7 @@ class Predictor:
     """
 
     def __init__(self, config: EngineConfig | str | os.PathLike[str], **columns: Any) -> None:
-        self.columns = Columns(**columns)
+        self.columns: Columns = Columns(**columns)
         engine = load(as_assigned(for_jobs(as_config(config))))
         self._rows = Rows(engine, Settings(model_name="model"))
 

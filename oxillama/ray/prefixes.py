@@ -69,7 +69,8 @@ class PrefixMap:
     """
 
     def __init__(self, imbalance: int, most: int = MOST_KEYS) -> None:
-        self.imbalance, self.most = imbalance, most
+        self.imbalance: int = imbalance
+        self.most: int = most
         self._known: OrderedDict[bytes, set[Any]] = OrderedDict()
         self._n_pages: Counter[Any] = Counter()  # of those that are known
 

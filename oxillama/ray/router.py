@@ -21,7 +21,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
 
     def initialize_state(self, imbalance: int = IMBALANCE) -> None:
         """Serve calls it once, with ``request_router_kwargs``."""
-        self.prefixes = PrefixMap(imbalance)
+        self.prefixes: PrefixMap = PrefixMap(imbalance)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

@@ -20,7 +20,7 @@ from ray.serve.exceptions import BackPressureError
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from oxillama import EngineConfig
+from oxillama import EngineConfig, InferenceEngine
 from oxillama.config import checks
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
@@ -56,9 +56,9 @@ class Replica:
     """
 
     def __init__(self, config: EngineConfig, server: ServerConfig) -> None:
-        self.engine = load(as_assigned(config))
-        self.app = create_app(Models([Hosted(str(server.model_name), self.engine)], server), server)
-        self.name = str(serve.get_replica_context().replica_id.unique_id).encode()
+        self.engine: InferenceEngine = load(as_assigned(config))
+        self.app: Any = create_app(Models([Hosted(str(server.model_name), self.engine)], server), server)
+        self.name: bytes = str(serve.get_replica_context().replica_id.unique_id).encode()
 
     async def answer(self, keys: Sequence[bytes], scope: Scope, body: bytes) -> Messages:
         """The ASGI messages that the application sends.
@@ -132,7 +132,7 @@ class Ingress:
     """
 
     def __init__(self, replicas: Any, max_body_bytes: int) -> None:
-        self.replicas = replicas.options(method_name="answer", stream=True)
+        self.replicas: Any = replicas.options(method_name="answer", stream=True)
         self.max_body_bytes = max_body_bytes
 
     async def pass_on(self, scope: Scope, body: bytes, sending: Sending) -> None:
@@ -174,7 +174,8 @@ class Sending:
 
     def __init__(self, send: Send) -> None:
         self.send = send
-        self.has_begun = self.is_stream = False
+        self.has_begun: bool = False
+        self.is_stream: bool = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -110,7 +110,7 @@ class SharedPrompt:
 
     def __init__(self, first: Sequence) -> None:
         """``first`` is the sequence of any of the requests, which holds the prompt alone."""
-        self.n_tokens = first.total_len - 1
+        self.n_tokens: int = first.total_len - 1
         self._fork = Sequence(first.pool, first.tokens[:-1], adapters=first.adapters, given=first.given)
         self._waiting: set[object] = set()
 

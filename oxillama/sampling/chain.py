@@ -161,7 +161,7 @@ def call_stage(stage: Callable[..., Any], workspace: Any, history: np.ndarray) -
     return status
 
 
-breaker_tables = on_use("oxillama.sampling.breakers:breaker_tables")
+breaker_tables: Callable[..., Any] = on_use("oxillama.sampling.breakers:breaker_tables")
 
 
 class SamplerChain:
@@ -186,16 +186,18 @@ class SamplerChain:
         self.kernels = kernels
         stages = ordered_stages(config, breakers)
         banned = set(config.banned_tokens) | (set(eog) if config.ignore_eos else set())
-        self.steps = self._compiled([*masking_stages(config, banned), *stages])
-        self.early_steps = self._compiled([*masking_stages(config, banned | set(eog)), *stages])
+        self.steps: list[Any] = self._compiled([*masking_stages(config, banned), *stages])
+        self.early_steps: list[Any] = self._compiled([*masking_stages(config, banned | set(eog)), *stages])
         named = [*banned, *config.logit_bias, *(config.allowed_tokens or ())]
-        self.largest_token = max(named, default=-1)
-        self.window = history_window(config)
-        self.min_tokens = config.min_tokens
-        self.program, self.early_program = self._only(self.steps), self._only(self.early_steps)
-        self.is_greedy, self.draws_chance = config.is_greedy, bool(config.xtc_probability)
-        self.has_callables = any(callable(stage) for stage in config.order)
-        self.takes_highest = (
+        self.largest_token: Any | int = max(named, default=-1)
+        self.window: int = history_window(config)
+        self.min_tokens: int = config.min_tokens
+        self.program: Any = self._only(self.steps)
+        self.early_program: Any = self._only(self.early_steps)
+        self.is_greedy: bool = config.is_greedy
+        self.draws_chance: bool = bool(config.xtc_probability)
+        self.has_callables: bool = any(callable(stage) for stage in config.order)
+        self.takes_highest: bool = (
             config.is_greedy
             and not (named or config.min_tokens or config.allowed_tokens is not None)
             and all(isinstance(stage, tuple) and stage[0] == "temperature" for stage in stages)

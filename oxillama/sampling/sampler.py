@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class Xorshift64:
         z = (seed + 0x9E3779B97F4A7C15) & MASK
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        self.state = (z ^ (z >> 31)) or 1  # zero is the one state xorshift never leaves
+        self.state: int = (z ^ (z >> 31)) or 1  # zero is the one state xorshift never leaves
 
     def uniform(self) -> float:
         """A double in [0, 1) with 53 random bits."""
@@ -49,8 +49,8 @@ class Xorshift64:
 
 
 LN2 = 0.6931471805599453
-checked_state = on_use("oxillama.sampling.state:checked_state")
-sampled_token = on_use("oxillama.sampling.logprobs:sampled_token")
+checked_state: Callable[..., Any] = on_use("oxillama.sampling.state:checked_state")
+sampled_token: Callable[..., Any] = on_use("oxillama.sampling.logprobs:sampled_token")
 
 NO_HISTORY = np.empty(0, np.int32)
 
@@ -103,9 +103,9 @@ class Sampler:
         self.chain = chain
         self.constraint = constraint
         chosen = chain.config.seed if chain.config.seed is not None else seed
-        self.seed = int.from_bytes(os.urandom(8), "little") if chosen is None else checked_seed(chosen)
-        self.random = Xorshift64(self.seed)
-        self.mu = 2.0 * chain.config.mirostat_tau
+        self.seed: int = int.from_bytes(os.urandom(8), "little") if chosen is None else checked_seed(chosen)
+        self.random: Xorshift64 = Xorshift64(self.seed)
+        self.mu: float = 2.0 * chain.config.mirostat_tau
         self._tokens = np.empty(64, np.int32)
         self._n = 0
         self._before: list[tuple[int, float]] = []  # random state and mu before each generated token
@@ -347,7 +347,8 @@ class Sampler:
             for token in tokens[len(tokens) - len(before) :].tolist():
                 constraint.advance(token)
         self.constraint = constraint
-        self.seed, self.mu = state["seed"], float(state["mu"])
+        self.seed = state["seed"]
+        self.mu = float(state["mu"])
         self.random.state = state["random"]
         self._tokens, self._n, self._before = tokens, len(tokens), before
 

@@ -20,7 +20,7 @@ class LogitsChain:
     """
 
     def __init__(self) -> None:
-        self.digest = START
+        self.digest: bytes = START
 
     def add(self, row: np.ndarray) -> bytes:
         """The next link, 32 bytes, of float32 (vocab,) logits; hashed in little-endian order."""

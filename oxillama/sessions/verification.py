@@ -65,7 +65,9 @@ class Difference(Exception):
 
     def __init__(self, cause: str, at: int, message: str) -> None:
         super().__init__(message)
-        self.cause, self.at, self.message = cause, at, message
+        self.cause: str = cause
+        self.at: int = at
+        self.message: str = message
 
 
 def verify(

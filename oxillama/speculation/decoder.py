@@ -138,7 +138,7 @@ class SpeculativeDecoder:
         self.config: AsyncSpecConfig = checks.instance("config", config, AsyncSpecConfig)
         self.target: InferenceEngine = checks.instance("target", target, InferenceEngine)
         self.draft = draft
-        self.stats = SpecStats()
+        self.stats: SpecStats = SpecStats()
         self._token = CancellationToken()
         target.model.runner.check_logits()
         if draft is not None:

@@ -194,7 +194,8 @@ class Budget:
     """
 
     def __init__(self) -> None:
-        self.left = self.saved = 0.0
+        self.left: float = 0.0
+        self.saved: float = 0.0
         self._is_new = True
 
     def note(self, step: float, gained: float | None) -> None:
@@ -290,7 +291,7 @@ class Outlook:
         self, acceptance: Acceptance, least: float, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.probabilities: list[float] = []
-        self.survival = 1.0
+        self.survival: float = 1.0
         self._acceptance, self._least, self._clock = acceptance, least, clock
         self._first = self._last = 0.0
 

@@ -33,7 +33,7 @@ from oxillama.speculation.token_map import TokenMap, same_tokens
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.low_bits import LowBitWeights
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MOST_OF_TARGET = 0.5
 """Share of the target's bytes that a chosen draft model has at most. A pass takes as long as reading them."""

@@ -120,7 +120,7 @@ class MappedSampler(DraftSampler):
     def sample(self, row: np.ndarray, history: list[int]) -> int | None:
         """The draft model's id of a token, by its logits ``row``; ``history`` is its own."""
         token = self._sampler.sample(self._tokens.scattered(row), self._history)
-        self.is_done = self._sampler.is_done
+        self.is_done: bool = self._sampler.is_done
         if token is None or token not in self._tokens.draft_of:
             return None
         self.sampled.append(token)

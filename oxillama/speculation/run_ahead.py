@@ -21,7 +21,7 @@ from oxillama.speculation.drafters import common_length
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 SHARE = 0.5
 """A step waits for proposals at most this share of what the target took for the step before."""
@@ -57,7 +57,7 @@ class RunAheadDrafter:
         most: int,
     ) -> None:
         self.name = name
-        self.has_failed = False
+        self.has_failed: bool = False
         self._open_session = open_session
         self._sampler = sampler
         self._ends, self._n_vocab = target.eog_ids, target.n_vocab
@@ -144,7 +144,8 @@ class RunAheadDrafter:
             return
         note(log, logging.ERROR, "%s: cannot draft", self.name, exc_info=True)
         with self._changed:
-            self.has_failed, self._ahead = True, []
+            self.has_failed = True
+            self._ahead = []
             self._changed.notify_all()
 
     def _has_work(self) -> bool:

@@ -47,7 +47,7 @@ class DraftSampler:
     ) -> None:
         self.sampler = sampler
         self.distributions: list[Distribution] = []
-        self.is_done = False
+        self.is_done: bool = False
         self._random = random
         self._pays = pays
         self._n_generated = sampler.n_generated

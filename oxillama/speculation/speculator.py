@@ -33,7 +33,7 @@ from oxillama.speculation.length import (
 )
 from oxillama.speculation.state import SPECULATION, Speculation, speculation_of
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Speculator(CoreDrafter):

@@ -53,7 +53,7 @@ class TokenMap:
         pairs = {ours[meaning]: id for meaning, id in theirs.items() if meaning in ours}
         n_same = sum(bool(target.token_type(id) & TEXT) for id in pairs)
         n_text = min(sum(meaning[0] == TEXT for meaning in known) for known in (theirs, ours))
-        self.share = n_same / max(1, n_text)
+        self.share: float = n_same / max(1, n_text)
         _pair_bytes(pairs, theirs, ours)
         _pair_roles(pairs, draft, target)
         if self.share < LEAST_SHARE:
@@ -71,9 +71,9 @@ class TokenMap:
                 f"for {len(missing)}, such as 0x{min(missing):02X}"
             )
         self.draft_of = pairs
-        self.target_ids = np.array(list(pairs), np.int64)
-        self.draft_ids = np.array(list(pairs.values()), np.int64)
-        self.n_target = target.n_vocab
+        self.target_ids: np.ndarray = np.array(list(pairs), np.int64)
+        self.draft_ids: np.ndarray = np.array(list(pairs.values()), np.int64)
+        self.n_target: int = target.n_vocab
         self._target = target
         self._longest = max(map(len, self._pieces))
         self._opening = [draft.bos_id] if draft.add_bos and draft.bos_id is not None else []

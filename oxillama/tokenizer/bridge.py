@@ -7,7 +7,7 @@ character whose bytes are spread over several tokens is returned as a whole, str
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
 
-read_json = on_use("oxillama.tokenizer.tokenizer_json:read_tokenizer_json")
+read_json: Callable[..., Any] = on_use("oxillama.tokenizer.tokenizer_json:read_tokenizer_json")
 
 if TYPE_CHECKING:
     from oxillama.chat.template import ChatTemplate

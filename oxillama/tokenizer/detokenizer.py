@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from oxillama.errors import TokenizerError
 from oxillama.on_use import on_use
@@ -12,7 +13,7 @@ from oxillama.tokenizer.segmenters.base import SPACE
 from oxillama.tokenizer.segmenters.byte_pair import CHAR_TO_BYTE
 from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
 
-unescape_rwkv = on_use("oxillama.tokenizer.segmenters.longest_match:unescape_rwkv")
+unescape_rwkv: Callable[..., Any] = on_use("oxillama.tokenizer.segmenters.longest_match:unescape_rwkv")
 
 
 class StreamDecoder:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import TokenizerError
 from oxillama.on_use import on_use
@@ -23,8 +23,8 @@ from oxillama.on_use import on_use
 if TYPE_CHECKING:
     from oxillama.tokenizer.characters import View
 
-class_view = on_use("oxillama.tokenizer.characters:class_view")
-space_view = on_use("oxillama.tokenizer.characters:space_view")
+class_view: Callable[..., Any] = on_use("oxillama.tokenizer.characters:class_view")
+space_view: Callable[..., Any] = on_use("oxillama.tokenizer.characters:space_view")
 
 # What `\p{...}` holds: the stand-in for characters outside ASCII, and the ASCII members.
 _SETS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import unescape
 
 from oxillama.grammar.rulebook import RuleBook
@@ -48,7 +48,7 @@ class CallRules:
         self._tools = tools
         self._values = ValueRules(book, grammar, special)
         self._blocks: dict[tuple[bool, bool], Node] = {}
-        self.mark = self._values.mark
+        self.mark: Callable[[str], Node] = self._values.mark
 
     def block(self, many: bool, bare: bool = False) -> Node:
         """A call with its delimiters, or ``many`` where a format has several between them.

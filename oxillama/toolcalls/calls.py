@@ -29,14 +29,15 @@ class Part:
         self._kind = kind
         self._held = ""
         self._fresh = False  # behind another part: leading whitespace is dropped
-        self.has_begun = False
+        self.has_begun: bool = False
 
     def add(self, text: str) -> None:
         text = text.lstrip() if self._fresh else self._held + text
         kept = text.rstrip()
         if kept:
             self.emit(self._kind(kept))
-            self._fresh, self.has_begun = False, True
+            self._fresh = False
+            self.has_begun = True
         self._held = "" if self._fresh else text[len(kept) :]
 
     def part(self) -> None:
@@ -80,9 +81,10 @@ class Calls:
         self.emit = emit
         self.tools = tools
         self.schemas = schemas
-        self.types = parameter_types(schemas)
-        self.n_begun = self.n_failed = 0
-        self.name = ""
+        self.types: dict[tuple[str, str], frozenset[str]] = parameter_types(schemas)
+        self.n_begun: int = 0
+        self.n_failed: int = 0
+        self.name: str = ""
         self._open: CallStart | None = None
         self._pieces: list[str] = []
 
@@ -90,7 +92,9 @@ class Calls:
         """Raises MalformedCall for a name that is none."""
         if not name or any(c.isspace() or c in "<>{}\"'" for c in name):
             raise MalformedCall(f"expected the name of a tool, got {name[:80]!r}")
-        self.name, self._open, self._pieces = name, CallStart(self.n_begun, name, id), []
+        self.name = name
+        self._open = CallStart(self.n_begun, name, id)
+        self._pieces = []
         self.n_begun += 1
         self.emit(self._open)
 

@@ -44,8 +44,9 @@ class Envelope:
         self.surely = surely
         self.name: str | None = None
         self.id: str | None = None
-        self.held = ""  # arguments that came before the name
-        self.has_arguments = self.begun = False
+        self.held: str = ""  # arguments that came before the name
+        self.has_arguments: bool = False
+        self.begun: bool = False
 
     def members(self, source: Source, keyed: bool = False) -> Parsing[None]:
         """``keyed`` : the one member is named as the tool is."""

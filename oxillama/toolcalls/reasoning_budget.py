@@ -60,9 +60,14 @@ class ReasoningBudget:
         pieces: Sequence[bytes],
         inner: TokenConstraint | None = None,
     ) -> None:
-        self.budget, self.anywhere = budget, anywhere
+        self.budget: int = budget
+        self.anywhere: bool = anywhere
+        self.open: bytes
+        self.close: bytes
         self.open, self.close = (text.encode() for text in delimiters)
-        self.closing, self.pieces, self.inner = tuple(closing), pieces, inner
+        self.closing: tuple[int, ...] = tuple(closing)
+        self.pieces: Sequence[bytes] = pieces
+        self.inner: TokenConstraint | None = inner
         self._states = [Progress(INSIDE if in_reasoning else BEFORE)]
 
     @property

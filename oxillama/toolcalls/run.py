@@ -17,7 +17,7 @@ from oxillama.config import checks
 from oxillama.errors import ConfigError
 from oxillama.events import Event, ToolCall
 from oxillama.toolcalls.conversation import Message, answer_message, result_message
-from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.definitions import Definition, definitions
 from oxillama.toolcalls.dispatch import FunctionDispatcher, ToolDispatcher, ToolResult, failure
 
 MAX_STEPS = 8
@@ -158,7 +158,7 @@ class CallRunner:
     def __init__(
         self, tools: Sequence[Any], dispatcher: ToolDispatcher | None, timeout: float | None
     ) -> None:
-        self.tools = definitions(tools)
+        self.tools: list[Definition] = definitions(tools)
         self._dispatcher = FunctionDispatcher(tools) if dispatcher is None else dispatcher
         if not callable(getattr(self._dispatcher, "dispatch", None)):
             raise checks.refuse("dispatcher", "an object with dispatch(call)", dispatcher)

@@ -31,14 +31,16 @@ class Headers:
 
     def __init__(self, grammar: ToolCallGrammar) -> None:
         self.grammar = grammar
+        self.start: str
+        self.message: str
         self.start, self.message, *ends = grammar.turns
-        self.ends = tuple(ends)
+        self.ends: tuple[str, ...] = tuple(ends)
         begin = grammar.next[grammar.next.index(self.start) :]
-        self.thought = grammar.reasoning[0].removeprefix(begin) if grammar.reasoning else ""
+        self.thought: str = grammar.reasoning[0].removeprefix(begin) if grammar.reasoning else ""
         self._has_channels = grammar.answers[0].startswith("<|channel|>")
         self._is_name = "to=" not in grammar.headers[0]
-        self.users = frozenset(map(self.recipient, (*grammar.answers, self.thought))) - {""}
-        self.leads = () if self._is_name else ("<|channel|>", "to=", self.message)
+        self.users: frozenset[str] = frozenset(map(self.recipient, (*grammar.answers, self.thought))) - {""}
+        self.leads: tuple[str, ...] = () if self._is_name else ("<|channel|>", "to=", self.message)
 
     def recipient(self, header: str) -> str:
         """Whom a message goes to; "" if its header does not say."""

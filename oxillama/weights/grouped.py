@@ -25,7 +25,8 @@ class GroupedLinear:
     def __init__(self, kernels: Kernels, members: list[Linear]) -> None:
         self.kernels = kernels
         self.members = members
-        self.rows, self.cols = members[0].rows, members[0].cols
+        self.rows: int = members[0].rows
+        self.cols: int = members[0].cols
 
     def apply(
         self,

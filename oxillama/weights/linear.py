@@ -243,7 +243,7 @@ class Embedding:
     ) -> None:
         self.name = name
         self.table = table
-        self.row_bytes = FORMAT_BY_ID[format_id].nbytes(cols)
+        self.row_bytes: int = FORMAT_BY_ID[format_id].nbytes(cols)
         self.format_id = format_id
         self.cols = cols
         self.kernels = kernels

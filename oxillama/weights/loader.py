@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 if TYPE_CHECKING:
     from oxillama.weights.grouped import GroupedLinear
 
-new_grouped = on_use("oxillama.weights.grouped:GroupedLinear")
+new_grouped: Callable[..., Any] = on_use("oxillama.weights.grouped:GroupedLinear")
 
 
 class Weights:
@@ -60,10 +60,10 @@ class Weights:
         self.compute = compute
         self.taken: set[str] = set()
         self.ignored: set[str] = set()
-        self.prefix = ""
+        self.prefix: str = ""
         self.renamed: dict[str, str] = {}
-        self.packer = Packer(kernels, n_threads, self.progress)
-        self.store = store(self.packer)
+        self.packer: Packer = Packer(kernels, n_threads, self.progress)
+        self.store: PanelStore = store(self.packer)
 
     def ignore(self, names: Iterable[str]) -> None:
         """Hides tensors: `has` is False for them from now on, and `unused` does not list them."""
@@ -72,7 +72,8 @@ class Weights:
     def name_layers(self, prefix: str, renamed: Mapping[str, str]) -> None:
         """How the file names tensors of layers from now on: with ``prefix`` before "blk.", and some words
         behind the layer's number ``renamed``."""
-        self.prefix, self.renamed = prefix, dict(renamed)
+        self.prefix = prefix
+        self.renamed = dict(renamed)
 
     def stored(self, name: str) -> str:
         """The file's name of a tensor."""

@@ -171,7 +171,7 @@ class PackedFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.file = OpenFile(Path(os.fsdecode(path)))
+        self.file: OpenFile = OpenFile(Path(os.fsdecode(path)))
         self.absent: list[str] = []
         try:
             self._read_header()
@@ -253,7 +253,7 @@ class PackedFile:
             raise self._damaged("header")
         try:
             header = json.loads(text)
-            self.facts = PackedFacts.of(header["facts"])
+            self.facts: PackedFacts = PackedFacts.of(header["facts"])
             matrices = [PackedMatrix.of(entry) for entry in header["matrices"]]
             self._checksum = bytes.fromhex(header["checksums"])
             byte_order = header["byte_order"]
@@ -267,10 +267,10 @@ class PackedFile:
         end = matrices[-1].start + matrices[-1].nbytes if matrices else 0
         if size != first + end + DIGEST * len(matrices):
             raise self._cut(first + end + DIGEST * len(matrices))
-        self.matrices = {matrix[:3]: matrix for matrix in matrices}
+        self.matrices: dict[tuple[str, int, int], PackedMatrix] = {matrix[:3]: matrix for matrix in matrices}
         if len(self.matrices) != len(matrices) or not _in_order(matrices):
             raise self._damaged("directory")
-        self.panels = Extent(self.file, first, end)
+        self.panels: Extent = Extent(self.file, first, end)
         self._digests = Extent(self.file, first + end, DIGEST * len(matrices))
 
     def _cut(self, expected: int) -> ModelFileError:

@@ -21,7 +21,7 @@ from oxillama.weights.packer import Packer, Source
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class PackedStore(PanelStore):

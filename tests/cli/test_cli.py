@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,15 +81,29 @@ def test_public_names_are_all_there() -> None:
         oxillama.nonsense  # noqa: B018
 
 
-def test_help_lists_every_command() -> None:
-    text = output("--help")
-    for name in COMMANDS:
-        assert re.search(rf"^    {name} ", text, re.MULTILINE)
+def test_help_lists_every_command_once_under_a_heading() -> None:
+    groups, rest = output("--help").split("\noptions:\n")
+    listed = re.findall(r"^  (\w+) +\w", groups, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+    assert groups.index("chat and text:") < groups.index("  chat ") < groups.index("models:")
+    assert "examples:\n  oxillama demo " in rest
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command(name: str) -> None:
-    assert output(name, "--help").startswith(f"usage: oxillama {name} ")
+    text = output(name, "--help")
+    assert text.startswith(f"usage: oxillama {name} ")
+    first = re.search(r"^options:\n  (-+[\w-]+)", text, re.MULTILINE)
+    has_own = name not in ("rm",)
+    assert first is not None and (first[1] not in ("-h", "-v", "-q")) == has_own, "own options come first"
+
+
+def test_examples_of_the_help_are_command_lines() -> None:
+    shown = output("--help") + "".join(output(name, "--help") for name in COMMANDS)
+    lines = re.findall(r"^  (oxillama .+?)(?:   .*)?$", shown, re.MULTILINE)
+    assert len(lines) > 20
+    for line in lines:
+        build_parser().parse_args(shlex.split(line)[1:])
 
 
 # --- run ------------------------------------------------------------------------------------------

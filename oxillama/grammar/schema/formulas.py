@@ -116,8 +116,8 @@ class Expander:
         # By the identity of both boxes, which stay alive with it.
         self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}
         self.kept: dict[Box | None, Box | None] = {}
-        self.depth = 0
-        self.meets = 0
+        self.depth: int = 0
+        self.meets: int = 0
 
     def asked(self, state: State) -> Sequence[str]:
         """The types of values that a state has to be asked about; it has none of the others."""

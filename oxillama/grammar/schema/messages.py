@@ -14,7 +14,7 @@ from oxillama.grammar.schema.references import Schema
 SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 # What a reason may mean that names no keyword, by a word of it.
 _NUMBERS = ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const")
-SUSPECTS = {
+SUSPECTS: dict[str, tuple[str, ...]] = {
     "number": _NUMBERS,
     "regex": ("pattern", "patternProperties", "format", "enum", "const"),
     "automaton": ("pattern", "format", "patternProperties", "enum", "const"),

@@ -17,7 +17,7 @@ from oxillama.grammar.dfa import language
 from oxillama.grammar.expressions import differ
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Repeat, Seq
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
-from oxillama.grammar.schema.json_text import bracketed
+from oxillama.grammar.schema.json_text import Layout, bracketed
 from oxillama.grammar.schema.objects import Names, Objects, Rule
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.writer import Writer
@@ -129,17 +129,17 @@ class ObjectText:
     def __init__(self, box: Objects, writer: Writer, value: Callable[[State], Node] | None = None) -> None:
         self.box = box
         self.writer = writer
-        self.layout = writer.layout
-        self.is_once = value is not None
-        self.value = value or writer.node
-        self.names = box.known_names()
+        self.layout: Layout = writer.layout
+        self.is_once: bool = value is not None
+        self.value: Callable[[State], Node] = value or writer.node
+        self.names: list[str] = box.known_names()
         self.own: dict[tuple[str, State], Node] = {}  # properties whose values are written in one way
-        self.tells_apart = tells_apart(box)
-        self.known = self.known_members()
-        self.n_required = sum(member.required for member in self.known)
-        self.others = self.other_members(())
-        self.any_order = writer.any_order and not self.is_once
-        self.least = box.least if box.least > max(1, self.n_required) else 0
+        self.tells_apart: bool = tells_apart(box)
+        self.known: list[Known] = self.known_members()
+        self.n_required: int = sum(member.required for member in self.known)
+        self.others: Others | None = self.other_members(())
+        self.any_order: bool = writer.any_order and not self.is_once
+        self.least: int = box.least if box.least > max(1, self.n_required) else 0
         self.most = box.most
         if self.others is None and self.most is not None and len(self.known) <= self.most:
             self.most = None

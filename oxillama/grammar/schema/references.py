@@ -88,14 +88,14 @@ class References:
 
     def __init__(self, root: object, registry: Registry | None, default_schema: str) -> None:
         self.registry = registry
-        self.default = UNDECLARED
+        self.default: Dialect = UNDECLARED
         if default_schema:
             self.default = self.dialect(default_schema, "#")
         self.resources: dict[str, Resource] = {}
-        self.constants = Resource("oxillama:constants")
+        self.constants: Resource = Resource("oxillama:constants")
         self.resolved: dict[tuple[int, str], Schema] = {}
-        self.n_schemas = 0
-        self.root = self.load("", root, self.default)
+        self.n_schemas: int = 0
+        self.root: Schema = self.load("", root, self.default)
 
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""

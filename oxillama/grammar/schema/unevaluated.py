@@ -60,7 +60,7 @@ class Unevaluated:
 
     def __init__(self, keywords: Keywords) -> None:
         self.keywords = keywords
-        self.depth = 0
+        self.depth: int = 0
 
     def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
         """The meaning of the keyword that concerns values of a type."""

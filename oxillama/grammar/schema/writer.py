@@ -58,7 +58,7 @@ class Writer:
         object_node: Callable[[Objects, Writer], Node],
     ) -> None:
         self.expander = expander
-        self.impossible = expander.impossible
+        self.impossible: Callable[[State], bool] = expander.impossible
         self.followed = followed
         self.layout = layout
         self.any_order = any_order
@@ -66,8 +66,8 @@ class Writer:
         self.unenforced = unenforced
         self.array_node = array_node
         self.object_node = object_node
-        self.path = "#"
-        self.state = ANYTHING
+        self.path: str = "#"
+        self.state: State = ANYTHING
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
         self.states: dict[str, State] = {}
@@ -81,7 +81,8 @@ class Writer:
         """The rules of the values that meet ``root``; those of states are deferred."""
         self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
-            self.path, self.state = path_of(state), state
+            self.path = path_of(state)
+            self.state = state
             try:
                 self.rules[self.names[state]] = self.body(state)
             except GrammarError as error:

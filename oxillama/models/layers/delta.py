@@ -11,6 +11,7 @@ q, k and v are outputs of a short causal convolution and SiLU; q and k have leng
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -39,19 +40,19 @@ class DeltaRule:
         keys, heads, dim = sizes.groups, sizes.heads, sizes.n  # heads of q and k, heads of v, channels
         self.kernels = kernels
         self.heads = heads
-        self.interleaved = sizes.interleaved
+        self.interleaved: bool = sizes.interleaved
         self.conv = conv
         self.a = a
-        self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", len(a))
-        self.inner = heads * dim
-        self.channels = (2 * keys + heads) * dim
+        self.dt_bias: np.ndarray = weights.vector(f"{block}.ssm_dt.bias", len(a))
+        self.inner: int = heads * dim
+        self.channels: int = (2 * keys + heads) * dim
         norm = weights.vector(f"{block}.ssm_norm.weight", dim)
         # x / sqrt(sum(x^2) + eps), and 1 / sqrt(dim) more for q, as norms by the mean of squares
         lengths = np.repeat(np.array([1 / dim, dim**-0.5], np.float32), keys * dim).reshape(-1, dim)
-        self.lengths = HeadNorm(kernels, False, eps / dim, 2 * keys, dim, lengths)
-        self.norm = HeadNorm(kernels, False, eps, heads, dim, np.tile(norm, (heads, 1)))
-        self.state_floats = conv.floats + heads * padded(dim) * dim
-        self.record_floats = conv.record_floats + (keys + heads) * dim + heads + len(a)
+        self.lengths: HeadNorm = HeadNorm(kernels, False, eps / dim, 2 * keys, dim, lengths)
+        self.norm: HeadNorm = HeadNorm(kernels, False, eps, heads, dim, np.tile(norm, (heads, 1)))
+        self.state_floats: Any = conv.floats + heads * padded(dim) * dim
+        self.record_floats: Any = conv.record_floats + (keys + heads) * dim + heads + len(a)
 
     def run(
         self, block: RecurrentBlock, x: np.ndarray, steps: np.ndarray, beta: np.ndarray, step: Step
@@ -95,8 +96,9 @@ class GatedDelta(RecurrentBlock):
         assert sizes is not None
         keys, heads, dim, inner = sizes.groups, sizes.heads, sizes.n, sizes.inner
         channels = (2 * keys + heads) * dim
-        self.keys, self.dim = keys, dim
-        self.by_key = weights.has(f"{block}.ssm_in.weight")
+        self.keys: int = keys
+        self.dim: int = dim
+        self.by_key: bool = weights.has(f"{block}.ssm_in.weight")
         names = [(f"{block}.attn_qkv", channels), (f"{block}.attn_gate", inner)]
         if self.by_key:
             names = [(f"{block}.ssm_in", channels + inner)]
@@ -106,12 +108,15 @@ class GatedDelta(RecurrentBlock):
         else:
             names += [(f"{block}.ssm_beta", heads), (f"{block}.ssm_alpha", heads)]
             columns = np.arange(2 * heads).reshape(2, -1)
+        self.betas: np.ndarray
+        self.alphas: np.ndarray
         self.betas, self.alphas = channels + inner + columns
-        self.first = weights.linear(names, d)
+        self.first: Linear = weights.linear(names, d)
         conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no")
-        self.rule = DeltaRule(spec, block, weights, conv, weights.vector(f"{block}.ssm_a", heads))
-        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
-        self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
+        self.rule: DeltaRule = DeltaRule(spec, block, weights, conv, weights.vector(f"{block}.ssm_a", heads))
+        self.ssm_out: Linear = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.state_floats: int = self.rule.state_floats
+        self.record_floats: int = self.rule.record_floats
 
     def linears(self) -> list[Linear]:
         return [self.first, self.ssm_out]
@@ -151,7 +156,7 @@ class KimiDelta(RecurrentBlock):
         assert sizes is not None
         heads, dim, inner = sizes.heads, sizes.n, sizes.inner
         self.rank = dim
-        self.first = weights.linear(
+        self.first: Linear = weights.linear(
             [
                 (f"{block}.attn_q", inner),
                 (f"{block}.attn_k", inner),
@@ -162,15 +167,16 @@ class KimiDelta(RecurrentBlock):
             ],
             d,
         )
-        self.steps = weights.linear([(f"{block}.ssm_f_b", inner)], dim)
-        self.gates = weights.linear([(f"{block}.ssm_g_b", inner)], dim)
+        self.steps: Linear = weights.linear([(f"{block}.ssm_f_b", inner)], dim)
+        self.gates: Linear = weights.linear([(f"{block}.ssm_g_b", inner)], dim)
         shape = (sizes.taps, 1, inner, 1)
         taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]
         conv = CausalConv1d(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps]))
         a = weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads)
-        self.rule = DeltaRule(spec, block, weights, conv, np.repeat(a, dim))
-        self.attn_output = weights.linear([(f"{block}.attn_output", d)], inner)
-        self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
+        self.rule: DeltaRule = DeltaRule(spec, block, weights, conv, np.repeat(a, dim))
+        self.attn_output: Linear = weights.linear([(f"{block}.attn_output", d)], inner)
+        self.state_floats: int = self.rule.state_floats
+        self.record_floats: int = self.rule.record_floats
 
     def linears(self) -> list[Linear]:
         return [self.first, self.steps, self.gates, self.attn_output]

@@ -8,10 +8,11 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.layers.feed_forward import FeedForward, load_activation
+from oxillama.models.layers.feed_forward import Activation, FeedForward, load_activation
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
+from oxillama.weights.grouped import GroupedLinear
 from oxillama.weights.linear import Experts as ExpertMatrices
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
@@ -37,8 +38,8 @@ class MixtureOfExperts:
         self.kernels: Kernels = weights.kernels
         self.sizes = sizes
         self.n_embd = d
-        self.scales_input = routing.scales_input
-        self.router_has_input = routing.reads != "normed"
+        self.scales_input: bool = routing.scales_input
+        self.router_has_input: bool = routing.reads != "normed"
         up, gate = (f"{block}.ffn_up_exps", expert_width), (f"{block}.ffn_gate_exps", expert_width)
         if not routing.gated:
             names = [up]
@@ -51,11 +52,11 @@ class MixtureOfExperts:
         if sizes.latent:
             into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
             self.latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
-        self.first = weights.grouped_linear(names, width, sizes.n_experts)
+        self.first: GroupedLinear = weights.grouped_linear(names, width, sizes.n_experts)
         scaled = routing.scaled_outputs
         names = [(f"{block}.ffn_down_exps", width)]
-        self.down = weights.grouped_linear(names, expert_width, sizes.n_experts, scaled)
-        self.experts = ExpertMatrices(
+        self.down: GroupedLinear = weights.grouped_linear(names, expert_width, sizes.n_experts, scaled)
+        self.experts: ExpertMatrices = ExpertMatrices(
             [[*pair] for pair in zip(self.first.members, self.down.members)], self.n_used
         )
         bias = f"{block}.exp_probs_b.bias"
@@ -67,16 +68,17 @@ class MixtureOfExperts:
         if sizes.shared_width:
             self.shared = FeedForward(spec, i, weights, sizes.shared_width, "_shexp")
         name = f"{block}.ffn_gate_inp_shexp"
-        self.shared_gate = weights.linear([(name, 1)], d) if routing.shared_gate else None
-        self.scale = 1.0
+        self.shared_gate: Linear | None = weights.linear([(name, 1)], d) if routing.shared_gate else None
+        self.scale: float = 1.0
         if routing.beside_dense == "scaled" and weights.has(f"{block}.ffn_up.weight"):
-            self.shared, self.scale = FeedForward(spec, i, weights, spec.layers[i].n_ff), math.sqrt(0.5)
+            self.shared = FeedForward(spec, i, weights, spec.layers[i].n_ff)
+            self.scale = math.sqrt(0.5)
         name = f"{block}.ffn_gate_inp"
-        self.router = weights.linear([(name, sizes.n_experts)], d, scaled=routing.reads == "block")
-        self.activation = load_activation(spec, i, weights.kernels, routed=True)
-        self.bias = weights.vector(bias, sizes.n_experts) if bias else None
+        self.router: Linear = weights.linear([(name, sizes.n_experts)], d, scaled=routing.reads == "block")
+        self.activation: Activation = load_activation(spec, i, weights.kernels, routed=True)
+        self.bias: np.ndarray | None = weights.vector(bias, sizes.n_experts) if bias else None
         name = f"{block}.ffn_down_exps.scale"
-        self.output_scales = weights.vector(name, sizes.n_experts) if scaled else None
+        self.output_scales: np.ndarray | None = weights.vector(name, sizes.n_experts) if scaled else None
 
     @property
     def routed_experts(self) -> list[ExpertMatrices]:
@@ -192,13 +194,13 @@ class DenseAndExperts:
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}", spec.n_embd
-        self.kernels = weights.kernels
-        self.dense = FeedForward(spec, i, weights, spec.layers[i].n_ff)
-        self.experts = MixtureOfExperts(spec, i, weights)
+        self.kernels: Kernels = weights.kernels
+        self.dense: FeedForward = FeedForward(spec, i, weights, spec.layers[i].n_ff)
+        self.experts: MixtureOfExperts = MixtureOfExperts(spec, i, weights)
         names = ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
-        self.norms = [load_norm(spec, weights, f"{block}.{name}") for name in names]
+        self.norms: list[Norm] = [load_norm(spec, weights, f"{block}.{name}") for name in names]
         factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
-        self.router_norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
+        self.router_norm: Norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
     @property
     def routed_experts(self) -> list[ExpertMatrices]:

@@ -37,7 +37,7 @@ class LimitedGate(Activation):
 
     def __init__(self, kernels: Kernels, name: str, limit: float) -> None:
         super().__init__(kernels, name)
-        self.limit = np.float32(limit)
+        self.limit: np.float32 = np.float32(limit)
 
     def gate(self, gate_up: np.ndarray, out: np.ndarray, n_threads: int) -> None:
         d = out.shape[1]
@@ -118,12 +118,14 @@ class FeedForward:
             "none": [(up, width)],
         }[kind]
         self.width = width
-        self.gated = kind != "none"
-        self.first = weights.linear(names, d)
-        self.down = weights.linear([(f"{block}.ffn_down{ending}", d)], width)
-        self.activation = load_activation(spec, i, weights.kernels)
+        self.gated: bool = kind != "none"
+        self.first: Linear = weights.linear(names, d)
+        self.down: Linear = weights.linear([(f"{block}.ffn_down{ending}", d)], width)
+        self.activation: Activation = load_activation(spec, i, weights.kernels)
         scales = f"{block}.ffn.act.scales"  # divisors of the activations
-        self.divisors = weights.vector(scales, width) if weights.has(scales) and not ending else None
+        self.divisors: np.ndarray | None = (
+            weights.vector(scales, width) if weights.has(scales) and not ending else None
+        )
 
     def linears(self) -> list[Linear]:
         return [self.first, self.down]

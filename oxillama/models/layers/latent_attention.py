@@ -8,6 +8,8 @@ the positions that a row attends to (`selector.py`), for its layer and for later
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from oxillama._kernels import Kernels
@@ -29,24 +31,26 @@ class LatentAttention:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent
         assert latent is not None
+        self.group: int
+        self.index: int
         self.group, self.index = place_of(spec, i)  # of pages, and among the layers of a page
         self.spec = spec
         self.latent = latent
-        self.heads = layer.n_heads
-        self.rope = layer.rope
-        self.scaled_queries = layer.scaled_queries
-        self.rope_dim = latent.rotated
-        self.nope_dim = latent.key_dim - self.rope_dim
+        self.heads: int = layer.n_heads
+        self.rope: int | None = layer.rope
+        self.scaled_queries: bool = layer.scaled_queries
+        self.rope_dim: int = latent.rotated
+        self.nope_dim: int = latent.key_dim - self.rope_dim
         self.kernels: Kernels = weights.kernels
         queries = latent.q_rank or self.heads * latent.key_dim
         query_name = "attn_q_a" if latent.q_rank else "attn_q"
-        self.first = weights.linear(
+        self.first: Linear = weights.linear(
             [(f"{block}.{query_name}", queries), (f"{block}.attn_kv_a_mqa", latent.kv_rank + self.rope_dim)],
             spec.n_embd,
         )
         self.column = queries  # where the compressed keys and values begin in its rows
-        self.attn_q_b = None
-        self.norms = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
+        self.attn_q_b: Linear | None = None
+        self.norms: list[HeadNorm] = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
         if latent.q_rank:
             self.norms.append(self._norm(f"{block}.attn_q_a_norm", queries, 0, weights))
             self.attn_q_b = weights.linear(
@@ -54,18 +58,22 @@ class LatentAttention:
             )
         if weights.has(f"{block}.attn_kv_b.weight"):
             shape = (self.heads, self.nope_dim, latent.value_dim, latent.kv_rank)
+            self.attn_k_b: GroupedLinear
+            self.attn_v_b: GroupedLinear
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
             self.attn_k_b = weights.grouped_linear(names, self.nope_dim, self.heads)
             names = [(f"{block}.attn_v_b", latent.value_dim)]
             self.attn_v_b = weights.grouped_linear(names, latent.kv_rank, self.heads)
-        self.attn_output = weights.linear(
+        self.attn_output: Linear = weights.linear(
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )
-        self.options = attend_options(spec, layer, None)
-        self.is_sparse = layer.selected_by is not None
-        self.selector = PositionSelector(spec, i, weights) if layer.selected_by == i else None
+        self.options: dict[str, Any] = attend_options(spec, layer, None)
+        self.is_sparse: bool = layer.selected_by is not None
+        self.selector: PositionSelector | None = (
+            PositionSelector(spec, i, weights) if layer.selected_by == i else None
+        )
 
     def _norm(self, name: str, width: int, column: int, weights: Weights) -> HeadNorm:
         weight = weights.vector(f"{name}.weight", width)

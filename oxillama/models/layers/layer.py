@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -170,10 +170,10 @@ def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
 
 
 HERE = "oxillama.models.layers"
-load_normed_experts = on_use(f"{HERE}.experts:DenseAndExperts")
-load_experts = on_use(f"{HERE}.experts:MixtureOfExperts")
-load_layer_input = on_use(f"{HERE}.layer_input:LayerInput")
-load_streamed_layer = on_use(f"{HERE}.streams:StreamedLayer")
+load_normed_experts: Callable[..., Any] = on_use(f"{HERE}.experts:DenseAndExperts")
+load_experts: Callable[..., Any] = on_use(f"{HERE}.experts:MixtureOfExperts")
+load_layer_input: Callable[..., Any] = on_use(f"{HERE}.layer_input:LayerInput")
+load_streamed_layer: Callable[..., Any] = on_use(f"{HERE}.streams:StreamedLayer")
 
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Embedding, Linear
 from oxillama.weights.loader import Weights
 
 
@@ -21,13 +22,13 @@ class LayerEmbeddings:
 
     def __init__(self, spec: Spec, weights: Weights) -> None:
         layers, width = spec.n_layers, spec.layer_width
-        self.width = layers * width
-        self.table = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
-        self.projection = weights.linear([("per_layer_model_proj", self.width)], spec.n_embd)
+        self.width: int = layers * width
+        self.table: Embedding = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
+        self.projection: Linear = weights.linear([("per_layer_model_proj", self.width)], spec.n_embd)
         weight = np.tile(weights.vector("per_layer_proj_norm.weight", width), (layers, 1))
-        self.norm = HeadNorm(weights.kernels, False, spec.norm_eps, layers, width, weight)
-        self.table_scale = np.float32(math.sqrt(width))
-        self.scale = np.float32(1 / math.sqrt(spec.n_embd))
+        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, layers, width, weight)
+        self.table_scale: np.float32 = np.float32(math.sqrt(width))
+        self.scale: np.float32 = np.float32(1 / math.sqrt(spec.n_embd))
 
     def look_up(self, x: np.ndarray, step: Step) -> None:
         """Fills the buffer "layer_inputs" (n, layers p) for the embeddings x (n, d) of the step's tokens."""
@@ -47,12 +48,12 @@ class LayerInput:
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, width = f"blk.{i}", spec.layer_width
-        self.kernels = weights.kernels
-        self.all_layers = spec.n_layers * width
-        self.part = slice(i * width, (i + 1) * width)
+        self.kernels: Kernels = weights.kernels
+        self.all_layers: int = spec.n_layers * width
+        self.part: slice = slice(i * width, (i + 1) * width)
         self.activation = spec.family.activation
-        self.gate = weights.linear([(f"{block}.inp_gate", width)], spec.n_embd)
-        self.projection = weights.linear([(f"{block}.proj", spec.n_embd)], width)
+        self.gate: Linear = weights.linear([(f"{block}.inp_gate", width)], spec.n_embd)
+        self.projection: Linear = weights.linear([(f"{block}.proj", spec.n_embd)], width)
 
     def linears(self) -> list[Linear]:
         return [self.gate, self.projection]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from oxillama._kernels import Kernels
@@ -15,7 +17,7 @@ class Norm:
     def __init__(
         self, kernels: Kernels, centred: bool, eps: float, weight: np.ndarray | None, bias: np.ndarray | None
     ) -> None:
-        self.kernel = kernels.vector.layer_norm if centred else kernels.vector.rms_norm
+        self.kernel: Callable[..., None] = kernels.vector.layer_norm if centred else kernels.vector.rms_norm
         self.eps = eps
         self.weight = weight
         self.bias = bias
@@ -62,8 +64,8 @@ class HeadNorm:
         bias: np.ndarray | None = None,
         column: int = 0,
     ) -> None:
-        self.kernel = kernels.vector.head_norm
-        self.shape = (heads, head_dim)
+        self.kernel: Callable[..., None] = kernels.vector.head_norm
+        self.shape: tuple[int, int] = (heads, head_dim)
         self.weight = weight
         self.bias = bias
         self.eps = eps

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.spec import Spec
@@ -27,9 +28,9 @@ class LowRank:
     def __init__(
         self, weights: Weights, name: str, d: int, rank: int, activation: str, bias: np.ndarray | None = None
     ) -> None:
-        self.kernels = weights.kernels
-        self.first = weights.linear([(f"{name}1", rank)], d)
-        self.second = weights.linear([(f"{name}2", d)], rank)
+        self.kernels: Kernels = weights.kernels
+        self.first: Linear = weights.linear([(f"{name}1", rank)], d)
+        self.second: Linear = weights.linear([(f"{name}2", d)], rank)
         self.activation = activation
         self.bias = bias
 
@@ -59,9 +60,11 @@ class TimeMix(RecurrentBlock):
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.recurrent is not None
         block, d = f"blk.{i}", spec.n_embd
-        self.d, self.heads, self.first = d, spec.recurrent.heads, i == 0
-        self.kernels = weights.kernels
-        self.matrices = {
+        self.d: int = d
+        self.heads: int = spec.recurrent.heads
+        self.first: bool = i == 0
+        self.kernels: Kernels = weights.kernels
+        self.matrices: dict[str, Linear] = {
             name: weights.linear([(f"{block}.time_mix_{name}", d)], d)
             for name in ("receptance", "key", "value", "output")
         }
@@ -69,11 +72,13 @@ class TimeMix(RecurrentBlock):
             weights.vector(f"{block}.time_mix_ln.{part}", d).reshape(self.heads, -1)
             for part in ("weight", "bias")
         )
-        self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias)
+        self.norm: HeadNorm = HeadNorm(
+            self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias
+        )
         dim = d // self.heads
-        self.state_floats = padded(d) + self.heads * padded(dim) * dim
-        self.memory = padded(d)  # offset of the heads' matrices, after the last token
-        self.record_floats = (1 + self.recorded) * d
+        self.state_floats: int = padded(d) + self.heads * padded(dim) * dim
+        self.memory: int = padded(d)  # offset of the heads' matrices, after the last token
+        self.record_floats: int = (1 + self.recorded) * d
 
     def linears(self) -> list[Linear]:
         return list(self.matrices.values())
@@ -104,19 +109,19 @@ class TimeMix6(TimeMix):
         assert spec.recurrent is not None
         block, d, heads = f"blk.{i}.time_mix", spec.n_embd, self.heads
         mix, decay = spec.recurrent.ranks["mix"], spec.recurrent.ranks["decay"]
-        self.lerp_x = weights.array(f"{block}_lerp_x.weight", (d, 1, 1)).reshape(d)
+        self.lerp_x: np.ndarray = weights.array(f"{block}_lerp_x.weight", (d, 1, 1)).reshape(d)
         fused = f"{block}_lerp_fused.weight"
         if weights.has(fused) or not weights.has(f"{block}_lerp_w.weight"):
-            self.lerps = weights.array(fused, (d, 1, 1, 5)).reshape(5, d)
+            self.lerps: np.ndarray = weights.array(fused, (d, 1, 1, 5)).reshape(5, d)
         else:  # older files have a tensor for each
             parts = [weights.array(f"{block}_lerp_{c}.weight", (d, 1, 1)).reshape(d) for c in "wkvrg"]
             self.lerps = np.array(parts)
-        self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
+        self.w1: Linear = weights.linear([(f"{block}_w1", 5 * mix)], d)
         name = f"{block}_w2.weight"
-        self.w2 = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
+        self.w2: list[Linear] = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
         bias = weights.vector(f"{block}_decay.weight", d)
-        self.decay = LowRank(weights, f"{block}_decay_w", d, decay, "tanh", bias)
-        self.u = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
+        self.decay: LowRank = LowRank(weights, f"{block}_decay_w", d, decay, "tanh", bias)
+        self.u: np.ndarray = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
         self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
 
     def linears(self) -> list[Linear]:
@@ -166,7 +171,9 @@ class TimeMix7(TimeMix):
         if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
             ranks["v"] = ranks["a"]
         gated = bool(ranks["g"])
-        self.lerps = weights.array(f"{block}_lerp_fused.weight", (d, 1, 1, 5 + gated)).reshape(-1, d)
+        self.lerps: np.ndarray = weights.array(f"{block}_lerp_fused.weight", (d, 1, 1, 5 + gated)).reshape(
+            -1, d
+        )
         made = {}
         for name in ("w", "a", "v"):
             if i == 0 and name == "v" and not weights.has(f"{block}_v1.weight"):
@@ -176,9 +183,11 @@ class TimeMix7(TimeMix):
             made[name] = LowRank(weights, f"{block}_{name}", d, ranks[name], activation, bias)
         if gated:
             made["g"] = LowRank(weights, f"{block}_g", d, ranks["g"], "sigmoid")
-        self.low = made
+        self.low: dict[str, LowRank] = made
+        self.k_k: np.ndarray
+        self.k_a: np.ndarray
         self.k_k, self.k_a = (weights.vector(f"{block}_{name}.weight", d) for name in ("k_k", "k_a"))
-        self.r_k = weights.vector(f"{block}_r_k.weight", d)
+        self.r_k: np.ndarray = weights.vector(f"{block}_r_k.weight", d)
 
     def linears(self) -> list[Linear]:
         return [*super().linears(), *(m for low in self.low.values() for m in (low.first, low.second))]
@@ -226,14 +235,16 @@ class ChannelMix(RecurrentBlock):
 
     def __init__(self, spec: Spec, i: int, weights: Weights, gated: bool) -> None:
         block, d, width = f"blk.{i}.channel_mix", spec.n_embd, spec.layers[i].n_ff
-        self.kernels = weights.kernels
+        self.kernels: Kernels = weights.kernels
+        self.state_floats: int
+        self.record_floats: int
         self.d = self.state_floats = self.record_floats = d
-        self.lerp_k = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
-        self.key = weights.linear([(f"{block}_key", width)], d)
-        self.value = weights.linear([(f"{block}_value", d)], width)
+        self.lerp_k: np.ndarray = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
+        self.key: Linear = weights.linear([(f"{block}_key", width)], d)
+        self.value: Linear = weights.linear([(f"{block}_value", d)], width)
         self.receptance: Linear | None = None
         if gated:
-            self.lerp_r = weights.array(f"{block}_lerp_r.weight", (d, 1, 1)).reshape(d)
+            self.lerp_r: np.ndarray = weights.array(f"{block}_lerp_r.weight", (d, 1, 1)).reshape(d)
             self.receptance = weights.linear([(f"{block}_receptance", d)], d)
 
     def linears(self) -> list[Linear]:
@@ -261,4 +272,5 @@ class ChannelMix(RecurrentBlock):
             out[:] = y
 
 
-ChannelMix6, ChannelMix7 = partial(ChannelMix, gated=True), partial(ChannelMix, gated=False)
+ChannelMix6: partial[ChannelMix] = partial(ChannelMix, gated=True)
+ChannelMix7: partial[ChannelMix] = partial(ChannelMix, gated=False)

@@ -33,18 +33,20 @@ class PositionSelector:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.latent is not None and spec.selector is not None
         block, sizes = f"blk.{i}.indexer", spec.selector
+        self.group: int
+        self.index: int
         self.group, self.index = selector_place(spec, i)
         self.sizes = sizes
-        self.rope = spec.layers[i].rope
+        self.rope: int | None = spec.layers[i].rope
         self.kernels: Kernels = weights.kernels
-        self.queries = weights.linear(
+        self.queries: Linear = weights.linear(
             [(f"{block}.attn_q_b", sizes.n_heads * sizes.width)], spec.latent.q_rank
         )
-        self.key_and_weights = weights.linear(
+        self.key_and_weights: Linear = weights.linear(
             [(f"{block}.attn_k", sizes.width), (f"{block}.proj", sizes.n_heads)], spec.n_embd
         )
         scale, shift = (weights.vector(f"{block}.k_norm.{part}", sizes.width) for part in ("weight", "bias"))
-        self.norm = HeadNorm(weights.kernels, True, EPSILON, 1, sizes.width, scale, shift)
+        self.norm: HeadNorm = HeadNorm(weights.kernels, True, EPSILON, 1, sizes.width, scale, shift)
 
     def linears(self) -> list[Linear]:
         return [self.queries, self.key_and_weights]

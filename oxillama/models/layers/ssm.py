@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,10 @@ class CausalConv1d:
 
     def __init__(self, kernels: Kernels, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         self.kernels = kernels
-        self.weight = np.ascontiguousarray(weight.T)
+        self.weight: np.ndarray = np.ascontiguousarray(weight.T)
         self.bias = bias
         channels, taps = weight.shape
-        self.floats = (taps - 1) * channels
+        self.floats: Any = (taps - 1) * channels
         self.record_floats = channels
 
     def run(
@@ -57,25 +58,27 @@ class Mamba(RecurrentBlock):
         sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
-        self.inner, self.rank, self.n = inner, rank, n
-        self.kernels = weights.kernels
-        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
-        self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
-        self.d = weights.vector(f"{block}.ssm_d", inner)
+        self.inner: int = inner
+        self.rank: int = rank
+        self.n: int = n
+        self.kernels: Kernels = weights.kernels
+        self.conv: CausalConv1d = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
+        self.a: np.ndarray = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
+        self.d: np.ndarray = weights.vector(f"{block}.ssm_d", inner)
         weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
-        self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
-        self.ssm_x = weights.linear([(f"{block}.ssm_x", rank + 2 * n)], inner)
-        self.ssm_dt = weights.linear([(f"{block}.ssm_dt", inner)], rank)
-        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
-        self.norms = []
+        self.ssm_in: Linear = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
+        self.ssm_x: Linear = weights.linear([(f"{block}.ssm_x", rank + 2 * n)], inner)
+        self.ssm_dt: Linear = weights.linear([(f"{block}.ssm_dt", inner)], rank)
+        self.ssm_out: Linear = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.norms: list[Any] = []
         if sizes.norms:
             for name, width, column in (("dt", rank, 0), ("b", n, rank), ("c", n, rank + n)):
                 full = f"{block}.ssm_{name}_norm.weight"
                 weight = weights.vector(full, width) if sizes.norms == "learned" else None
                 norm = HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column)
                 self.norms.append(norm)
-        self.state_floats = self.conv.floats + padded(inner) * n
-        self.record_floats = self.conv.record_floats + 2 * inner + n
+        self.state_floats: int = self.conv.floats + padded(inner) * n
+        self.record_floats: int = self.conv.record_floats + 2 * inner + n
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
@@ -111,19 +114,24 @@ class Mamba2(RecurrentBlock):
         sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, heads, groups, n = sizes.inner, sizes.heads, sizes.groups, sizes.n
-        self.inner, self.heads, self.groups, self.n = inner, heads, groups, n
-        self.channels = inner + 2 * groups * n
-        self.kernels = weights.kernels
+        self.inner: int = inner
+        self.heads: int = heads
+        self.groups: int = groups
+        self.n: int = n
+        self.channels: int = inner + 2 * groups * n
+        self.kernels: Kernels = weights.kernels
         bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
-        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
-        self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
-        self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
-        self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
-        self.norm = self._load_norm(spec, block, weights)
-        self.ssm_in = weights.linear([(f"{block}.ssm_in", inner + self.channels + heads)], d)
-        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
-        self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
-        self.record_floats = self.conv.record_floats + inner + groups * n + 2 * heads
+        self.conv: CausalConv1d = load_causal_conv1d(
+            weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias
+        )
+        self.dt_bias: np.ndarray = weights.vector(f"{block}.ssm_dt.bias", heads)
+        self.a: np.ndarray = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
+        self.d: np.ndarray = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
+        self.norm: HeadNorm | None = self._load_norm(spec, block, weights)
+        self.ssm_in: Linear = weights.linear([(f"{block}.ssm_in", inner + self.channels + heads)], d)
+        self.ssm_out: Linear = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.state_floats: int = self.conv.floats + heads * padded(inner // heads) * n
+        self.record_floats: int = self.conv.record_floats + inner + groups * n + 2 * heads
 
     def _load_norm(self, spec: Spec, block: str, weights: Weights) -> HeadNorm | None:
         """The norm of each group's gated outputs."""
@@ -158,7 +166,7 @@ class AttentionBesideMamba2(Mamba2):
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
-        self.attention = Attention(spec, i, weights)
+        self.attention: Attention = Attention(spec, i, weights)
 
     def _load_norm(self, spec: Spec, block: str, weights: Weights) -> HeadNorm | None:
         """None where the file has none."""
@@ -183,22 +191,26 @@ class PlamoMamba(RecurrentBlock):
         sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, heads, n, rank = sizes.inner, sizes.heads, sizes.n, sizes.ranks["dt"]
-        self.inner, self.heads, self.n, self.rank = inner, heads, n, rank
-        self.kernels = weights.kernels
-        self.conv = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
+        self.inner: int = inner
+        self.heads: int = heads
+        self.n: int = n
+        self.rank: int = rank
+        self.kernels: Kernels = weights.kernels
+        self.conv: CausalConv1d = load_causal_conv1d(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
         weights.vector(f"{block}.ssm_dt.bias", heads)  # required; `linear` below loads it as optional
-        self.no_bias = np.zeros(heads, np.float32)
-        self.a, self.d = weights.vector(f"{block}.ssm_a", heads), weights.vector(f"{block}.ssm_d", heads)
-        self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
-        self.ssm_x = weights.linear([(f"{block}.ssm_x", 2 * n + rank)], inner)
-        self.ssm_dt = weights.linear([(f"{block}.ssm_dt", heads)], rank)
-        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
-        self.norms = []
+        self.no_bias: np.ndarray = np.zeros(heads, np.float32)
+        self.a: np.ndarray = weights.vector(f"{block}.ssm_a", heads)
+        self.d: np.ndarray = weights.vector(f"{block}.ssm_d", heads)
+        self.ssm_in: Linear = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
+        self.ssm_x: Linear = weights.linear([(f"{block}.ssm_x", 2 * n + rank)], inner)
+        self.ssm_dt: Linear = weights.linear([(f"{block}.ssm_dt", heads)], rank)
+        self.ssm_out: Linear = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.norms: list[Any] = []
         for name, width, column in (("b", n, 0), ("c", n, n), ("dt", rank, 2 * n)):
             weight = weights.vector(f"{block}.ssm_{name}_norm", width)
             self.norms.append(HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column))
-        self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
-        self.record_floats = self.conv.record_floats + inner + n + 2 * heads
+        self.state_floats: int = self.conv.floats + heads * padded(inner // heads) * n
+        self.record_floats: int = self.conv.record_floats + inner + n + 2 * heads
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
@@ -238,11 +250,12 @@ class ShortConv(RecurrentBlock):
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}.shortconv", spec.n_embd
         assert spec.recurrent is not None
-        self.causal = spec.causal
-        self.conv = load_causal_conv1d(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
-        self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
-        self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
-        self.state_floats, self.record_floats = self.conv.floats, self.conv.record_floats
+        self.causal: bool = spec.causal
+        self.conv: CausalConv1d = load_causal_conv1d(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
+        self.in_proj: Linear = weights.linear([(f"{block}.in_proj", 3 * d)], d)
+        self.out_proj: Linear = weights.linear([(f"{block}.out_proj", d)], d)
+        self.state_floats: int = self.conv.floats
+        self.record_floats: int = self.conv.record_floats
 
     def linears(self) -> list[Linear]:
         return [self.in_proj, self.out_proj]

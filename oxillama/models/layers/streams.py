@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
@@ -39,8 +40,8 @@ class Streams:
 
     def __init__(self, spec: Spec, weights: Weights) -> None:
         d, n = spec.n_embd, STREAMS - 1
-        self.begin_with = weights.grouped_linear([("altup_proj", d)], d, n).members
-        self.end_with = weights.grouped_linear([("altup_unembd_proj", d)], d, n).members
+        self.begin_with: list[Linear] = weights.grouped_linear([("altup_proj", d)], d, n).members
+        self.end_with: list[Linear] = weights.grouped_linear([("altup_unembd_proj", d)], d, n).members
         self.n_embd = d
 
     def linears(self) -> list[Linear]:
@@ -81,16 +82,16 @@ class StreamedLayer:
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
         block, d, n = f"blk.{i}", spec.n_embd, STREAMS
         self.layer = layer
-        self.kernels = weights.kernels
+        self.kernels: Kernels = weights.kernels
         self.router_norm: Norm = load_norm(spec, weights, f"{block}.altup_router_norm")
-        self.router = weights.linear([(f"{block}.altup_router", n)], d)
-        self.predict = weights.linear([(f"{block}.altup_predict_coef", n * n)], n)
-        self.correct = weights.linear([(f"{block}.altup_correct_coef", n)], n)
-        self.correct_scale = weights.vector(f"{block}.altup_correct_scale.weight", d)
+        self.router: Linear = weights.linear([(f"{block}.altup_router", n)], d)
+        self.predict: Linear = weights.linear([(f"{block}.altup_predict_coef", n * n)], n)
+        self.correct: Linear = weights.linear([(f"{block}.altup_correct_coef", n)], n)
+        self.correct_scale: np.ndarray = weights.vector(f"{block}.altup_correct_scale.weight", d)
         rank = (*weights.shape(f"{block}.laurel_l.weight"), 0, 0)[1]
-        self.down = weights.linear([(f"{block}.laurel_l", rank)], d)
-        self.up = weights.linear([(f"{block}.laurel_r", d)], rank)
-        self.laurel_norm = load_norm(spec, weights, f"{block}.laurel_post_norm")
+        self.down: Linear = weights.linear([(f"{block}.laurel_l", rank)], d)
+        self.up: Linear = weights.linear([(f"{block}.laurel_r", d)], rank)
+        self.laurel_norm: Norm = load_norm(spec, weights, f"{block}.laurel_post_norm")
 
     def blocks(self) -> list[Any]:
         """Those of the ordinary layer, in order."""
