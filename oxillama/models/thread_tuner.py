@@ -56,7 +56,7 @@ class ThreadTuner:
         spread: Callable[[int], int] = team.spread,
     ) -> None:
         self.max_threads = max_threads
-        self.n_threads: int = max_threads
+        self.n_threads = max_threads
         self._clock = clock
         self._spread = spread
         self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
@@ -108,14 +108,14 @@ class SizeTuner:
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
-        self.n_threads: int = max_threads  # of the next layer whose usual time is known
-        self.steady: int = max_threads  # between trials
+        self.n_threads = max_threads  # of the next layer whose usual time is known
+        self.steady = max_threads  # between trials
         self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
         self.expected: list[float] = []  # usual times of the layers in `trial`
-        self.since: int = 0  # layers since the last trial
-        self.interval: int = SOONEST
-        self.trials: int = -1
+        self.since = 0  # layers since the last trial
+        self.interval = SOONEST
+        self.trials = -1
 
     def threads(self, rows: int) -> int:
         """The number of threads of the next layer: that of a trial only where its time can be compared."""
@@ -137,8 +137,7 @@ class SizeTuner:
         slow = seconds > SLOW * min(known) and len(slow_ones(known)) > 1
         due = self.since >= self.interval or (slow and self.since > TRIAL)
         if due and self.n_threads == self.steady and len(known) == TRIAL:
-            self.n_threads = self.other()
-            self.since = 0
+            self.n_threads, self.since = self.other(), 0
             self.usual = {rows: known}  # what others took may be long ago
 
     def forget(self, rows: int, n_threads: int) -> None:
@@ -158,14 +157,10 @@ class SizeTuner:
     def judge(self) -> None:
         """Ends a trial: keeps the faster number."""
         if sum(self.trial) < GAIN * sum(self.expected):
-            self.steady = self.n_threads
-            self.interval = SOONEST
-            self.usual = {}
+            self.steady, self.interval, self.usual = self.n_threads, SOONEST, {}
         else:
             self.interval = min(2 * self.interval, LATEST)
-        self.n_threads = self.steady
-        self.trial = []
-        self.expected = []
+        self.n_threads, self.trial, self.expected = self.steady, [], []
 
 
 def slow_ones(times: list[float]) -> list[float]:
