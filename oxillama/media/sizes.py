@@ -16,7 +16,7 @@ F32 = np.float32
 Size = tuple[int, int]
 
 
-def half_away(x: float) -> int:
+def half_away(x: np.floating) -> int:
     """A number rounded to the nearest whole one, halves away from 0; for x >= 0."""
     return math.floor(float(x) + 0.5)
 
