@@ -1,11 +1,11 @@
 """Builds the kernels: every hot ``.pyx`` once per instruction-set target, each flag probed first.
 
 What the compiler cannot do is left out with one line that says so: a target whose flags it does
-not know, or OpenMP (then the kernels run on one thread). `portable` is always built.
+not know, or OpenMP (then the kernels run on one thread). `portable` needs no flags.
 
 ``OXILLAMA_TARGETS`` says which targets are built: names, ``all``, or ``native``, which is the best one that
-this CPU runs, and `portable`. In place (and for an editable install) the default is ``all``, since tests
-compare the targets; otherwise it is ``native``.
+this CPU runs. In place (and for an editable install) the default is ``all``, since tests compare the targets;
+otherwise it is ``native``.
 ``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols; ``OXILLAMA_DEBUG=sanitize``
 also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`` builds and runs that).
 ``OXILLAMA_MACHINE`` names another machine than this one, for a cross compiler.
@@ -14,6 +14,7 @@ also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`
 from __future__ import annotations
 
 import importlib.util
+import json
 import multiprocessing
 import os
 import platform
@@ -24,12 +25,16 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import Cython
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
+VENDORED = Path("oxillama", "server", "page", "static", "vendor", "README.md")
+VENDORED_ROW = r"^\|.* of `([\w-]+)@([\d.]+)` \| ([\w.-]+)"
 DEBUG = os.environ.get("OXILLAMA_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("OXILLAMA_DEBUG") == "sanitize"
 
@@ -151,13 +156,12 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def wanted(self) -> list[object]:
-        """The targets that ``OXILLAMA_TARGETS`` names; ``portable`` is among them unless names are given."""
+        """The targets that ``OXILLAMA_TARGETS`` names."""
         wanted = os.environ.get("OXILLAMA_TARGETS") or ("all" if self.in_place else "native")
         if wanted == "all" or (wanted == "native" and "OXILLAMA_MACHINE" in os.environ):
             return TARGETS
         if wanted == "native":
-            best = next(t for t in TARGETS if self.runs_here(t))
-            return [t for t in TARGETS if t is best or not t.features]
+            return [next(t for t in TARGETS if self.runs_here(t) and self.flags_of(t) is not None)]
         names = wanted.replace(",", " ").split()
         unknown = set(names) - {t.name for t in TARGETS}
         if unknown:
@@ -266,6 +270,46 @@ class BuildKernels(build_ext):
         print(f"oxillama: {line}", file=sys.stderr)
 
 
+class WheelWithSbom(bdist_wheel):
+    """A wheel with a list of what the kernels are made of (CycloneDX, in the place that PEP 770 names)."""
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        super().egg2dist(egginfo_path, distinfo_path)
+        path = Path(distinfo_path, "sboms", "oxillama.cdx.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(self.sbom(), indent=1) + "\n", encoding="utf-8")
+
+    def sbom(self) -> dict[str, object]:
+        """The distribution, the packages of which its kernels contain code, and the page's vendored files."""
+        whole = component("pypi", self.distribution.get_name(), self.distribution.get_version(), "MIT")
+        parts = [
+            component("pypi", "cython", Cython.__version__, "Apache-2.0"),
+            component("pypi", "numpy", numpy.__version__, "BSD-3-Clause"),
+            *(component("npm", *row) for row in re.findall(VENDORED_ROW, VENDORED.read_text("utf-8"), re.M)),
+        ]
+        return {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {"component": whole},
+            "components": parts,
+            "dependencies": [{"ref": whole["bom-ref"], "dependsOn": [part["bom-ref"] for part in parts]}],
+        }
+
+
+def component(registry: str, name: str, version: str, license_id: str) -> dict[str, object]:
+    """A package of a registry, as CycloneDX lists it."""
+    url = f"pkg:{registry}/{name}@{version}"
+    return {
+        "type": "library",
+        "bom-ref": url,
+        "name": name,
+        "version": version,
+        "purl": url,
+        "licenses": [{"license": {"id": license_id}}],
+    }
+
+
 ONCE = [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET]
 HOT = [KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
 setup(
@@ -274,5 +318,5 @@ setup(
         *ONCE,
         *HOT[len(TARGETS) :],
     ],  # the shortest last, so that no core idles
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelWithSbom},
 )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.server import served
+from benchmarks.over_http import served
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, Row, Samples, align, rows
 
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """`neighbours`: prints what others cost a client; 1 if they cost more than they may."""
     runs.check_models([args.model])
     whole = runs.Run("neighbours", args, {"threads": args.threads, "seconds": args.seconds})
-    with served(args.model, args.threads) as port:
-        subjects = {name: partial(turn, port, name, args.seconds) for name in (ALONE, *args.only)}
+    with served(args.model, args.threads) as server:
+        subjects = {name: partial(turn, server.port, name, args.seconds) for name in (ALONE, *args.only)}
         samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
     found: list[Row] = rows(args.model.stem, samples, METRICS)
     lines, is_good = verdicts(samples)

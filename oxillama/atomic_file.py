@@ -13,6 +13,17 @@ from typing import BinaryIO
 from oxillama.errors import ModelFileError
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, links followed. Raises ModelFileError if the system cannot say."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # it is not there, or no path at all
+        return False
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return True
+
+
 @contextmanager
 def replaced_file(
     path: Path, mode: int | None = None, *, overwrite: bool = True, synced: bool = True

@@ -2,7 +2,7 @@
 
 One row per target: the macro its SIMD header is chosen by, the compiler flags it needs (gcc/clang
 and MSVC spellings), and the CPU features that must be present before its modules are loaded.
-`portable` needs nothing and is always built. Best first.
+`portable` needs nothing. Best first.
 """
 
 from __future__ import annotations

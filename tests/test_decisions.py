@@ -97,6 +97,7 @@ QUERIES = {
     "parser table compression": 51,
     "JSON schema property order": 52,
     "integer spelling": 58,
+    "job processes": 60,
     "engine core": 54,
     "features behind protocols": 54,
 }

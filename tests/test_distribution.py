@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import json
 import re
+import subprocess
+import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -67,4 +72,78 @@ def test_pages_install_this_distribution() -> None:
             r"pip install '?(oxillama[\w-]*(?:==)?|\.\[\w+)", page.read_text(encoding="utf-8")
         )
         other = {"oxillama=="} if page.name == "measuring.md" else set()  # a peer of the benchmarks
-        assert set(commands) <= {DISTRIBUTION, ".[test", *other}, page
+        assert set(commands) <= {DISTRIBUTION, ".[test", ".[release", *other}, page
+
+
+@needs_checkout
+def test_one_python_is_the_oldest() -> None:
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
+    oldest = project["project"]["requires-python"].removeprefix(">=")
+    compact = oldest.replace(".", "")
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["project"]["classifiers"]))
+    assert named == sorted(named, key=lambda version: int(version[2:])) and named[0] == oldest
+    assert project["tool"]["mypy"]["python_version"] == oldest
+    assert project["tool"]["ruff"]["target-version"] == f"py{compact}"
+    wheels = [f"cp{version.replace('.', '')}-*" for version in named]
+    assert project["tool"]["cibuildwheel"]["build"].split() == wheels
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Python {oldest} or newer" in " ".join(readme.split())
+    workflow = ROOT / ".github" / "workflows" / "tests.yml"
+    if workflow.is_file():
+        assert f'python: ["{named[0]}", "{named[-1]}"]' in workflow.read_text(encoding="utf-8")
+
+
+@needs_checkout
+def test_the_source_distribution_has_every_source() -> None:
+    """`MANIFEST.in` names every kind of file that the package has in the repository."""
+    listed = subprocess.run(["git", "ls-files", "oxillama"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode or not (ROOT / "MANIFEST.in").is_file():
+        pytest.skip("this is no repository")
+    manifest = (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
+    kinds = {
+        "*.py",
+        *re.findall(r"\*\.\w+", re.findall("^recursive-include oxillama (.*)", manifest, re.M)[0]),
+    }
+    missing = {
+        name
+        for name in listed.stdout.split()
+        if f"*{Path(name).suffix}" not in kinds
+        and not name.endswith("py.typed")  # setuptools adds what is package data
+        and not name.startswith("oxillama/server/page/static/")
+    }
+    assert listed.stdout and not missing
+
+
+def test_the_wheel_lists_what_it_is_made_of() -> None:
+    """An installed wheel has its list of contents where PEP 770 says; an installation in place has none."""
+    try:
+        files = importlib.metadata.files(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    found = [
+        file
+        for file in files
+        if file.match(f"{DISTRIBUTION.replace('-', '_')}-*.dist-info/sboms/oxillama.cdx.json")
+    ]
+    if not found:
+        pytest.skip("not installed from a wheel")
+    contents = json.loads(found[0].read_text())
+    assert (contents["bomFormat"], contents["specVersion"]) == ("CycloneDX", "1.6")
+    assert contents["metadata"]["component"]["purl"] == f"pkg:pypi/{DISTRIBUTION}@{oxillama.__version__}"
+    assert {"cython", "numpy", "temml", "markdown-it"} <= {each["name"] for each in contents["components"]}
+
+
+@pytest.mark.slow
+@needs_checkout
+def test_the_source_distribution_is_small_and_made_of_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("build")
+    pytest.importorskip("twine")
+    tool = ROOT / "tools" / "build_wheel.py"
+    subprocess.run([sys.executable, tool, "--sdist", "--twice", "--out", tmp_path], check=True, cwd=ROOT)
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files", "oxillama"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(listed.stdout.split()) <= names

@@ -27,6 +27,8 @@ def examples(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.stem == "mcp":
+        pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
     write_tiny_model(tmp_path / "model.gguf")
     if page.stem == "media":
         image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

@@ -39,6 +39,10 @@ def bow(n: float) -> float:
 |:--|--:|--:|
 | red | 700 nm | 42.4° |
 | violet | 400 nm | 40.5° |
+
+The angle follows from \\(\\sin \\alpha = n \\sin \\beta\\):
+
+$$D(\\alpha) = \\pi + 2\\alpha - 4 \\arcsin\\frac{\\sin\\alpha}{n}$$
 """
 
 

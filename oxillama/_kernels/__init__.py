@@ -100,6 +100,15 @@ def load(target: str) -> Kernels:
 
 
 def best() -> Kernels:
-    """The kernels to use: those ``OXILLAMA_TARGET`` names, or the first target that can run."""
+    """The kernels to use: those ``OXILLAMA_TARGET`` names, or the first target that can run.
+
+    Raises ConfigError if the one that is named cannot run, or none of the build can.
+    """
     wanted = os.environ.get("OXILLAMA_TARGET")
-    return load(wanted or next(name for name, reason in targets().items() if reason is None))
+    found = wanted or next((name for name, reason in targets().items() if reason is None), None)
+    if found is None:
+        reasons = ", ".join(f"{name}: {reason}" for name, reason in targets().items())
+        raise ConfigError(
+            f"target: expected one that this CPU runs, got {reasons}; install again on this CPU"
+        )
+    return load(found)

@@ -68,7 +68,7 @@ def add_commands(commands: Any) -> None:
 def run_chat(args: argparse.Namespace) -> int:
     from oxillama.cli.talk import Talk
 
-    if args.tools is None and (args.run_tools or args.tool_choice is not None):
+    if args.tools is None and (args.run_tools or (args.tool_choice is not None and args.mcp is None)):
         raise ConfigError("--tools: expected tools, got none for --run-tools or --tool-choice")
     question = question_of(args.question)
     talk = Talk(args, replace(options.generation_options(args), receipt=receipt_wanted(args)))
@@ -82,6 +82,7 @@ def run_chat(args: argparse.Namespace) -> int:
             talk.tell(HINT)
         converse(source, talk)
     finally:
+        talk.close()
         talk.save()
     return 0
 

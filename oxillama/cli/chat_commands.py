@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama import ConfigError, GenerationOptions, SamplerConfig
-from oxillama.cli import options
+from oxillama.cli import mcp, options
 from oxillama.cli.console import printable
 from oxillama.cli.talk import Talk, with_fields
 from oxillama.cli.terminal import copy_to_clipboard, shown_text, styled
-from oxillama.cli.tools import ToolBox
 from oxillama.config.checks import MAX_SEED
 from oxillama.config.option import declared, no_option
 
@@ -150,15 +149,20 @@ def set_model(talk: Talk, model: str) -> None:
 def set_tools(talk: Talk, spec: str) -> None:
     """Adds tools, or lists those that there are."""
     if spec:
-        before = talk.args.tools
-        talk.args.tools = [*(before or ()), spec]
-        try:
-            talk.box = ToolBox(talk.args)
-        except BaseException:
-            talk.args.tools = before
-            raise
+        talk.set_tools([*(talk.args.tools or ()), spec])
     names = [] if talk.box is None else [tool["function"]["name"] for tool in talk.box.definitions]
     talk.tell("tools: " + (", ".join(names) or "none"))
+    if talk.servers is not None:
+        for line in mcp.listed(talk.servers.client.tools()):
+            talk.tell(line)
+
+
+def show_servers(talk: Talk, name: str) -> None:
+    """Says how the tool servers are, or what one wrote to its stderr."""
+    if talk.servers is None:
+        raise ConfigError("/mcp: expected servers, got none; --mcp names their file")
+    for line in mcp.status(talk.servers.client, name):
+        talk.tell(line)
 
 
 def think(talk: Talk, text: str) -> None:
@@ -201,6 +205,7 @@ COMMANDS = {
     "load": Command("FILE", "continues the conversation of such a file", load),
     "model": Command("[MODEL]", "goes on with another model, or shows which one it is", set_model),
     "tools": Command("[TOOL]", "adds tools, as --tools does, or lists them", set_tools),
+    "mcp": Command("[SERVER]", "lists the tool servers, or what one wrote to its stderr", show_servers),
     "think": Command("[on|off|N]", "shows the last reasoning, switches it, or sets its budget", think),
     "copy": Command("", "copies the last answer to the clipboard", copy),
     "exit": Command("", "exits, as /quit and Ctrl-D do", leave),

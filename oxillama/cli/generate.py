@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oxillama import EngineConfig, OxiLlamaError, PromptError
+from oxillama.atomic_file import exists
 from oxillama.cli import options
 from oxillama.cli.console import read_text, say
 from oxillama.cli.models import add_model, model_path
@@ -63,7 +63,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_model(args: argparse.Namespace) -> int:
-    goes_on = args.session is not None and os.path.exists(args.session)
+    goes_on = args.session is not None and exists(args.session)
     prompt = read_prompt(args, needed=not goes_on)
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -70,6 +71,7 @@ def run_serve(args: argparse.Namespace) -> int:
     from oxillama.server.urgency import short_turns
 
     def greet() -> None:
+        gc.freeze()  # what is there now stays: the collector need not stop all threads to look at it
         if not args.quiet:
             print(greeting(server, models), file=sys.stderr, flush=True)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oxillama.atomic_file import exists
 from oxillama.cli.console import check_writable
 from oxillama.errors import ConfigError
 
@@ -54,7 +54,7 @@ class KeptSession:
         check_writable("--session", Path(path))
         self.notes: dict[str, Any] = {}
         self._ends = engine.tokenizer.eog_ids
-        self.is_new = not os.path.exists(path)
+        self.is_new = not exists(path)
         if self.is_new:
             self.session = engine.session()
             return

@@ -12,6 +12,7 @@ from oxillama.cli.answers import show_answer
 from oxillama.cli.console import human_bytes, human_count, printable, say
 from oxillama.cli.conversation import Conversation, Message
 from oxillama.cli.generate import load_engine
+from oxillama.cli.mcp import connected
 from oxillama.cli.models import model_path
 from oxillama.cli.sessions import KeptSession
 from oxillama.cli.terminal import styled
@@ -47,7 +48,9 @@ class Talk:
         self.reasoning, self.n_again, self.was_stopped = "", 0, False
         self.thinks: bool | None = args.think
         self.load(args.model)
-        self.box = None if args.tools is None else ToolBox(args)
+        self.servers = None if args.mcp is None else connected(args.mcp)
+        self.box: ToolBox | None = None
+        self.set_tools(args.tools)
         self.conversation = Conversation(args.system)
         self.kept: KeptSession | None = None
         if args.session is not None:
@@ -70,6 +73,20 @@ class Talk:
         if hasattr(self, "engine"):
             self.engine.close()
         self.engine, self.template = engine, template
+
+    def set_tools(self, tools: list[str] | None) -> None:
+        """Has these tools, as ``--tools`` names them, beside those of servers. Raises ConfigError."""
+        before, self.args.tools = self.args.tools, tools
+        try:
+            self.box = None if tools is None and self.servers is None else ToolBox(self.args, self.servers)
+        except BaseException:
+            self.args.tools = before
+            raise
+
+    def close(self) -> None:
+        """Ends the tool servers."""
+        if self.servers is not None:
+            self.servers.close()
 
     def save(self) -> None:
         """Writes the session, if it is kept."""

@@ -1,4 +1,4 @@
-"""``--tools``: what a model may call in a chat, and the Python functions that are run if the user says so."""
+"""``--tools`` and ``--mcp``: what a model may call in a chat, and what is run if the user says so."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oxillama.cli.console import read_text
+from oxillama.cli.console import printable, read_text
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama import Generation, GenerationOptions, TokenizerBridge
+    from oxillama.cli.mcp import AskingDispatcher
+    from oxillama.events import ToolCall
+    from oxillama.toolcalls.definitions import Definition
+    from oxillama.toolcalls.dispatch import ToolResult
 
 Message = dict[str, Any]
 MAX_STEPS = 8
@@ -40,24 +45,55 @@ def add_tool_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the Python functions that the model calls, with its arguments, and go on with the results",
     )
+    group.add_argument(
+        "--mcp",
+        metavar="CONFIG.json",
+        help='tools of MCP servers, of a file with "mcpServers"; each call is shown, and asked for before it '
+        f"runs. Needs {install('mcp')}",
+    )
 
 
 class ToolBox:
     """The tools of a chat.
 
+    Parameters
+    ----------
+    servers : runs the calls of servers' tools; None without servers.
+
     Raises
     ------
-    ConfigError : a definition cannot be read or is none; there are functions to run, and a tool that is none.
+    ConfigError : a definition cannot be read or is none; there are functions to run, and a tool that is none;
+        two tools have the same name.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, servers: AskingDispatcher | None = None) -> None:
         from oxillama.toolcalls import definitions
         from oxillama.toolcalls.run import TIMEOUT, CallRunner
 
-        found = [tool for spec in args.tools for tool in tools_of(spec)]
-        self.definitions = definitions(found)
+        found = [tool for spec in args.tools or () for tool in tools_of(spec)]
+        self.own_definitions, self.servers = definitions(found), servers
         self.choice = args.tool_choice or "auto"
         self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
+        definitions(self.definitions)
+
+    @property
+    def definitions(self) -> list[Definition]:
+        """Of all tools that can be used, as they are now."""
+        return [*self.own_definitions, *(self.servers.client.definitions() if self.servers else ())]
+
+    def results(self, calls: list[ToolCall]) -> list[ToolResult] | None:
+        """The results of calls; None if one is of a tool that is not run."""
+        ours = [call for call in calls if self.servers is None or not self.servers.owns(call)]
+        if ours and self.runner is None:
+            return None
+        found = {
+            id(call): result for call, result in zip(ours, self.runner.results(ours) if self.runner else ())
+        }
+        for call in calls:
+            if id(call) not in found:
+                assert self.servers is not None
+                found[id(call)] = self.servers.dispatch(call)
+        return [found[id(call)] for call in calls]
 
     def prompt(
         self,
@@ -78,6 +114,7 @@ class ToolBox:
 
     def told(self, generation: Generation, n_before: int) -> list[Message]:
         """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""
+        from oxillama.cli.mcp import in_short
         from oxillama.toolcalls.conversation import answer_message, result_message
 
         calls = generation.tool_calls if generation.finish_reason == "tool_calls" else []
@@ -85,12 +122,14 @@ class ToolBox:
         for failed in generation.failed_calls:
             print(f"call failed: {failed.reason}", file=sys.stderr, flush=True)
         for call in generation.tool_calls:
-            print(f"-> {call.name} {call.text}", flush=True)
-        if self.runner is not None and calls:
+            print(f"-> {call.name} {call.text if self.servers is None else printable(call.text)}", flush=True)
+        results = self.results(calls)
+        if calls and results is not None:
             ids = [call["id"] for call in messages[0]["tool_calls"]]
-            for id, call, result in zip(ids, calls, self.runner.results(calls)):
+            for id, call, result in zip(ids, calls, results):
                 messages.append(result_message(id, call.name, result))
-                print(f"<- {messages[-1]['content']}", flush=True)
+                content = messages[-1]["content"]
+                print(f"<- {content if self.servers is None else in_short(content)}", flush=True)
         return messages
 
 

@@ -107,11 +107,17 @@ class ServerConfig(Options):
              "takes no part of it")
     compile_seconds: float = option(60.0, low=ABOVE_ZERO, high=DAY,
         help="seconds after which a grammar or a schema that is still being compiled is refused")
+    job_processes: int = option(3, low=0, high=64,
+        help="most processes that read large bodies, tokenize long prompts and compile large grammars, each "
+             "started when it is first needed; 0 to have threads do that")
     stored_response_bytes: int = option(64 << 20, low=0, argument="BYTES",
         help="memory for responses that clients may go on from by their ids; 0 keeps none")
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds without text after which a stream sends a comment, as a sign of life")
     page: bool = option(True, help="whether / is a page to talk to the model")
+    mcp: AnyPath | None = option(None,
+        help='file with "mcpServers", whose tools the page and requests may use; None for no tools. Whoever '
+             "may use the server may call them")
     shutdown_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="how long requests may go on when the server is stopped")
     ssl_certfile: AnyPath | None = option(None, flags="--tls-cert",

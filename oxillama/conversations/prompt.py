@@ -31,6 +31,7 @@ def chat_prompt(
     variables: Mapping[str, Any] | None = None,
     *,
     answer: str = "",
+    reasoning: str = "",
     parse: bool = True,
     media: Callable[[], Any] | None = None,
 ) -> tuple[Any, GenerationOptions]:
@@ -38,7 +39,7 @@ def chat_prompt(
 
     Parameters
     ----------
-    messages, variables, answer : as for `chat_text`.
+    messages, variables, answer, reasoning : as for `chat_text`.
     options : of the request, with its tools.
     parse : whether a ``message_format`` of None becomes the format of the template, by which reasoning and
         calls are told apart from the text.
@@ -53,7 +54,7 @@ def chat_prompt(
     held = None
     if media is not None and not all(map(is_text, messages)):
         messages, held = media().take(messages)
-    text = chat_text(tokenizer, messages, options.tools, variables, answer=answer)
+    text = chat_text(tokenizer, messages, options.tools, variables, answer=answer, reasoning=reasoning)
     wanted, has_tools = options.message_format, options.tools is not None
     if (parse and wanted is None) or (isinstance(wanted, str) and wanted == "auto"):
         form = format_of_source(template_of(tokenizer, has_tools, variables).source, has_tools)
@@ -75,6 +76,7 @@ def chat_text(
     variables: Mapping[str, Any] | None = None,
     *,
     answer: str = "",
+    reasoning: str = "",
 ) -> str:
     """The prompt of a chat, as text.
 
@@ -85,12 +87,13 @@ def chat_text(
     variables : of the template, e.g. ``{"enable_thinking": False}``. "template" names another template of the
         file; "add_generation_prompt" says whether the prompt ends with the beginning of an answer.
     answer : the beginning of the answer, from which the model goes on.
+    reasoning : that stands before it, for a template that opens reasoning.
 
     Raises
     ------
     ChatTemplateError : there is no template, or it refuses the messages.
     ConfigError : a part of a content is not text; a tool is none, or the template has no place for tools; an
-        answer has begun, and the template opens reasoning.
+        answer has begun without reasoning, and the template opens it.
     """
     found = None if not tools else definitions(tools)
     values = template_values(variables, found)
@@ -99,7 +102,10 @@ def chat_text(
     if found is not None:
         values = {**tool_variables(template, found), **values}
     text = template.render(for_template(plain_messages(messages, template), template), **values)
-    if answer and grammar_of_template(template.source).begins_in_reasoning(text):
+    form = grammar_of_template(template.source)
+    if answer and form.reasoning is not None and form.begins_in_reasoning(text):
+        if reasoning:
+            return f"{text}{reasoning.strip()}\n{form.reasoning[1]}\n\n{answer}"
         wanted = "a last message that is the user's, for the template opens reasoning before an answer"
         raise ConfigError(f"messages: expected {wanted}, got one of the assistant's")
     return text + answer

@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxillama._kernels.grammar.nodes import matches
 from oxillama._kernels.grammar.parser_states import ParserStates
@@ -16,8 +16,9 @@ from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.packed import PackedRules, packed
 from oxillama.grammar.plain import plain_rules
-from oxillama.grammar.program import compile_rules
+from oxillama.grammar.program import Found, Pieces
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
@@ -47,9 +48,10 @@ class Grammar:
     Made by `parse`, `from_json_schema`, `from_regex`, `from_rules` or `json`; follow it with `GrammarState`.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, found: Found | None = None) -> None:
         self.rules = rules
-        self.program = compile_rules(rules)
+        self._pieces = Pieces(rules, found)
+        self.program = self._pieces.program
         self._digest: bytes | None = None
         self._lock = Lock()
         self._constraints: dict[Vocabulary, Constraint] = {}
@@ -130,6 +132,10 @@ class Grammar:
         """Any JSON text (RFC 8259), blanks around it included."""
         return _json()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled are the rules, each for itself, and what is known of them. They are read on use."""
+        return unpickled, (packed(self.rules), self._pieces.found)
+
     @property
     def digest(self) -> bytes:
         """SHA-256 of the rules; grammars of the same digest behave the same."""
@@ -176,6 +182,11 @@ class Grammar:
             if len(self._constraints) > MOST_CONSTRAINTS:
                 del self._constraints[next(iter(self._constraints))]
         return found
+
+
+def unpickled(rules: PackedRules, found: Found) -> Grammar:
+    """The grammar that was pickled."""
+    return Grammar(rules.rules(), found)
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -16,7 +17,7 @@ F32 = np.float32
 Size = tuple[int, int]
 
 
-def half_away(x: np.floating) -> int:
+def half_away(x: SupportsFloat) -> int:
     """A number rounded to the nearest whole one, halves away from 0; for x >= 0."""
     return math.floor(float(x) + 0.5)
 
@@ -89,9 +90,8 @@ def fit_area(size: Size, side: int, unit: int, enlarges: bool) -> Size:
         ratio = F32(width) / F32(height)
         height = int(F32(side) / np.sqrt(ratio))
         width = int(F32(height) * ratio)
-    return max(unit, half_away(F32(width) / F32(unit)) * unit), max(
-        unit, half_away(F32(height) / F32(unit)) * unit
-    )
+    width, height = (max(unit, half_away(F32(n) / F32(unit)) * unit) for n in (width, height))
+    return width, height
 
 
 def slice_grid(size: Size, side: int, most: int) -> Size:

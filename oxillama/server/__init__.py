@@ -8,5 +8,5 @@ as events or lines, `errors` says what went wrong, `app` has all paths. `slots` 
 adapters by number, `page` is what a browser finds at ``/``.
 
 Nothing here runs a model: the event loop only waits, and what takes time (tokenizing, compiling a grammar,
-scoring a prompt) is done in threads.
+scoring a prompt) is done in threads of `workers`, and the largest part of it in `processes`.
 """

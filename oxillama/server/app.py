@@ -25,11 +25,13 @@ from oxillama.server.llama_server import adapters, completion, slots, status, to
 from oxillama.server.models import Models
 from oxillama.server.ollama import about, pulling, texts
 from oxillama.server.ollama import vectors as ollama_vectors
-from oxillama.server.openai import chat, completions, vectors
+from oxillama.server.openai import chat, completions, served_tools, vectors
 from oxillama.server.page.files import page, the_page
+from oxillama.server.page.pdf import pdf
 from oxillama.server.responses import endpoints
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import Leases, Served
+from oxillama.server.tool_servers import ToolServers, call_tool, list_tools
 from oxillama.server.workers import Pools
 
 Endpoint = Callable[[Request], Awaitable[Any]]
@@ -78,8 +80,8 @@ LLAMA_SERVER = Interface(
 OPENAI = Interface(
     (
         ("POST", "/v1/completions", completions.completions),
-        ("POST", "/v1/chat/completions", chat.chat_completions),
-        ("POST", "/chat/completions", chat.chat_completions),
+        ("POST", "/v1/chat/completions", served_tools.chat_completions),
+        ("POST", "/chat/completions", served_tools.chat_completions),
         ("POST", "/v1/chat/completions/input_tokens", chat.input_tokens),
         ("POST", "/chat/completions/input_tokens", chat.input_tokens),
         ("POST", "/v1/embeddings", vectors.embeddings),
@@ -128,9 +130,13 @@ OLLAMA = Interface(
     texts.error_body,
 )
 
-PAGE = Interface((("GET", "/", page), ("GET", "/page/{version}/{file:path}", page)))
+TOOLS = Interface((("GET", "/mcp/tools", list_tools), ("POST", "/mcp/call", call_tool)))
 
-INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA, PAGE)
+PAGE = Interface(
+    (("GET", "/", page), ("GET", "/page/{version}/{file:path}", page), ("POST", "/page/pdf", pdf))
+)
+
+INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA, TOOLS, PAGE)
 
 OPEN_PATHS = ("/health", "/v1/health")
 """Paths that need no key, for those who watch over the process; those of the page need none, either."""
@@ -155,17 +161,21 @@ def create_app(
     ready : called when the default model is loaded.
     """
     config = ServerConfig() if config is None else config
-    keys, pools, in_flight = Keys(config), Pools(), InFlight()
+    keys, pools, in_flight = Keys(config), Pools(config.job_processes), InFlight()
+    tools = ToolServers(config)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loading = asyncio.ensure_future(models.begin(failed, ready))
+        tools.begin()
         yield
         loading.cancel()
+        await tools.end()
         await models.end()
         pools.close()
 
-    open_paths = (*OPEN_PATHS, *(the_page().paths if config.page else ()))
+    files = the_page().paths if config.page else frozenset()
+    open_paths = (*OPEN_PATHS, *files)
     middleware = [
         Middleware(
             Gate,
@@ -174,6 +184,7 @@ def create_app(
             pools=pools,
             in_flight=in_flight,
             open_paths=open_paths,
+            unlogged_paths=files,
             error_body=error_body,
         ),
         Middleware(Leases, models=models),
@@ -199,7 +210,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.served = Served(config, models, models.default)
-    app.state.keys, app.state.in_flight = keys, in_flight
+    app.state.keys, app.state.in_flight, app.state.tool_servers = keys, in_flight, tools
     app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 

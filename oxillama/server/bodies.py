@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,12 +13,17 @@ from starlette.requests import Request
 
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
-from oxillama.server.json_text import LARGE, parsed
+from oxillama.server.json_text import parsed
 from oxillama.server.options import unknown
+from oxillama.server.pieces import LARGE
+from oxillama.server.processes import NoProcess
 from oxillama.server.workers import pools
 
 B = TypeVar("B", bound="Body")
 T = TypeVar("T")
+
+HUGE = 1 << 17
+"""Bytes from which a body is read in a process."""
 
 MOST_CHOICES = 1024
 """Texts that a request may ask for: prompts times samples."""
@@ -123,6 +129,7 @@ class Generating(Body):
 class CompletionBody(Generating):
     prompt: PromptField
     best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    return_progress: bool = False
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=100)
     suffix: str | None = None
@@ -139,6 +146,7 @@ class NativeBody(Body):
     post_sampling_probs: bool = False
     response_fields: list[str] = Field(default_factory=list, max_length=100)
     timings_per_token: bool = False
+    return_progress: bool = False
     id_slot: int = Field(-1, ge=-1)
 
 
@@ -164,6 +172,7 @@ class TemplateBody(Body):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     tools: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -174,6 +183,7 @@ class ChatBody(TemplateBody, Generating):
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     timings_per_token: bool = False
+    return_progress: bool = False
 
 
 class EmbeddingBody(Body):
@@ -232,23 +242,39 @@ def checked_body(kind: type[B], value: Any) -> B:
 
 async def read_json(request: Request) -> Any:
     """What the body of a request holds as JSON. Raises ApiError."""
-    return await read(request, lambda value: value)
+    return await read(request, unchecked)
+
+
+def unchecked(value: Any) -> Any:
+    return value
 
 
 async def read(request: Request, check: Callable[[Any], T]) -> T:
-    """What ``check`` makes of the JSON in a body; a large one is read in a thread. Raises ApiError."""
+    """What ``check`` makes of the JSON in a body. Raises ApiError.
+
+    A large one is read in a thread, a huge one in a process.
+    """
     require_json(request)
     data = await request.body()
     context().n_bytes = len(data)
     if len(data) < LARGE:
-        return check(json_of(data))
-    return await pools().parse.run(lambda: check(json_of(data)), size=len(data))
+        return checked(check, data)
+    parse, processes = pools().parse, pools().processes
+    if len(data) >= HUGE:
+        with suppress(NoProcess):
+            return await parse.run(processes.run, checked, check, data, True, in_process=True)
+    return await parse.run(checked, check, data, size=len(data))
 
 
-def json_of(data: bytes) -> Any:
-    """The JSON in a body. Raises ApiError."""
+def checked(check: Callable[[Any], T], data: bytes, alone: bool = False) -> T:
+    """What ``check`` makes of the JSON in a body; ``alone`` as for `parsed`. Raises ApiError."""
+    return check(json_of(data, alone))
+
+
+def json_of(data: bytes, alone: bool = False) -> Any:
+    """The JSON in a body; ``alone`` as for `parsed`. Raises ApiError."""
     try:
-        return parsed(data)
+        return parsed(data, alone)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
 

@@ -36,6 +36,7 @@ class Chat:
     tool_choice, parallel_tool_calls : as in `GenerationOptions`.
     keeps_reasoning : leaves reasoning in the text.
     name : the field of the body that the messages stand in.
+    reasoning : that stands before ``answer``.
     """
 
     messages: list[dict[str, Any]]
@@ -46,6 +47,7 @@ class Chat:
     parallel_tool_calls: bool = True
     keeps_reasoning: bool = False
     name: str = "messages"
+    reasoning: str = ""
 
     @property
     def n_calls(self) -> int:
@@ -55,7 +57,8 @@ class Chat:
 
     def text(self, engine: InferenceEngine) -> str:
         """The prompt, as text. Raises as `chat_text`."""
-        return chat_text(engine.tokenizer, self.messages, self.tools, self.variables, answer=self.answer)
+        begun = {"answer": self.answer, "reasoning": self.reasoning}
+        return chat_text(engine.tokenizer, self.messages, self.tools, self.variables, **begun)
 
     def n_tokens(self, engine: InferenceEngine) -> int:
         """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
@@ -90,6 +93,7 @@ class Chat:
             options,
             self.variables,
             answer=self.answer,
+            reasoning=self.reasoning,
             parse=bool(self.tools) or not (self.keeps_reasoning or rules_text(options)),
         )
         return checked_prompt(engine, prompt, name=self.name), options
@@ -101,12 +105,25 @@ def rules_text(options: GenerationOptions) -> bool:
 
 
 def chat_of(body: TemplateBody, **more: Any) -> Chat:
-    """The chat of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
+    """The chat of a body in OpenAI's form.
+
+    Raises ApiError if a variable has a field of its own, or if there is no answer to be continued.
+    """
     variables = checked_variables(body.chat_template_kwargs)
     if body.reasoning_effort is not None:
         variables.setdefault(EFFORT, body.reasoning_effort)
-    variables["add_generation_prompt"] = body.add_generation_prompt
-    return Chat(body.messages, body.tools, variables, **more)
+    variables["add_generation_prompt"] = body.add_generation_prompt or body.continue_final_message
+    if not body.continue_final_message:
+        return Chat(body.messages, body.tools, variables, **more)
+    if body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
+        raise invalid("add_generation_prompt", "false beside continue_final_message", True)
+    *messages, last = body.messages
+    answer, reasoning = last.get("content"), last.get("reasoning_content") or last.get("reasoning") or ""
+    is_text = isinstance(answer, str) and answer and isinstance(reasoning, str)
+    if last.get("role") != "assistant" or last.get("tool_calls") or not is_text:
+        wanted = "a text of the assistant without calls, which continue_final_message goes on from"
+        raise invalid(f"messages[{len(messages)}]", wanted, "another")
+    return Chat(messages, body.tools, variables, str(answer), reasoning=str(reasoning), **more)
 
 
 def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +162,15 @@ def thinking_variables(
         message = f"{name}: expected a chat template that switches reasoning off, this one does not"
         raise ApiError(400, message, param=name, code="unsupported_value")
     return {}
+
+
+def thinking_of(engine: InferenceEngine) -> dict[str, Any]:
+    """Whether the template delimits reasoning, and the variable that switches it; None without one."""
+    template = template_of(engine.tokenizer, False)
+    return {
+        "delimited": grammar_of_template(template.source).reasoning is not None,
+        "switch": next((name for name in SWITCHES if name in template.variables), None),
+    }
 
 
 def effort_variables(engine: InferenceEngine, has_tools: bool, effort: str, name: str) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
+import re
 import socket
 import ssl
 import time
@@ -18,8 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from oxillama.config.server import ServerConfig
@@ -32,11 +36,14 @@ LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of `accept` on a system, or a process, without another descriptor."""
 
+GONE = (errno.ECONNABORTED, errno.EPROTO)
+"""Errors of `accept` about a client that has gone; the next one may be there."""
+
 AT_ONCE = 100
 """Clients that are accepted before others of the event loop have their turn."""
 
 PAUSE = 0.05
-"""Seconds until clients are accepted again after descriptors were short."""
+"""Seconds until clients are accepted again after an error."""
 
 NONE = -1
 """In the place of a descriptor."""
@@ -54,6 +61,36 @@ def most_connections(config: ServerConfig) -> int:
     return max(1, min(config.max_connections, soft - max(32, soft // 8)))
 
 
+class Repeated:
+    """A warning about what comes again and again: one line a second at most, with the number since the last.
+
+    Parameters
+    ----------
+    text : of the line, with places for the number and the last reason.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text, self._logged_at, self._n = text, -math.inf, 0
+
+    def add(self, n: int, reason: object) -> None:
+        self._n += n
+        if time.monotonic() - self._logged_at >= 1:
+            log.warning(self._text, self._n, reason)
+            self._logged_at, self._n = time.monotonic(), 0
+
+
+class ProtocolLogger(logging.Logger):
+    """uvicorn's, with one line a second at most about requests that are no HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__("uvicorn.error", logging.WARNING)
+        self.parent = logging.getLogger(self.name)
+        self._repeated = Repeated("%d requests were not understood: %s")
+
+    def warning(self, msg: object, *args: object, **how: Any) -> None:
+        self._repeated.add(1, msg)
+
+
 class Connections:
     """The connections of a server.
 
@@ -69,7 +106,9 @@ class Connections:
         self._idle: dict[Connection, None] = {}  # the longest first
         self._coming: set[asyncio.Task[None]] = set()  # accepted
         self._spare: int | None = None  # a descriptor; None while nobody is accepted
-        self._logged_at, self._n_refused = -1.0, 0
+        self._refused = Repeated("%d clients were refused: %s")
+        self._failed = Repeated("%d connections failed: %s")
+        self.logger = ProtocolLogger()
 
     def add(self, connection: Connection) -> None:
         """Adds a connection."""
@@ -87,12 +126,13 @@ class Connections:
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
-    def refused(self, n: int, reason: str) -> None:
-        """Notes refused clients; the log has one line a second at most."""
-        self._n_refused += n
-        if time.monotonic() - self._logged_at >= 1:
-            log.warning("%d clients were refused: %s", self._n_refused, reason)
-            self._logged_at, self._n_refused = time.monotonic(), 0
+    def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Logs an error that nobody handles: an error of the system without a traceback."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            self._failed.add(1, error)
+        else:
+            loop.default_exception_handler(context)
 
     # --- accepting ------------------------------------------------------------------------------------
 
@@ -101,7 +141,8 @@ class Connections:
     ) -> None:
         """Accepts clients until `close`, of which each gets a protocol."""
         self._loop, self._listener, self._make, self._secure = _loop(), listener, make, secure
-        self._spare = os.open(os.devnull, os.O_RDONLY)
+        self._loop.set_exception_handler(self.unhandled)
+        self._spare = NONE
         listener.setblocking(False)
         try:
             self._resume()
@@ -109,8 +150,21 @@ class Connections:
             await self._loop.create_server(make, sock=listener, ssl=secure)
 
     def _resume(self) -> None:
-        if self._spare is not None:  # else it was closed meanwhile
+        if self._spare is None:  # it was closed meanwhile
+            return
+        with suppress(OSError):
+            if self._spare == NONE:
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+        try:
             self._loop.add_reader(self._listener, self._accept)
+        except OSError as error:
+            self._refused.add(0, error)
+            self._loop.call_later(PAUSE, self._resume)
+
+    def _pause(self) -> None:
+        """Accepts nobody for a moment."""
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(PAUSE, self._resume)
 
     def _accept(self) -> None:
         """Accepts those who wait, as far as there is room; an idle connection makes some."""
@@ -119,17 +173,19 @@ class Connections:
                 return  # those begin in the next turn of the loop, and are idle then: they can make room
             try:
                 client, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno not in SHORT:
-                    raise
-                self._answer_without()
+                if error.errno in SHORT:
+                    self._answer_without()
+                elif error.errno not in GONE:
+                    self._refused.add(1, error)
+                    self._pause()
                 return
             self._make_room()
             if self._n_taken >= self.most:
                 self._refuse(client)
-                self.refused(1, "as many connections as there may be")
+                self._refused.add(1, "as many connections as there may be")
             else:
                 task = self._loop.create_task(self._connect(client))
                 self._coming.add(task)
@@ -151,31 +207,27 @@ class Connections:
             await self._loop.connect_accepted_socket(
                 self._make, client, ssl=self._secure, ssl_handshake_timeout=timeout
             )
-        except (OSError, ssl.SSLError):
-            client.close()
+        except OSError:
+            self._refuse(client)
 
     def _refuse(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
+        with suppress(OSError), client:
             client.setblocking(False)
             if self._secure is None:
                 client.send(BUSY)
 
     def _answer_without(self) -> None:
         """Answers those who wait, one after another, with the descriptor that was kept for that."""
-        if self._spare is not None:
+        if self._spare not in (None, NONE):
             os.close(self._spare)
+            self._spare = NONE
         n = 0
         with suppress(OSError):  # nobody waits any more
             while n < AT_ONCE:
                 self._refuse(self._listener.accept()[0])
                 n += 1
-        self.refused(n, "no descriptors are left")
-        try:
-            self._spare = os.open(os.devnull, os.O_RDONLY)
-        except OSError:
-            self._spare = NONE
-        self._loop.remove_reader(self._listener)
-        self._loop.call_later(PAUSE, self._resume)
+        self._refused.add(n, "no descriptors are left")
+        self._pause()
 
     def close(self) -> None:
         """Accepts nobody any more."""
@@ -197,6 +249,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, connections: Connections, **how: Any) -> None:
         super().__init__(*args, **how)
         self._all = connections
+        self.logger = connections.logger
         self._deadline: asyncio.TimerHandle | None = None
         self.app = partial(self._answer, self.app)
 
@@ -204,7 +257,24 @@ class Connection(H11Protocol):
         """Has the application answer; it may send parts of a body without a length by ``write_now``."""
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
             scope["state"]["write_now"] = partial(self._write_now, self.cycle)
-        await app(scope, receive, send)
+
+        if not scope["raw_path"].startswith(b"/"):
+            scope = in_origin_form(scope)
+
+        async def receiving() -> Message:
+            try:
+                return await receive()
+            except OSError:  # of the event loop's selector
+                self.transport.abort()
+                return {"type": "http.disconnect"}
+
+        async def sending(message: Message) -> None:
+            try:
+                await send(message)
+            except OSError:  # as above; a part may have been sent
+                self.transport.abort()
+
+        await app(scope, receiving, sending)
 
     def _write_now(self, cycle: RequestResponseCycle, data: bytes) -> bool:
         """Sends a chunk, unless the client is behind or gone; whether it was sent.
@@ -213,11 +283,18 @@ class Connection(H11Protocol):
         """
         if self.flow.write_paused or cycle.disconnected:
             return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        try:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        except OSError:  # as in `_answer`
+            self.transport.abort()
         return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
+        try:
+            super().connection_made(transport)  # type: ignore[arg-type]
+        except OSError:  # the client has gone already
+            self.end(BUSY)
+            return
         self._all.add(self)
         self._note()
 
@@ -229,6 +306,15 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._note()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, unless an answer has begun, and closes. The client counts as gone."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        self.transport.close()
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -273,3 +359,13 @@ class Connection(H11Protocol):
                 self.transport.write(answer)
             self.transport.close()
         self._arm(self._all.body_seconds, self.transport.abort)
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """The scope of a request whose target is a URL: its host replaces the header's (RFC 9112, 3.2.2)."""
+    found = re.fullmatch(rb"https?://([^/]*)(/.*)?", scope["raw_path"], re.IGNORECASE)
+    if found is None:
+        return scope
+    host, path = found[1], found[2] or b"/"
+    headers = [(b"host", host), *(each for each in scope["headers"] if each[0] != b"host")]
+    return {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}

@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,6 +21,9 @@ from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext
 from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error, stopping
 from oxillama.server.workers import Pools
+
+if TYPE_CHECKING:
+    from oxillama.engine.generation import Generation
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ class Gate:
     Parameters
     ----------
     open_paths : that need no key.
+    unlogged_paths : whose answers are no lines of the access log, unless they are errors.
     error_body : the shape of errors on a path.
     """
 
@@ -91,11 +95,12 @@ class Gate:
         pools: Pools,
         in_flight: InFlight,
         open_paths: Iterable[str],
+        unlogged_paths: Iterable[str],
         error_body: Callable[[str], ErrorBody],
     ) -> None:
         self.app, self.config, self.error_body = app, config, error_body
         self.keys, self.pools, self.in_flight = keys, pools, in_flight
-        self.open_paths = frozenset(open_paths)
+        self.open_paths, self.unlogged_paths = frozenset(open_paths), frozenset(unlogged_paths)
         names = (*LOOPBACK, *config.allowed_hosts)
         is_checked = config.is_local or not config.has_keys
         no_check = "*" in names or not is_checked or config.unix_socket is not None
@@ -141,16 +146,21 @@ class Gate:
             await answer(api_error(error))
         finally:
             self.in_flight.remove()
+            work = work_of(found.generations)
             found.end()
             seconds, name = time.perf_counter() - began, found.caller.name
             who = f"{address} {name}" if name else address
             path = printable(scope.get("raw_path", b"").decode("ascii", "replace") or scope["path"])
-            log.info("%s %s %s %s %d %.3f s", request_id, who, scope["method"], path, status, seconds)
+            if scope["path"] not in self.unlogged_paths or status >= 400:
+                line = (request_id, who, scope["method"], path, status, seconds, work)
+                log.info("%s %s %s %s %d %.3f s%s", *line)
 
     def check(self, scope: Scope, headers: Headers, found: RequestContext) -> None:
         """Notes who asks. Raises ApiError unless the request may go on."""
         if "transfer-encoding" in headers and "content-length" in headers:
             raise ApiError(400, "content-length: expected none beside transfer-encoding, got one")
+        if "transfer-encoding" in headers and scope["http_version"] == "1.0":
+            raise ApiError(400, "transfer-encoding: expected none in HTTP/1.0, got one")
         self.check_host(headers.get("host", ""))
         self.check_site(scope, headers)
         key = sent_key(headers)
@@ -219,6 +229,26 @@ class Gate:
 
 NOBODY = Caller("", Limits())
 """Who asks without a key for what needs none."""
+
+
+def work_of(generations: Iterable[Generation]) -> str:
+    """Tokens of the texts of a request and their rates, for the end of a line of the log; "" for none.
+
+    The rates leave out what the texts waited for others.
+    """
+    found = ""
+    for generation in generations:
+        usage, seconds = generation.usage, generation.timings
+        prompt = f"{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} cached"
+        rates = [
+            f", {n / spent:.1f}/s" if spent > 0 else ""  # and not for nan
+            for n, spent in (
+                (seconds.prefill_tokens, seconds.prefill),
+                (seconds.decode_tokens, seconds.decode),
+            )
+        ]
+        found += f"; {prompt}{rates[0]}, {usage.generated_tokens} tokens{rates[1]}"
+    return found
 
 
 def is_address(host: str) -> bool:

@@ -16,25 +16,25 @@ from typing import Any, NoReturn
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from oxillama.server.pieces import LARGE, PARTS, is_small
 from oxillama.server.workers import pools
-
-LARGE = 1 << 16
-"""Bytes from which a body is read in a thread, and of which a piece of a large answer has about as many."""
 
 MOST_PARTS = 1 << 18
 """Lists and objects in a body."""
-
-PARTS = 2048
-"""Values in a piece of a large answer."""
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 """Made once: a stream needs it for each token."""
 
 
-def parsed(data: bytes) -> Any:
-    """What a body holds. Raises ValueError, RecursionError."""
-    text = data.decode()
-    return json.loads(text, cls=InterruptibleDecoder if len(data) >= LARGE else PlainDecoder)
+def parsed(data: bytes, alone: bool = False) -> Any:
+    """What a body holds. Raises ValueError, RecursionError.
+
+    Parameters
+    ----------
+    alone : whether no other thread wants to run meanwhile.
+    """
+    is_quick = len(data) < LARGE or (alone and data.count(b"[") + data.count(b"{") <= MOST_PARTS)
+    return json.loads(data.decode(), cls=PlainDecoder if is_quick else InterruptibleDecoder)
 
 
 def refuse_constant(name: str) -> NoReturn:
@@ -144,30 +144,6 @@ def encoded(value: Any) -> Iterator[str]:
                 yield "," if i else ""
                 yield from encoded(item)
         yield "]"
-
-
-SCALARS = {int, float, bool, type(None)}
-
-
-def is_small(value: Any) -> bool:
-    """Whether a value has few parts and little text, so that its JSON is written at once."""
-    left = [value]
-    n_parts, n_bytes = 0, 0
-    while left:
-        each = left.pop()
-        kind = type(each)
-        if kind is str:
-            n_bytes += len(each)
-        elif kind in (dict, list, tuple):
-            n_parts += len(each)
-            if n_parts > PARTS:
-                return False
-            parts = each.values() if kind is dict else each
-            if set(map(type, parts)) - SCALARS:
-                left += [part for part in parts if type(part) not in SCALARS]
-        if n_bytes > LARGE:
-            return False
-    return True
 
 
 class JsonAnswer(Response):

@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import uvicorn
@@ -175,16 +175,18 @@ def listener(config: ServerConfig) -> Iterator[socket.socket]:
         protocol = socket.IPPROTO_TCP  # named, or asyncio leaves Nagle's algorithm on: 40 ms for each answer
         address = (config.host, config.port)  # type: ignore[assignment]
         where = f"host, port: expected a free address, got {config.host}:{config.port}"
-    with socket.socket(family, socket.SOCK_STREAM, protocol) as bound:
-        if path is not None:
-            remove_dead(path)
-        elif os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with ExitStack() as stack:
         try:
+            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+            if path is not None:
+                remove_dead(path)
+            elif os.name == "posix":
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             if path is not None:
                 os.chmod(path, 0o600)
             bound.listen(BACKLOG)  # whoever comes before the event loop runs waits
+            bound.getsockname()
         except OSError as error:
             raise ConfigError(f"{where}: {error.strerror or error}") from error
         try:

@@ -315,7 +315,7 @@ class Models:
             await asyncio.shield(closing)
             hosted.counted = metrics.snapshot().after(earlier).closed()  # with what the close has ended
             del closing, metrics
-            gc.collect()  # what an error or a callback of a request still refers to in a circle
+            collect()
 
     # --- the beginning and the end ------------------------------------------------------------------
 
@@ -355,6 +355,15 @@ def loaded(load: Callable[[], InferenceEngine]) -> InferenceEngine:
     engine = load()
     engine.model.call(be_urgent)
     return engine
+
+
+def collect() -> None:
+    """Frees what an error or a callback of a request still refers to in a circle, be it frozen or not."""
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if is_frozen:
+        gc.freeze()
 
 
 def not_loaded(hosted: Hosted, error: Exception) -> ApiError:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from array import array
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, prompt_too_long
+from oxillama.server.processes import NoProcess
+from oxillama.server.workers import pools
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 LEAST = 1 << 20
@@ -14,6 +19,9 @@ LEAST = 1 << 20
 
 TOKEN_BYTES = 16
 """Bytes of text for each token of the context that may be tokenized."""
+
+LONG = 1 << 15
+"""Characters of a text from which it is tokenized in a process."""
 
 LOSSLESS = ("bpe", "spm")
 """Kinds of vocabularies of which each byte of a text is in a token."""
@@ -54,6 +62,11 @@ def check_text(engine: InferenceEngine, text: str, name: str, *, fits: bool = Tr
         )
 
 
+def packed_tokens(job: Callable[[], list[int]]) -> array[int]:
+    """The tokens that a job makes, as few bytes."""
+    return array("i", job())
+
+
 class BoundedTokenizer:
     """The tokenizer of an engine, which refuses texts that are too long before it tokenizes them.
 
@@ -68,13 +81,22 @@ class BoundedTokenizer:
 
     def encode(self, text: str, *how: Any, **named: Any) -> list[int]:
         """As `TokenizerBridge.encode`."""
-        check_text(self._engine, text, self._name, fits=self._fits)
-        return self._engine.tokenizer.encode(text, *how, **named)
+        return self._tokens(TokenizerBridge.encode, text, *how, **named)
 
     def encode_rendered(self, text: str, *how: Any, **named: Any) -> list[int]:
         """As `TokenizerBridge.encode_rendered`."""
+        return self._tokens(TokenizerBridge.encode_rendered, text, *how, **named)
+
+    def _tokens(self, encode: Callable[..., list[int]], text: str, *how: Any, **named: Any) -> list[int]:
+        """The tokens of a text, of which a process makes many."""
         check_text(self._engine, text, self._name, fits=self._fits)
-        return self._engine.tokenizer.encode_rendered(text, *how, **named)
+        job = partial(encode, self._engine.tokenizer, text, *how, **named)
+        if len(text) < LONG:
+            return job()
+        try:
+            return pools().processes.run(packed_tokens, job).tolist()
+        except NoProcess:
+            return job()
 
 
 def bounded(engine: InferenceEngine, name: str = "prompt", *, fits: bool = True) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,18 +18,27 @@ from oxillama.config.server import ServerConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.events import Event, TextPart
+from oxillama.grammar.compiling import COMPILER
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import MOST_CHOICES, Prompt
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long, stopping
 from oxillama.server.models import Hosted, Models
+from oxillama.server.processes import JobTooLate, NoProcess
 from oxillama.server.prompts import bounded
-from oxillama.server.workers import pools
+from oxillama.server.workers import not_compiled, pools
 
 T = TypeVar("T")
 
+AT_ONCE = 0.02
+"""Seconds that a thread may take to compile a grammar, after which a process does."""
+
 AHEAD = 64
 """Deltas that several generations may be ahead of the client together, beside their own windows."""
+
+
+class NotAtOnce(Exception):
+    """A grammar takes longer than `AT_ONCE`."""
 
 
 # --- the model of a request ---------------------------------------------------------------------------
@@ -246,15 +256,35 @@ async def begin(
 async def compile_rules(
     engine: InferenceEngine, prompts: Sequence[list[int]], options: GenerationOptions
 ) -> None:
-    """Has the grammar of a request compiled, if it has one, for `start` to find. Raises GrammarError."""
+    """Has the grammar of a request compiled, if it has one, for `start` to find. Raises GrammarError.
+
+    One that is not compiled at once is compiled in a process.
+    """
     model, sampler, jobs = engine.model, options.sampler, []
     if sampler is not None and sampler.constraint is not None:
         jobs.append(partial(model.feature("constraints").new, sampler))
     if options.tools is not None:
         jobs += [partial(model.feature("parsers").new, options, prompt) for prompt in prompts]
+    compile, seconds = pools().compile, context().config.compile_seconds
     for job in jobs:
-        seconds = context().config.compile_seconds
-        await pools().compile.run(job, size=context().n_bytes, seconds=seconds)
+        if pools().processes.most and seconds > AT_ONCE:
+            with suppress(NotAtOnce):
+                await compile.run(job, seconds=AT_ONCE, late=NotAtOnce)
+                continue
+            with suppress(NoProcess):
+                await compile.run(compiled_in_process, job, seconds, in_process=True)
+                continue
+        await compile.run(job, size=context().n_bytes, seconds=seconds)
+
+
+def compiled_in_process(job: Callable[[], object], seconds: float) -> None:
+    """Runs a job, whose grammar a process compiles. Raises GrammarError, NoProcess."""
+    processes = pools().processes
+    COMPILER.set(lambda *wanted: processes.run(*wanted, seconds=seconds))
+    try:
+        job()
+    except JobTooLate as error:
+        raise not_compiled(seconds) from error
 
 
 def cancel(generations: Sequence[Generation]) -> None:
@@ -372,6 +402,11 @@ async def merged(
 def receipt_of(generation: Generation | Completion) -> dict[str, Any]:
     """The receipt of a text that has ended, if one was asked for, as a field of an answer."""
     return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
+
+
+def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """llama-server's times, of an answer with one text."""
+    return {"timings": timings(generations[0])} if len(generations) == 1 else {}
 
 
 def timings(generation: Generation) -> dict[str, float]:

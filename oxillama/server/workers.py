@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError, QueueFull
 from oxillama.server.callers import context
+from oxillama.server.processes import Processes
 from oxillama.server.urgency import be_patient, be_urgent
 
 T = TypeVar("T")
@@ -40,6 +41,11 @@ class OutOfTime(BaseException):
     """Raised inside a job that has run for too long. No handler of other errors takes it."""
 
 
+def not_compiled(seconds: float | None) -> GrammarError:
+    """The error of a grammar that takes too long."""
+    return GrammarError(f"grammar: is not compiled after {seconds:g} s")
+
+
 def _ignore_swallowed() -> None:
     """No report of an OutOfTime that a finalizer has swallowed: the next one comes."""
     report = sys.unraisablehook
@@ -55,10 +61,12 @@ def _ignore_swallowed() -> None:
 class Job:
     """Something to run, and the future that waits for what comes of it."""
 
-    def __init__(self, run: Callable[[], Any], seconds: float | None) -> None:
+    def __init__(
+        self, run: Callable[[], Any], seconds: float | None, in_process: bool, late: type[Exception] | None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.seconds = seconds
+        self.seconds, self.in_process, self.late = seconds, in_process, late
         self._run = run
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -81,7 +89,7 @@ class Job:
             finally:
                 self._leave()
         except OutOfTime:
-            error = GrammarError(f"grammar: is not compiled after {self.seconds:g} s")
+            error = not_compiled(self.seconds) if self.late is None else self.late()
         except BaseException as found:
             error = found
         self._leave()  # once more, if it was interrupted before it began
@@ -153,22 +161,30 @@ class Workers:
         self._has_ended = False
 
     async def run(
-        self, job: Callable[..., T], *arguments: Any, size: int = 0, seconds: float | None = None
+        self,
+        job: Callable[..., T],
+        *arguments: Any,
+        size: int = 0,
+        seconds: float | None = None,
+        in_process: bool = False,
+        late: type[Exception] | None = None,
     ) -> T:
         """The result of a job.
 
         Parameters
         ----------
         size : bytes that it works on.
-        seconds : after which the job is ended, and GrammarError raised; None for never.
+        seconds : after which the job is ended, and GrammarError raised, or ``late``; None for never.
+        in_process : whether the job waits for one of the `Processes`; it is a large one then.
 
         Raises
         ------
         QueueFull : too many jobs of this client wait already.
         """
         copied = contextvars.copy_context()
-        made = Job(lambda: copied.run(job, *arguments), seconds)
-        lane, client = self._large if size >= LARGE else self._small, context().client
+        made = Job(lambda: copied.run(job, *arguments), seconds, in_process, late)
+        lane = self._large if in_process or size >= LARGE else self._small
+        client = context().client
         with self._changed:
             jobs = lane.setdefault(client, deque())
             if len(jobs) >= MOST_WAITING:
@@ -207,7 +223,8 @@ class Workers:
                 job, is_large = found
                 self._n_large += is_large
             (be_patient if is_large or self.is_heavy else be_urgent)()
-            is_alone = is_large and self._alone.acquire(timeout=LARGE_WAIT)
+            needs_lock = is_large and not job.in_process
+            is_alone = needs_lock and self._alone.acquire(timeout=LARGE_WAIT)
             job()
             if is_alone:
                 self._alone.release()
@@ -232,12 +249,17 @@ class Workers:
 class Pools:
     """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars.
 
-    Large jobs run one after another: Python's lock lets one of them run at a time anyway, and the more of
-    them want it, the longer an engine waits for it after each of its kernels.
+    Large jobs that threads do run one after another: Python's lock lets one of them run at a time anyway, and
+    the more of them want it, the longer an engine waits for it after each of its kernels.
+
+    Parameters
+    ----------
+    most_processes : for the jobs that would keep the lock for longest; 0 for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_processes: int = 0) -> None:
         alone = threading.Lock()
+        self.processes = Processes(most_processes)
         self.parse = Workers("parsing", alone=alone)
         self.prepare = Workers("tokenizing", alone=alone)
         self.compile = Workers("compiling", alone=alone, is_heavy=True)
@@ -245,6 +267,7 @@ class Pools:
     def close(self) -> None:
         for workers in (self.parse, self.prepare, self.compile):
             workers.close()
+        self.processes.close()
 
 
 _DEFAULT = Pools()

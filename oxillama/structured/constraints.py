@@ -10,6 +10,7 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.loading import LoadedModel
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.compiling import compiled_by
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark import is_lark, parse_lark
 from oxillama.grammar.python_types import schema_of_type
@@ -69,7 +70,7 @@ class Constraints:
     def _grammar(self, config: SamplerConfig) -> Grammar:
         if isinstance(config.grammar, Grammar):
             return config.grammar
-        return self._grammars.get(key_of(config), partial(compiled, config, self.tokenizer))
+        return self._grammars.get(key_of(config), partial(compiled_by, compiled, config, self.tokenizer))
 
 
 def key_of(config: SamplerConfig) -> tuple[str, bool, object]:

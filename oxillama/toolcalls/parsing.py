@@ -10,6 +10,7 @@ from typing import Any
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
+from oxillama.grammar.compiling import compiled_by
 from oxillama.made_once import MadeOnce
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.vocabulary import HIDDEN
@@ -143,16 +144,22 @@ class Parsers:
         choice, names = chosen(options.tool_choice, tuple(functions))
         parallel = options.parallel_tool_calls
         key = (form, json.dumps(tools), choice, names, parallel, in_reasoning)
+        wanted = form, [functions[name] for name in names], choice, parallel, in_reasoning
+        return choice, self._grammars.get(key, lambda: compiled_by(compiled, *wanted, self.special(form)))
 
-        def compiled() -> Grammar:
-            wanted = [Tool.of(functions[name]) for name in names]
-            special = self.special(form)
-            rules = message_rules(
-                form, wanted, choice, parallel=parallel, in_reasoning=in_reasoning, special=special
-            )
-            return Grammar.from_rules(rules)
 
-        return choice, self._grammars.get(key, compiled)
+def compiled(
+    form: ToolCallGrammar,
+    functions: list[Mapping[str, Any]],
+    choice: str,
+    parallel: bool,
+    in_reasoning: bool,
+    special: Mapping[str, int],
+) -> Grammar:
+    """The grammar of a text in which these functions may be called."""
+    tools = [Tool.of(each) for each in functions]
+    rules = message_rules(form, tools, choice, parallel=parallel, in_reasoning=in_reasoning, special=special)
+    return Grammar.from_rules(rules)
 
 
 def format_of_source(source: str, with_tools: bool) -> ToolCallGrammar:

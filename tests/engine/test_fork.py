@@ -118,3 +118,11 @@ def test_a_running_request_stays_with_the_parent() -> None:
 def test_multiprocessing_with_fork() -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.apply(generate) == generate()
+
+
+def test_multiprocessing_with_forkserver() -> None:
+    """The server has loaded the kernels, and so OpenMP's library, before it forks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["oxillama._kernels"])
+    with context.Pool(2) as pool:
+        assert pool.apply_async(of_a_new_engine).get(60) == generate()

@@ -81,6 +81,15 @@ def test_the_environment_overrides_the_choice(name: str, monkeypatch: pytest.Mon
     assert best().target == name
 
 
+def test_a_build_for_other_cpus_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OXILLAMA_TARGET", raising=False)
+    monkeypatch.setattr(_kernels, "targets", lambda: {"avx2": "the CPU has no avx2", "portable": "not built"})
+    with pytest.raises(
+        ConfigError, match="got avx2: the CPU has no avx2, portable: not built; install again"
+    ):
+        best()
+
+
 def test_a_wrong_override_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXILLAMA_TARGET", "sse9")
     with pytest.raises(ConfigError, match="sse9"):

@@ -441,3 +441,47 @@ def test_numbers_of_tokens_that_do_not_fit(client: Client) -> None:
     messages = [{"role": "user", "content": "hello " * 500}]
     assert client.ask(f"{PATH}/input_tokens", {"messages": messages}).json["input_tokens"] > 256
     assert client.ask(f"{PATH}/input_tokens", {"messages": []}).status == 400
+
+
+def begun(answer: str, **more: Any) -> dict[str, Any]:
+    """A body whose last message is the beginning of an answer."""
+    last = {"role": "assistant", "content": answer, **more.pop("last", {})}
+    return {"messages": [*MESSAGES, last], "continue_final_message": True, "seed": 2, "max_tokens": 9, **more}
+
+
+def test_an_answer_goes_on_from_where_it_was_stopped(client: Client, alone: InferenceEngine) -> None:
+    whole = alone.stream_chat(MESSAGES, seed=2, max_tokens=4, temperature=0).result().text
+    for more in ({}, {"add_generation_prompt": False}):
+        prompt = client.ask("/apply-template", begun(whole, **more) | {"seed": None, "max_tokens": None}).json
+        assert prompt["prompt"].endswith(f"<|im_start|>assistant\n{whole}")
+    rest = client.ask(PATH, begun(whole, temperature=0)).json["choices"][0]["message"]["content"]
+    tokens = alone.tokenizer.encode_rendered(prompt["prompt"])
+    assert rest == alone.stream(tokens, temperature=0, max_tokens=9).result().text
+    events = client.ask(PATH, begun(whole, temperature=0, stream=True)).events
+    assert "".join(c["delta"].get("content") or "" for c in chunks_of(events)) == rest
+
+
+def test_what_no_answer_goes_on_from(client: Client) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for body, named in (
+        ({**begun("a"), "messages": MESSAGES}, "messages[1]: expected a text of the assistant"),
+        (begun(""), "messages[2]: expected a text"),
+        (begun("a", last={"tool_calls": [call]}), "messages[2]: expected a text"),
+        (begun("a", last={"content": ["a"]}), "messages[2]: expected a text"),
+        (begun("a", add_generation_prompt=True), "add_generation_prompt: expected false"),
+        (begun("a", regex="b+"), "continue_final_message: cannot be combined with a grammar"),
+    ):
+        answer = client.ask(PATH, body)
+        assert answer.status == 400 and answer.error["message"].startswith(named), answer.text
+
+
+def test_an_answer_behind_reasoning_goes_on(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "thinks.gguf", chat_template=THINKING, ends=False)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+        body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
+        prompt = client.ask("/apply-template", body).json["prompt"]
+        assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
+        message = client.ask(PATH, body | {"max_tokens": 5}).json["choices"][0]["message"]
+        assert message["content"] and "reasoning" not in message
+        answer = client.ask(PATH, begun("hello"))
+        assert answer.status == 400 and "opens reasoning" in answer.error["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,10 +14,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import ConfigError, InferenceEngine, demo
+from oxillama.config.server import ServerConfig
+from oxillama.server.listening import Listening
+from oxillama.server.models import Hosted, Models
 from tests.support.server import Client, serving
 from tests.support.waiting import until
 
@@ -190,6 +195,9 @@ def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
     assert b"Traceback" not in log.read_bytes()
 
 
+JSON = HEAD.replace(b"/v1/completions", b"/tokenize") + b"Connection: close\r\n"
+CHUNKED = JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+TEXT = b'{"content":"a"}'
 GATE = {
     "two lengths that differ": (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
         b"Content-Length: 3\r\n\r\n{}", [400]),
@@ -197,6 +205,31 @@ GATE = {
         b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}", [400]),
     "a length and chunks": (
         HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+    "chunks and a length": (
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\nGET /", [400]),
+    "two equal lengths": (JSON + b"Content-Length: 15\r\nContent-Length: 15\r\n\r\n" + TEXT, [200]),
+    "a list of equal lengths": (JSON + b"Content-Length: 15, 15\r\n\r\n" + TEXT, [200]),
+    "a list of lengths": (JSON + b"Content-Length: 15, 3\r\n\r\n" + TEXT, [400]),
+    "a negative length": (JSON + b"Content-Length: -1\r\n\r\n", [400]),
+    "a length in hexadecimal": (JSON + b"Content-Length: 0xf\r\n\r\n" + TEXT, [400]),
+    "a length with an underscore": (JSON + b"Content-Length: 1_5\r\n\r\n" + TEXT, [400]),
+    "a length of 30 digits": (JSON + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", [400, 413]),
+    "a length in superscript": (JSON + b"Content-Length: \xb2\r\n\r\n", [400]),
+    "a folded length": (JSON + b"Content-Length:\r\n 15\r\n\r\n" + TEXT, [200, 400]),
+    "no encoding": (JSON + b"Transfer-Encoding: identity\r\n\r\n", [400, 501]),
+    "an unknown encoding": (JSON + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", [400, 501]),
+    "chunks twice": (
+        JSON + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400, 501]),
+    "a vertical tab before chunked": (
+        JSON + b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", [400, 501]),
+    "a space before the colon of chunked": (
+        JSON + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", [400]),
+    "chunked in quotes": (JSON + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n', [400, 501]),
+    "chunked in capitals": (
+        JSON + b"TRANSFER-ENCODING: ChunKED\r\n\r\nf\r\n" + TEXT + b"\r\n0\r\n\r\n", [200]),
+    "chunks of HTTP/1.0": (
+        JSON.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\nf\r\n" + TEXT
+        + b"\r\n0\r\n\r\n", [400]),
     "another transfer encoding": (HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400, 501]),
     "a space before the colon": (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", [400]),
     "no host": (b"GET /health HTTP/1.1\r\n\r\n", [400]),
@@ -205,16 +238,53 @@ GATE = {
     "a host of a user": (b"GET /health HTTP/1.1\r\nHost: localhost@evil.example\r\n\r\n", [403]),
     "another host": (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", [403]),
     "an absolute target": (
+        b"GET http://localhost/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+        [200]),
+    "an absolute target without a path": (
+        b"GET HTTP://localhost?x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [200]),
+    "an absolute target of another host": (
         b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        [404]),
+        [403]),
+    "an absolute target of a user": (
+        b"GET http://localhost@evil.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        [403]),
+    "an asterisk as the target": (
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [404]),
+    "a host and port as the target": (
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [404]),
+    "a target of UTF-8": ("GET /h\u00e4 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), [400]),
+    "a tab in the target": (b"GET /hea\tlth HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
+    "two spaces before the target": (b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
+    "no version": (b"GET /health\r\n\r\n", [400]),
+    "a control character in the method": (b"GE\x01T /health HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
     "no method": (b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
     "another version": (b"GET /health HTTP/9\r\nHost: localhost\r\n\r\n", [400, 505]),
     "a NUL in the target": (b"GET /hea\0lth HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
     "a bare CR in a header": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: a\rb\r\n\r\n", [400]),
+    "a NUL in a header": (GET + b"x: a\0b\r\n\r\n", [400]),
+    "a control character in a header's name": (GET + b"x\x01: a\r\n\r\n", [400]),
+    "a header without a name": (GET + b": a\r\n\r\n", [400]),
+    "a header's name beyond ASCII": (GET + b"x\xe4: a\r\n\r\n", [400]),
+    "a tab in a header": (GET + b"x: a\tb\r\nConnection: close\r\n\r\n", [200]),
+    "a folded first header": (b"GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n", [400]),
     "a header without a colon": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nnonsense\r\n\r\n", [400]),
     "a head of 200 kB": (GET + b"x: " + b"a" * 200_000 + b"\r\n\r\n", [400, 431]),
     "a chunk of no size": (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", [400]),
     "bytes that are no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00" * 20 + b"\r\n\r\n", [400]),
+    "chunks with extensions": (CHUNKED + b"f;a=b;c\r\n" + TEXT + b"\r\n0;d\r\n\r\n", [200]),
+    "a bare LF in an extension": (CHUNKED + b"f;a\nb\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "an extension of 200 kB": (CHUNKED + b"f;" + b"a" * 200_000 + b"\r\n" + TEXT, [400]),
+    "a chunk size of 23 digits": (CHUNKED + b"0" * 22 + b"f\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "a negative chunk size": (CHUNKED + b"-f\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "a chunk size with 0x": (CHUNKED + b"0xf\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "a space before a chunk size": (CHUNKED + b" f\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "a chunk longer than its size": (CHUNKED + b"e\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
+    "a chunk without its end": (CHUNKED + b"f\r\n" + TEXT + b"XX0\r\n\r\n", [400]),
+    "trailers": (CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nContent-Length: 99\r\nHost: evil.example\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n", [200]),
+    "a trailer without a colon": (CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nnonsense\r\n\r\n", [400]),
+    "a trailer of 200 kB": (
+        CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nx: " + b"a" * 200_000 + b"\r\n\r\n", [400]),
     "a chunk with an extension": (HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         b'2;a="b"\r\n{}\r\n0\r\n\r\n', [400]),
     "a folded header": (
@@ -227,7 +297,7 @@ GATE = {
 
 @pytest.fixture(scope="module")
 def plain(engine: InferenceEngine) -> Iterator[Client]:
-    with serving(engine, head_seconds=5) as client:
+    with serving(engine, head_seconds=2) as client:
         yield client
 
 
@@ -251,6 +321,109 @@ def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
     else:
         assert len(found) == 1  # nothing is smuggled behind the first
     assert plain.ask("/health").status == 200
+
+
+def test_requests_sent_ahead_are_answered_in_their_order(plain: Client) -> None:
+    texts = ["a", "b", "toad", "sea"]
+    bodies = [json.dumps({"content": text}).encode() for text in texts]
+    head = HEAD.replace(b"/v1/completions", b"/tokenize")
+    found = answer(
+        sent(
+            plain,
+            b"".join(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body) for body in bodies),
+            GET + b"Connection: close\r\n\r\n",
+        )
+    )
+    assert statuses(found) == [200] * 5
+    answers = [part.partition(b"\r\n\r\n")[2] for part in found.split(b"HTTP/1.1 ")[1:]]
+    assert answers[:4] == [plain.ask("/tokenize", {"content": text}).text.encode() for text in texts]
+
+
+@pytest.mark.parametrize("path", [b"/nowhere", b"/tokenize"])
+@pytest.mark.parametrize("wait", [0, 0.1])
+def test_nonsense_behind_an_early_answer_is_no_fault(
+    plain: Client, path: bytes, wait: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer does not wait for the body, of which one chunk is wrong."""
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" % path
+    connection = sent(plain, head, wait=wait)
+    connection.sendall(b"zz\r\n")
+    assert len(statuses(answer(connection))) == 1
+    until(lambda: not plain.server._connections._open and not len(plain.server._app.state.in_flight))
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING], caplog.text
+
+
+def test_nonsense_is_one_line_of_the_log_a_second(plain: Client, caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    upgrade = GET + b"Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+    for _ in range(30):
+        assert statuses(answer(sent(plain, b"nonsense\r\n\r\n"))) == [400]
+        assert statuses(answer(sent(plain, upgrade))) == [200]
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) <= 2 + time.monotonic() - began, lines
+
+
+def test_clients_are_accepted_again_when_no_descriptor_could_be_kept(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real_accept, real_open, n_short = socket.socket.accept, os.open, 3
+
+    def accept(self: socket.socket) -> Any:
+        if n_short and self is client.server._socket:
+            raise OSError(errno.EMFILE, "none")
+        return real_accept(self)
+
+    def open_(path: Any, *arguments: Any, **how: Any) -> int:
+        nonlocal n_short
+        if path == os.devnull and n_short:
+            n_short -= 1
+            raise OSError(errno.EMFILE, "none")
+        return real_open(path, *arguments, **how)
+
+    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        monkeypatch.setattr(os, "open", open_)
+        assert client.ask("/health").status == 200
+        assert n_short == 0
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EMFILE])
+def test_accept_is_not_tried_all_the_time(
+    code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, n_calls, fails = socket.socket.accept, 0, True
+
+    def accept(self: socket.socket) -> Any:
+        nonlocal n_calls
+        if self is client.server._socket:
+            n_calls += 1
+            if fails:
+                raise OSError(code, os.strerror(code))
+        return real(self)
+
+    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        with sent(client, GET + b"Connection: close\r\n\r\n") as waiting:
+            time.sleep(0.5)
+            assert 1 <= n_calls <= 25
+            fails = False
+            assert statuses(answer(waiting)) == [200]
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) <= 2 and not any(record.exc_info for record in lines)
+
+
+@pytest.mark.parametrize("call", ["__init__", "setsockopt", "bind", "listen", "getsockname"])
+def test_an_address_that_cannot_be_had(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: socket.socket, *arguments: Any, **how: Any) -> Any:
+        raise OSError(errno.ENOBUFS, "no buffers")
+
+    config = ServerConfig(port=0)
+    listening = Listening(Models([Hosted("a", load=lambda: None)], config), config)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(socket.socket, call, fails)
+    message = r"host, port: expected a free address, got 127\.0\.0\.1:0: no buffers"
+    with pytest.raises(ConfigError, match=message), listening.bound():
+        raise AssertionError
 
 
 def test_a_client_that_leaves_in_its_body_is_no_fault(

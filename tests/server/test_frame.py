@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import pytest
 from oxillama import ConfigError, InferenceEngine, TokenizerBridge, demo
 from oxillama.config.server import ServerConfig
 from oxillama.server.models import Hosted
+from oxillama.server.page.files import the_page
 from tests.support.server import Client, serving, serving_models
 from tests.support.waiting import until
 
@@ -279,3 +281,24 @@ def test_options_out_of_range(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: expected ") as error:
         ServerConfig(**{field: value})  # type: ignore[arg-type]
     assert field != "api_keys" or "abc" not in str(error.value)  # no key is shown
+
+
+def test_the_access_log_has_tokens_and_rates_and_no_files_of_the_page(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    prompt = "Once upon a time, there was"
+    body = {"prompt": prompt, "max_tokens": 5, "ignore_eos": True}
+    n_prompt = len(engine.tokenizer.encode(prompt))
+    with caplog.at_level(logging.INFO), serving(engine) as client:
+        for path in the_page().paths:
+            assert client.ask(path).status == 200
+        client.ask("/page/x/none.js")
+        client.ask("/health")
+        for more in ({}, {"n": 2}, {"stream": True}):
+            client.ask("/v1/completions", {**body, **more})
+    lines = [record.getMessage() for record in caplog.records if record.name == "oxillama.server.gate"]
+    assert len(lines) == 5 and " /page/x/none.js 404 " in lines[0] and lines[1].endswith(" s")
+    work = rf"; {n_prompt} prompt tokens, \d+ cached, [\d.]+/s, 5 tokens, [\d.]+/s"
+    for line, n in zip(lines[2:], (1, 2, 1), strict=True):
+        assert re.search(rf" POST /v1/completions 200 [\d.]+ s({work}){{{n}}}$", line), line

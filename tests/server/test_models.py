@@ -115,6 +115,7 @@ def test_metrics_of_several() -> None:
 
 def test_counters_survive_the_unloading_of_a_model() -> None:
     loaders = {"a": Loader(), "b": Loader()}
+    ended = "oxillama:request_success_total"  # counted when the client may have its answer already
     with serving_models(*hosted(loaders), models_max=1) as client:
 
         def values(name: str) -> dict[str, float]:
@@ -124,6 +125,7 @@ def test_counters_survive_the_unloading_of_a_model() -> None:
 
         for n, name in enumerate("abaab", 1):
             assert text_of(client.ask(PATH, {**BODY, "model": name}))
+            until(lambda n=n, name=name: values(name).get(ended) == "abaab"[:n].count(name))  # type: ignore[misc]
             found = {each: values(each) for each in "ab"}
             for each in "ab":
                 times = "abaab"[:n].count(each)

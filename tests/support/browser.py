@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support.firefox import console_errors, firefox_driver
+
 T = TypeVar("T")
 SECONDS = 20
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -50,16 +52,26 @@ def chromium(downloads: Path) -> Iterator[Page]:
         driver.quit()
 
 
+@contextmanager
+def firefox(folder: Path) -> Iterator[Page]:
+    """The same with Firefox."""
+    downloads = folder / "downloads"
+    downloads.mkdir(exist_ok=True)
+    with firefox_driver(folder / "profile", downloads) as driver:
+        yield Page(driver, is_chromium=False)
+
+
 class Page:
     """The page in a browser.
 
     Attributes
     ----------
     driver : selenium's.
+    is_chromium : whether the browser is Chromium, and not Firefox.
     """
 
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
+    def __init__(self, driver: Any, is_chromium: bool = True) -> None:
+        self.driver, self.is_chromium = driver, is_chromium
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -117,6 +129,8 @@ class Page:
 
     def faults(self) -> list[str]:
         """What the console tells as an error since it was last asked."""
+        if not self.is_chromium:
+            return console_errors(self.driver)
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     # --- doing -----------------------------------------------------------------------------------------

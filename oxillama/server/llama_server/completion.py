@@ -22,6 +22,7 @@ from oxillama.server.llama_server.status import settings
 from oxillama.server.models import Hosted
 from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
+from oxillama.server.prompt_progress import PromptProgress, with_progress
 from oxillama.server.running import (
     Delta,
     begin,
@@ -127,8 +128,13 @@ class Answer:
     async def lines(self) -> AsyncIterator[str]:
         """The answer of a body that asks for a stream."""
         async with self.started() as generations:
-            async for delta in deltas(generations):
-                yield data_line(self.part(delta, generations[delta.index]))
+            found = deltas(generations)
+            async for delta in with_progress(generations, found) if self.body.return_progress else found:
+                if isinstance(delta, PromptProgress):
+                    empty = Delta(delta.index, None, [], [])
+                    yield data_line(self.part(empty, generations[delta.index]) | delta.field)
+                else:
+                    yield data_line(self.part(delta, generations[delta.index]))
 
     def part(self, delta: Delta, generation: Generation) -> dict[str, Any]:
         """An event of a stream."""

@@ -19,6 +19,7 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.observability.exposition import prometheus_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.server.callers import context
+from oxillama.server.chats import thinking_of
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.models import Hosted, Models
 from oxillama.server.options import OPTIONS
@@ -156,6 +157,7 @@ async def props(request: Request) -> Response:
             "total_slots": engine.config.scheduler.max_sequences,
             "model_alias": here.hosted.name,
             "model_path": name_of(engine.config.model_path),
+            "thinking": thinking_of(engine) if template else None,
             "chat_template": tokenizer.chat_template_source("default") if template else "",
             "bos_token": special_text(engine, tokenizer.bos_id),
             "eos_token": special_text(engine, tokenizer.eos_id),

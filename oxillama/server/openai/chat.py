@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: OpenAI's interface for conversations."""
+"""The answers of ``/v1/chat/completions``, OpenAI's interface for conversations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from oxillama.engine.generation import Generation
 from oxillama.events import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, read_body
-from oxillama.server.chats import chat_of
+from oxillama.server.chats import chat_of, rules_text
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.prompt_progress import PromptProgress, with_progress
 from oxillama.server.relay import Relay
-from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, timings
+from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, times_of, timings
 from oxillama.server.stream import DONE, EventStream, TextLine, data_line
 from oxillama.toolcalls.conversation import call_id
 
 
-async def chat_completions(request: Request) -> Response | EventStream:
-    body = await read_body(request, ChatBody)
+async def answered(request: Request, body: ChatBody) -> Response | EventStream:
+    """The answer to a body."""
     here, engine = await chosen(request, body.model)
     answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
     if body.stream:
@@ -69,6 +70,9 @@ class Answer:
             logprobs=body.logprobs or None,
             top_logprobs=body.top_logprobs or None,
         )
+        if body.continue_final_message and rules_text(self.options):
+            message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
+            raise ApiError(400, message, param="continue_final_message", code="invalid_value")
 
     async def start(self) -> list[Generation]:
         return await begin(self.engine, [self.prompt], self.options, self.body.n)
@@ -120,7 +124,11 @@ class Answer:
             return data_line({**head, "choices": [choice(0, part)], **more}) if part else ""
 
         is_plain = len(generations) == 1 and not (body.logprobs or body.timings_per_token)
-        async for delta in deltas(generations):
+        found = deltas(generations)
+        async for delta in with_progress(generations, found) if body.return_progress else found:
+            if isinstance(delta, PromptProgress):
+                yield data_line({**head, "choices": [choice(delta.index, {})], **more, **delta.field})
+                continue
             generation, index, reason = generations[delta.index], delta.index, delta.finish_reason
             waiting[index] += delta.logprobs
             part = delta_of(delta.event, self.n_calls)
@@ -155,11 +163,6 @@ def choice(
 ) -> dict[str, Any]:
     """What a chunk says of one text."""
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-
-
-def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
-    """llama-server's times, of an answer with one text."""
-    return {"timings": timings(generations[0])} if len(generations) == 1 else {}
 
 
 def delta_of(event: Event | None, first: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from oxillama.server.infill import infill_tokens
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
+from oxillama.server.prompt_progress import PromptProgress, with_progress
 from oxillama.server.relay import Relay
 from oxillama.server.running import (
     begin,
@@ -39,6 +40,7 @@ from oxillama.server.running import (
     receipt_of,
     results,
     text_of,
+    times_of,
 )
 from oxillama.server.scoring import Scored, go_on, score
 from oxillama.server.stream import DONE, EventStream, TextLine, data_line
@@ -154,7 +156,11 @@ class Answer:
             logprobs = self.prompt_logprobs(lists[index], index) if self.has_scores else None
             yield data_line(self.chunk(index, self.prompt_text(index), logprobs))
         text_line = TextLine(partial(self.chunk, 0))
-        async for delta in deltas(generations):
+        found = deltas(generations)
+        async for delta in with_progress(generations, found) if body.return_progress else found:
+            if isinstance(delta, PromptProgress):
+                yield data_line(self.chunk(delta.index, "") | delta.field)
+                continue
             index, logprobs = delta.index, None
             if self.top is not None:
                 logprobs = text_logprobs(lists[index], delta.tokens, delta.logprobs)
@@ -163,7 +169,8 @@ class Answer:
             if len(generations) == 1 and self.top is None and delta.finish_reason is None:
                 yield Relay(generations[0], lambda event: text_line(text_of(event)))
         if body.wants_usage:
-            yield data_line({**self.head, "choices": [], "usage": self.usage(generations)})
+            usage = {"usage": self.usage(generations), **times_of(generations)}
+            yield data_line({**self.head, "choices": [], **usage})
         yield DONE
 
     def chunk(

@@ -9,6 +9,7 @@ export class Answer {
     this.first = 0;
     this.last = 0;
     this.pieces = 0;
+    this.before = message.stats?.tokens ?? 0; // of an answer that goes on
   }
 
   /**
@@ -16,7 +17,8 @@ export class Answer {
    * @param {any} event of `/v1/chat/completions` or `/v1/completions`.
    */
   take(event) {
-    if (event.usage) this.#count(event.usage);
+    if (event.usage) this.#count(event.usage, event.timings);
+    if (event.prompt_progress) this.#progress(event.prompt_progress);
     const choice = event.choices?.[0];
     if (!choice) return;
     const { message } = this;
@@ -44,7 +46,13 @@ export class Answer {
     call.arguments += part.function?.arguments ?? "";
   }
 
+  #progress(/** @type {{total: number, cache: number, processed: number, time_ms: number}} */ progress) {
+    this.message.progress = progress;
+    Object.assign((this.message.stats ??= { tokens: 0 }), { prompt: progress.total, cached: progress.cache });
+  }
+
   #came() {
+    delete this.message.progress;
     this.last = performance.now();
     this.first ||= this.last;
     this.pieces += 1;
@@ -53,19 +61,22 @@ export class Answer {
   #rate() {
     if (!this.first) return;
     const stats = (this.message.stats ??= { tokens: 0 });
-    stats.tokens = Math.max(this.message.tokens?.length ?? 0, this.pieces);
+    stats.tokens = Math.max(this.message.tokens?.length ?? 0, this.before + this.pieces);
+    if (stats.prompt) stats.used = stats.prompt + this.pieces;
     stats.first = (this.first - this.began) / 1000;
     const seconds = (this.last - this.first) / 1000;
-    if (stats.tokens > 1 && seconds > 0) stats.rate = (stats.tokens - 1) / seconds;
+    if (this.pieces > 1 && seconds > 0) stats.rate = (this.pieces - 1) / seconds;
   }
 
-  #count(/** @type {any} */ usage) {
+  /** Takes the server's own numbers, which leave out what a request waited for others. */
+  #count(/** @type {any} */ usage, /** @type {any} */ timings) {
     const stats = (this.message.stats ??= { tokens: 0 });
-    stats.tokens = usage.completion_tokens;
+    stats.tokens = this.before + usage.completion_tokens;
+    stats.used = usage.prompt_tokens + usage.completion_tokens;
     stats.prompt = usage.prompt_tokens;
     stats.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    const seconds = (this.last - this.first) / 1000;
-    if (stats.tokens > 1 && seconds > 0) stats.rate = (stats.tokens - 1) / seconds;
+    if (timings?.predicted_per_second) stats.rate = timings.predicted_per_second;
+    if (timings?.prompt_per_second) stats.promptRate = timings.prompt_per_second;
   }
 }
 

@@ -42,11 +42,18 @@ export class Api {
    * @returns {Promise<any>}
    */
   async post(path, body) {
-    const response = await this.#fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-    });
+    return this.send(path, JSON.stringify(body), "application/json");
+  }
+
+  /**
+   * The JSON of the answer to data of any type.
+   * @param {string} path
+   * @param {BodyInit} body
+   * @param {string} type
+   * @returns {Promise<any>}
+   */
+  async send(path, body, type) {
+    const response = await this.#fetch(path, { method: "POST", headers: { "Content-Type": type }, body });
     return response.json();
   }
 

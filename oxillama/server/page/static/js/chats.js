@@ -116,6 +116,12 @@ export class Chats {
     if (parent) this.#answer(parent);
   }
 
+  /** Goes on with an answer that was stopped. */
+  goOn(/** @type {import("./tree.js").Message} */ message) {
+    this.#check();
+    this.#answer(message, message);
+  }
+
   /** Gives the results of a message's calls. */
   answer(/** @type {import("./tree.js").Message} */ message, /** @type {string[]} */ results) {
     this.#check();
@@ -132,10 +138,16 @@ export class Chats {
     requestOf([], this.open.settings, this.server);
   }
 
-  async #answer(/** @type {import("./tree.js").Message} */ parent) {
+  /**
+   * @param {import("./tree.js").Message} last message of the prompt.
+   * @param {import("./tree.js").Message} [begun] the same, if it is an answer that goes on.
+   */
+  async #answer(last, begun) {
     const conversation = this.open;
-    const { path, body } = requestOf(lineTo(conversation, parent), conversation.settings, this.server);
-    const message = add(conversation, parent.id, { role: "assistant", model: this.server.model, finish: null });
+    const { path, body } = requestOf(lineTo(conversation, last), conversation.settings, this.server, Boolean(begun));
+    const message = begun ?? add(conversation, last.id, { role: "assistant", model: this.server.model });
+    message.finish = null;
+    delete message.error;
     const controller = new AbortController();
     this.running.set(conversation.id, { conversation, message, controller });
     this.changed();

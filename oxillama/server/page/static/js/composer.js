@@ -1,13 +1,18 @@
 /** The box in which messages are written. */
 
+import { withFiles } from "./attachments.js";
 import { byId, el } from "./dom.js";
 import { icon } from "./icons.js";
 
 /** The box, and its buttons. */
 export class Composer {
   /**
-   * @param {{send: (text: string) => boolean, stop: () => void, editLast: () => void, settings: () => void}} actions
-   *   `send` tells whether the text was taken.
+   * @param {object} actions
+   * @param {(text: string) => boolean} actions.send tells whether the text was taken.
+   * @param {(file: File) => Promise<import("./attachments.js").Attachment | null>} actions.read a file; null if it cannot be.
+   * @param {() => void} actions.stop
+   * @param {() => void} actions.editLast
+   * @param {() => void} actions.settings
    */
   constructor(actions) {
     this.actions = actions;
@@ -16,6 +21,17 @@ export class Composer {
     this.stop = byId("stop");
     this.form = byId("composer");
     this.mayBeEmpty = false;
+    /** @type {import("./attachments.js").Attachment[]} */
+    this.files = [];
+    this.input = byId("attach-file");
+    byId("attach").addEventListener("click", () => this.input.click());
+    this.input.addEventListener("change", () => this.#attach([...this.input.files]));
+    this.form.addEventListener("dragover", (/** @type {DragEvent} */ event) => event.preventDefault());
+    this.form.addEventListener("drop", (/** @type {DragEvent} */ event) => {
+      if (!event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      this.#attach([...event.dataTransfer.files]);
+    });
     this.form.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.#submit();
@@ -39,11 +55,37 @@ export class Composer {
 
   #submit() {
     if (!this.stop.hidden) return;
-    const text = this.area.value;
-    if (!text.trim() && !this.mayBeEmpty) return;
+    if (!this.area.value.trim() && !this.files.length && !this.mayBeEmpty) return;
+    const text = this.files.length ? withFiles(this.area.value, this.files) : this.area.value;
     if (!this.actions.send(text)) return;
     this.area.value = "";
+    this.files = [];
+    this.#drawFiles();
     this.#fit();
+  }
+
+  async #attach(/** @type {File[]} */ files) {
+    this.input.value = "";
+    for (const file of files) {
+      const found = await this.actions.read(file);
+      if (found) this.files.push(found);
+    }
+    this.#drawFiles();
+    this.area.focus();
+  }
+
+  #drawFiles() {
+    const chips = this.files.map((file) => {
+      const remove = () => {
+        this.files = this.files.filter((each) => each !== file);
+        this.#drawFiles();
+        this.area.focus();
+      };
+      const label = `Remove ${file.name}`;
+      return el("button", { type: "button", class: "chip file", "aria-label": label, title: label, onclick: remove }, file.name, icon("close"));
+    });
+    byId("files").replaceChildren(...chips);
+    this.#enable();
   }
 
   #fit() {
@@ -55,7 +97,7 @@ export class Composer {
   }
 
   #enable() {
-    this.send.disabled = !this.area.value.trim() && !this.mayBeEmpty;
+    this.send.disabled = !this.area.value.trim() && !this.files.length && !this.mayBeEmpty;
   }
 
   /** @param {string} text that stands in the box. */

@@ -37,6 +37,7 @@ function nodeOf(/** @type {any} */ tree, /** @type {number} */ depth) {
   if (!tree.type) return made;
   for (const [name, value] of Object.entries(tree.attributes)) if (!/^on|href|src|style/.test(name)) made.setAttribute(name, value);
   if (tree.classes.length) made.setAttribute("class", tree.classes.join(" "));
+  if (tree.type === "math") return made; // whose style is the browsers' own
   for (const [name, value] of Object.entries(tree.style)) made.style[name] = value;
   return made;
 }

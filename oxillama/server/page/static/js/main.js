@@ -1,10 +1,12 @@
 /** Puts the parts of the page together. */
 
-import { Api } from "./api.js";
+import { Api, inWords } from "./api.js";
+import { attachment } from "./attachments.js";
 import { Chats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { byId, newId } from "./dom.js";
 import { drawIcons } from "./icons.js";
+import { ServedTools } from "./mcp.js";
 import { announce, askForKey, showKeys, toast } from "./notices.js";
 import { Panels } from "./panels.js";
 import { SettingError } from "./request.js";
@@ -25,6 +27,7 @@ const api = new Api();
 const server = new Server(api);
 const panels = new Panels();
 const settings = new SettingsPanel();
+const servedTools = new ServedTools(api, server);
 let settingsOf = "";
 let asking = false;
 
@@ -32,7 +35,10 @@ api.key = recall("key");
 
 const chats = new Chats(store, api, server, {
   changed: draw,
-  grew: (message) => thread.update(message),
+  grew: (message) => {
+    thread.update(message);
+    drawContext();
+  },
   ended: (message) => {
     const calls = (message.calls ?? []).map((call) => `The model calls ${call.name}.`).join(" ");
     const tokens = message.stats?.tokens ?? 0;
@@ -45,7 +51,9 @@ const chats = new Chats(store, api, server, {
 const thread = new Thread({
   edit: (message, text) => attempt(() => chats.edit(message, text)),
   again: (message) => attempt(() => chats.again(message)),
+  goOn: (message) => attempt(() => chats.goOn(message)),
   answer: (message, results) => attempt(() => chats.answer(message, results)),
+  offer: (call, area) => servedTools.offer(call, area, chats.open),
   choose: (message) => {
     choose(chats.open, message);
     chats.changed();
@@ -54,6 +62,14 @@ const thread = new Thread({
 
 const composer = new Composer({
   send: (text) => attempt(() => chats.send(text)),
+  read: async (file) => {
+    try {
+      return await attachment(file, api);
+    } catch (error) {
+      toast(inWords(error), "fault");
+      return null;
+    }
+  },
   stop: () => chats.stop(),
   editLast: () => thread.editLast(),
   settings: () => panels.show("settings", true),
@@ -99,8 +115,9 @@ function draw() {
     goesOn: !server.chats && line.length > 0,
     chips: inUse(open.settings),
   });
-  const facts = `${open.id} ${server.chats} ${JSON.stringify(server.defaults)}`;
-  if (facts !== settingsOf || settings.settings !== open.settings) settings.show(open.settings, server.defaults, server.chats);
+  drawContext();
+  const facts = `${open.id} ${server.chats} ${server.thinking.switch} ${server.thinking.delimited} ${JSON.stringify(server.defaults)}`;
+  if (facts !== settingsOf || settings.settings !== open.settings) settings.show(open.settings, server.defaults, server.chats, server.thinking);
   settingsOf = facts;
   byId("export-menu").hidden = !line.length;
   document.title = line.length ? `${open.title} – oxillama` : "oxillama";
@@ -109,6 +126,20 @@ function draw() {
   sidebar.current = open.id;
   sidebar.running = new Set(chats.running.keys());
   sidebar.draw();
+}
+
+/** Draws how much of the context the open conversation has taken. */
+function drawContext() {
+  const used = shown(chats.open).findLast((message) => message.stats?.used)?.stats?.used ?? 0;
+  const size = server.card?.meta?.n_ctx ?? 0;
+  const label = `${used.toLocaleString("en")} of ${size.toLocaleString("en")} tokens`;
+  const meter = byId("context");
+  meter.hidden = !used || !size;
+  meter.max = size || 1;
+  meter.value = used;
+  meter.high = 0.8 * size;
+  meter.title = `Context: ${label}`;
+  byId("context-text").textContent = meter.hidden ? "" : label;
 }
 
 async function drawList() {

@@ -4,6 +4,7 @@
  */
 
 export const DEEPEST = 40;
+const MOST_FORMULAS = 2000;
 const DISPLAYED = [["$$", "$$"], ["\\[", "\\]"]];
 const PAIRS = [...DISPLAYED, ["\\(", "\\)"]];
 
@@ -22,7 +23,7 @@ markdown.inline.ruler.before("escape", "formula", inline);
  */
 export function parse(text, grows = false) {
   const lines = text.split(/\r\n?|\n/);
-  const env = { grows, isLast: false, references: {}, unclosed: new Set() };
+  const env = { grows, isLast: false, references: {}, unclosed: new Set(), n: { formulas: 0 } };
   /** @type {{key: string, tokens: any[]}[]} */
   const blocks = [];
   /** @type {any[]} */
@@ -39,7 +40,7 @@ export function parse(text, grows = false) {
   }
   const last = blocks.at(-1);
   if (!last || !grows) return blocks;
-  if (last.tokens[0].type !== "source") last.tokens = markdown.parse(source, { ...env, isLast: true });
+  if (last.tokens[0].type !== "source") last.tokens = markdown.parse(source, { ...env, isLast: true, n: { formulas: 0 } });
   last.key += " …";
   return blocks;
 }
@@ -49,7 +50,7 @@ function displayed(/** @type {any} */ state, /** @type {number} */ first, /** @t
   const begin = state.bMarks[first] + state.tShift[first];
   const pair = DISPLAYED.find(([open]) => state.src.startsWith(open, begin));
   const unclosed = `${pair?.[0]} ${end}`;
-  if (!pair || state.sCount[first] - state.blkIndent > 3 || state.env.unclosed.has(unclosed)) return false;
+  if (!pair || state.env.n.formulas >= MOST_FORMULAS || state.sCount[first] - state.blkIndent > 3 || state.env.unclosed.has(unclosed)) return false;
   let tex = "";
   let line = first;
   for (; line < end; line += 1) {
@@ -66,6 +67,7 @@ function displayed(/** @type {any} */ state, /** @type {number} */ first, /** @t
     if (!state.env.grows || state.level) return false;
   }
   if (silent) return true;
+  state.env.n.formulas += 1;
   const token = state.push(line === end ? "source" : "formula", "", 0);
   token.content = line === end ? pair[0] + tex : tex;
   token.markup = pair.join("");
@@ -83,8 +85,9 @@ function inline(/** @type {any} */ state, /** @type {boolean} */ silent) {
   state.unclosed ??= new Set(); // so that no text is searched twice
   const close = pair[0] === "$" ? dollar(src, pos, posMax) : state.unclosed.has(pair[1]) ? -1 : src.indexOf(pair[1], from);
   if (close < 0) state.unclosed.add(pair[1]);
-  if (close > 0 && close + pair[1].length <= posMax) {
+  if (close > 0 && close + pair[1].length <= posMax && state.env.n.formulas < MOST_FORMULAS) {
     if (!silent) {
+      state.env.n.formulas += 1;
       const token = state.push("formula", "", 0);
       token.content = src.slice(from, close);
       token.markup = pair.join("");

@@ -2,6 +2,7 @@
 
 import { copyText, el } from "./dom.js";
 import { icon } from "./icons.js";
+import { folded } from "./mcp.js";
 import { codeView, drawMarkdown } from "./markdown_view.js";
 import { tokensView } from "./tokens_view.js";
 
@@ -10,8 +11,10 @@ import { tokensView } from "./tokens_view.js";
  * @typedef {object} Actions
  * @property {(message: import("./tree.js").Message, text: string) => void} edit
  * @property {(message: import("./tree.js").Message) => void} again
+ * @property {(message: import("./tree.js").Message) => void} goOn
  * @property {(message: import("./tree.js").Message) => void} choose
  * @property {(message: import("./tree.js").Message, results: string[]) => void} answer results of its calls.
+ * @property {(call: import("./tree.js").Call, area: HTMLTextAreaElement) => HTMLElement | undefined} offer to run it.
  */
 
 /**
@@ -24,7 +27,7 @@ import { tokensView } from "./tokens_view.js";
  */
 
 /** Characters of a text that are drawn; the rest when it is asked for. */
-const LONGEST = 200_000;
+const LONGEST = 100_000;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 /** @type {Record<string, string>} */
@@ -120,7 +123,10 @@ export class MessageView {
     if (waits) this.text.append(this.#waiting());
     else if (nothing) this.text.append(el("em", { class: "nothing" }, "The model wrote nothing."));
     else if (markdown) drawMarkdown(this.text, content, this.place.running);
-    else this.text.append(this.whole ? content : short(content), isLong && !this.whole ? this.#rest() : "");
+    else {
+      const nodes = [this.whole ? content : short(content), isLong && !this.whole ? this.#rest() : ""];
+      this.text.append(...(role === "tool" ? folded(content, nodes) : nodes));
+    }
     this.text.hidden = !waits && !nothing && !content;
   }
 
@@ -136,9 +142,14 @@ export class MessageView {
 
   /** What stands there until the first token comes. */
   #waiting() {
-    const seconds = Math.floor((Date.now() - this.message.created) / 1000);
-    const label = seconds < 1 ? "" : `The model reads: ${seconds} s`;
-    return el("span", { class: "waiting" }, el("span", { class: "pulse", role: "img", "aria-label": "Waiting for the first token" }), label);
+    const { created, progress } = this.message;
+    const seconds = Math.floor((Date.now() - created) / 1000);
+    const pulse = el("span", { class: "pulse", role: "img", "aria-label": "Waiting for the first token" });
+    if (!progress) return el("span", { class: "waiting" }, pulse, seconds < 1 ? "" : `The model reads: ${seconds} s`);
+    const { total, cache, processed, time_ms: time } = progress;
+    const left = processed > cache ? Math.ceil(((time / 1000) * (total - processed)) / (processed - cache)) : 0;
+    const label = `${processed.toLocaleString("en")} of ${total.toLocaleString("en")} prompt tokens${left ? ` · ${left} s left` : ""}`;
+    return el("span", { class: "waiting" }, pulse, el("progress", { max: total, value: processed, "aria-label": "Prompt" }), label);
   }
 
   #drawCalls() {
@@ -154,6 +165,7 @@ export class MessageView {
         el("h3", {}, icon("tool"), el("code", {}, call.name)),
         codeView("json", short(pretty(call.arguments))),
         open && area,
+        open && this.actions.offer(call, area),
       );
     });
     if (!open) return this.calls.replaceChildren(...cards);
@@ -183,6 +195,7 @@ export class MessageView {
       if (message.content) children.push(this.#copy());
       children.push(this.#button("edit", message.role === "assistant" ? "Edit the answer" : "Edit", () => this.edit()));
       if (message.role === "assistant") {
+        if (this.#goesOn()) children.push(this.#button("more", "Continue", () => this.actions.goOn(message)));
         children.push(this.#button("again", "Another answer", () => this.actions.again(message)));
         if (message.tokens?.length) children.push(this.#toggle());
       }
@@ -194,11 +207,18 @@ export class MessageView {
     if (focused) this.foot.querySelector(`[aria-label="${focused}"]`)?.focus();
   }
 
+  /** Whether the model can go on with this answer: it was stopped, cut, or edited. */
+  #goesOn() {
+    const { message, place } = this;
+    return place.last && !place.plain && message.content && !message.calls?.length && message.finish !== "stop";
+  }
+
   #numbers() {
     const { stats, finish, role } = this.message;
-    if (role !== "assistant" || !stats) return "";
+    if (role !== "assistant" || !stats || (this.place.running && !stats.tokens)) return "";
     const parts = [`${stats.tokens} token${stats.tokens === 1 ? "" : "s"}`];
-    if (stats.rate) parts.push(`${stats.rate < 10 ? stats.rate.toFixed(1) : Math.round(stats.rate)} tokens/s`);
+    if (stats.rate) parts.push(`${rateOf(stats.rate)} tokens/s`);
+    if (stats.promptRate) parts.push(`prompt ${rateOf(stats.promptRate)} tokens/s`);
     if (stats.first !== undefined) parts.push(`first after ${stats.first.toFixed(2)} s`);
     if (stats.prompt !== undefined) parts.push(`${stats.cached ?? 0} of ${stats.prompt} prompt tokens cached`);
     const end = finish && ENDS[finish];
@@ -294,6 +314,10 @@ export class MessageView {
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
   }
+}
+
+function rateOf(/** @type {number} */ rate) {
+  return rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en");
 }
 
 /** The beginning of a text that is too long to be drawn. */

@@ -18,11 +18,15 @@ const TOP = 5;
  * Path and body of the request for the message behind a line of messages.
  * @param {import("./tree.js").Message[]} line
  * @param {import("./settings.js").Settings} settings
- * @param {{model: string, chats: boolean}} facts whether the model has a chat template.
+ * @param {Pick<import("./server.js").Server, "model" | "chats" | "thinking"> & {tools?: object[]}} facts of the model;
+ *   tools of the server, which go with no schema.
+ * @param {boolean} [goesOn] whether the last message of the line is an answer that goes on.
  * @returns {{path: string, body: Record<string, any>}}
  */
-export function requestOf(line, settings, { model, chats }) {
-  const body = { model, ...options(settings) };
+export function requestOf(line, settings, { model, chats, thinking, tools = [] }, goesOn = false) {
+  /** @type {Record<string, any>} */
+  const body = { model, return_progress: true, ...options(settings, thinking) };
+  if (chats && tools.length && !body.response_format) body.tools = [...(body.tools ?? []), ...tools];
   const wantsProbabilities = settings.probabilities && !body.jump_forward; // whose tokens have none
   if (!chats) {
     const logprobs = wantsProbabilities ? { logprobs: TOP } : {};
@@ -30,9 +34,16 @@ export function requestOf(line, settings, { model, chats }) {
     const prompt = settings.system + line.map((message) => message.content).join("");
     return { path: "v1/completions", body: { prompt, ...longest, ...logprobs, ...body } };
   }
-  const logprobs = wantsProbabilities ? { logprobs: true, top_logprobs: TOP } : {};
+  /** @type {Record<string, any>} */
+  const more = wantsProbabilities ? { logprobs: true, top_logprobs: TOP } : {};
   const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
-  return { path: "v1/chat/completions", body: { messages: [...system, ...line.map(asMessage)], ...logprobs, ...body } };
+  const messages = [...system, ...line.map(asMessage)];
+  const reasoning = line.at(-1)?.reasoning;
+  if (goesOn) {
+    if (reasoning) Object.assign(messages[messages.length - 1], { reasoning_content: reasoning });
+    Object.assign(more, { continue_final_message: true, add_generation_prompt: false });
+  }
+  return { path: "v1/chat/completions", body: { messages, ...more, ...body } };
 }
 
 /** A message as OpenAI's interface has it. Reasoning goes back only beside the calls that it led to. */
@@ -52,11 +63,12 @@ function asMessage(/** @type {import("./tree.js").Message} */ message) {
 }
 
 /** The fields that the settings set. What they do not say is as the server has it. @returns {Record<string, any>} */
-export function options(/** @type {import("./settings.js").Settings} */ settings) {
+export function options(/** @type {import("./settings.js").Settings} */ settings, /** @type {{switch: string | null}} */ thinking) {
   /** @type {Record<string, any>} */
   const found = { ...settings.sampling };
   const stop = settings.stop.split("\n").filter((line) => line !== "");
   if (stop.length) found.stop = stop;
+  if (thinking.switch && settings.thinking !== "auto") found.chat_template_kwargs = { [thinking.switch]: settings.thinking === "on" };
   const schema = parsed("schema", settings.schema, "a JSON schema");
   if (schema !== undefined) {
     if (typeof schema !== "object" || schema === null || Array.isArray(schema))

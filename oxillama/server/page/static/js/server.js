@@ -19,7 +19,11 @@ export class Server extends EventTarget {
     this.models = [];
     this.model = "";
     this.chats = true;
+    /** @type {object[]} */
+    this.tools = []; // of its MCP servers, as requests have them
     this.tellsStories = false; // and answers nothing else: the model that the package ships
+    /** @type {{delimited: boolean, switch: string | null}} how the model reasons. */
+    this.thinking = { delimited: false, switch: null };
     /** @type {Record<string, any>} */
     this.defaults = {};
     this.timer = 0;
@@ -51,6 +55,7 @@ export class Server extends EventTarget {
       if (turn !== this.turn) return;
       this.chats = Boolean(props.chat_template);
       this.tellsStories = this.chats && props.chat_template.includes("the beginning of a story");
+      this.thinking = props.thinking ?? { delimited: false, switch: null };
       this.defaults = props.default_generation_settings.params;
       this.#be("ready");
     } catch (error) {
@@ -96,7 +101,7 @@ export class Server extends EventTarget {
   #be(/** @type {State} */ state) {
     clearTimeout(this.timer);
     if (state === "loading" || state === "gone") this.timer = setTimeout(() => this.refresh(), AGAIN[state]);
-    const facts = JSON.stringify([state, this.reason, this.model, this.chats, this.defaults, this.models]);
+    const facts = JSON.stringify([state, this.reason, this.model, this.chats, this.thinking, this.defaults, this.models]);
     this.state = state;
     if (facts === this.known) return;
     this.known = facts;

@@ -14,11 +14,12 @@ import { SettingError, options } from "./request.js";
  * @property {string} toolChoice "auto", "required" or "none".
  * @property {string} more JSON: further fields of a request.
  * @property {boolean} probabilities
+ * @property {string} thinking "auto", "on" or "off".
  */
 
 /** @returns {Settings} */
 export function usual() {
-  return { system: "", sampling: {}, stop: "", schema: "", tools: "", toolChoice: "auto", more: "", probabilities: true };
+  return { system: "", sampling: {}, stop: "", schema: "", tools: "", toolChoice: "auto", more: "", probabilities: true, thinking: "auto" };
 }
 
 /** @typedef {{name: string, label: string, low: number, high: number, step: number, about: string}} Slider */
@@ -34,8 +35,11 @@ const SLIDERS = [
   { name: "frequency_penalty", label: "Frequency penalty", low: -2, high: 2, step: 0.1, about: "each time they have come" },
 ];
 
+const NO_THINKING = { delimited: false, switch: /** @type {string | null} */ (null) };
+
 const NUMBERS = [
   { name: "max_tokens", label: "Most tokens", low: 1, placeholder: "rest of the context" },
+  { name: "reasoning_budget", label: "Most tokens of thinking", low: 0, placeholder: "no limit" },
   { name: "seed", label: "Seed", low: 0, placeholder: "a new one each time" },
 ];
 
@@ -61,6 +65,7 @@ export class SettingsPanel {
     /** @type {Record<string, number>} */
     this.defaults = {};
     this.chats = true;
+    this.thinking = NO_THINKING;
     this.onchange = () => {};
     this.form = byId("settings-form");
     this.form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
@@ -71,15 +76,18 @@ export class SettingsPanel {
    * @param {Settings} settings that the panel changes.
    * @param {Record<string, number>} defaults of the server.
    * @param {boolean} chats whether the model has a chat template.
+   * @param {{delimited: boolean, switch: string | null}} thinking how it reasons.
    */
-  show(settings, defaults, chats) {
+  show(settings, defaults, chats, thinking) {
     this.settings = settings;
     this.defaults = defaults;
     this.chats = chats;
+    this.thinking = thinking;
+    const numbers = NUMBERS.filter(({ name }) => name !== "reasoning_budget" || thinking.delimited || name in settings.sampling);
     this.form.replaceChildren(
       this.#box("system", chats ? "System prompt" : "Text before the first message", 4, chats ? "You are a helpful assistant." : ""),
-      group("Sampling", ...SLIDERS.map((each) => this.#slider(each)), ...NUMBERS.map((each) => this.#number(each)), this.#box("stop", "Stop at these texts, one on each line", 2)),
-      group("Answer", this.#box("schema", "JSON schema", 5, SCHEMA_EXAMPLE, "The answer is JSON that fits it."), this.#probabilities()),
+      group("Sampling", ...SLIDERS.map((each) => this.#slider(each)), ...numbers.map((each) => this.#number(each)), this.#box("stop", "Stop at these texts, one on each line", 2)),
+      group("Answer", this.#box("schema", "JSON schema", 5, SCHEMA_EXAMPLE, "The answer is JSON that fits it."), thinking.switch && this.#thinking(), this.#probabilities()),
       chats && group("Tools", this.#box("tools", "Functions", 6, TOOLS_EXAMPLE, "The model may call them; you type what they return."), this.#toolChoice()),
       group("More", this.#box("more", "Further fields of the request", 2, '{"speculate": "lookup"}', "A JSON object; the documentation of the server lists them.")),
       el("button", { type: "button", class: "button wide", onclick: () => this.#reset() }, icon("again"), "Back to the server's settings"),
@@ -101,7 +109,7 @@ export class SettingsPanel {
 
   #reset() {
     Object.assign(this.settings, usual());
-    this.show(this.settings, this.defaults, this.chats);
+    this.show(this.settings, this.defaults, this.chats, this.thinking);
     this.onchange();
   }
 
@@ -110,7 +118,7 @@ export class SettingsPanel {
     for (const each of this.form.querySelectorAll("[data-fault]")) each.textContent = "";
     for (const each of this.form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
     try {
-      options(this.settings);
+      options(this.settings, this.thinking);
     } catch (error) {
       if (!(error instanceof SettingError)) throw error;
       const fault = this.form.querySelector(`[data-fault="${error.field}"]`);
@@ -205,19 +213,27 @@ export class SettingsPanel {
   }
 
   #toolChoice() {
-    const select = el(
-      "select",
-      { id: "set-choice" },
-      el("option", { value: "auto" }, "when the model wants to"),
-      el("option", { value: "required" }, "always"),
-      el("option", { value: "none" }, "never"),
-    );
-    select.value = this.settings.toolChoice;
+    return this.#choice("toolChoice", "Call them", { auto: "when the model wants to", required: "always", none: "never" });
+  }
+
+  #thinking() {
+    return this.#choice("thinking", "Thinking", { auto: "as the model does", on: "on", off: "off" });
+  }
+
+  /**
+   * @param {"toolChoice" | "thinking"} name
+   * @param {string} label
+   * @param {Record<string, string>} choices
+   */
+  #choice(name, label, choices) {
+    const made = Object.entries(choices).map(([value, text]) => el("option", { value }, text));
+    const select = el("select", { id: `set-${name}`, name }, ...made);
+    select.value = this.settings[name];
     select.addEventListener("change", () => {
-      this.settings.toolChoice = select.value;
+      this.settings[name] = select.value;
       this.#changed();
     });
-    return el("div", { class: "field row" }, el("label", { for: "set-choice" }, "Call them"), select);
+    return el("div", { class: "field row" }, el("label", { for: `set-${name}` }, label), select);
   }
 }
 
@@ -233,6 +249,7 @@ export function inUse(/** @type {Settings} */ settings) {
     const label = [...SLIDERS, ...NUMBERS].find((each) => each.name === name)?.label ?? name;
     found.push(`${label} ${value}`);
   }
+  if (settings.thinking !== "auto") found.push(`Thinking ${settings.thinking}`);
   if (settings.stop) found.push("Stop texts");
   if (settings.schema.trim()) found.push("JSON schema");
   if (settings.tools.trim()) found.push("Tools");

@@ -29,6 +29,8 @@ export const VERSION = 1;
  * @property {number} [first] seconds to the first token.
  * @property {number} [thought] seconds until the reasoning ended.
  * @property {number} [rate] tokens a second after the first.
+ * @property {number} [promptRate] tokens of the prompt a second, of those that were run.
+ * @property {number} [used] tokens of prompt and answer together.
  */
 
 /**
@@ -48,6 +50,7 @@ export const VERSION = 1;
  * @property {Stats} [stats]
  * @property {string | null} [finish] why it ended; null while it is being written.
  * @property {string} [error] what went wrong, in words.
+ * @property {{total: number, cache: number, processed: number, time_ms: number}} [progress] of the prompt, until the first token.
  */
 
 /**

@@ -1,0 +1,58 @@
+"""``POST /page/pdf``: the text of a PDF that somebody puts into a message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oxillama.distribution import install
+from oxillama.server.callers import context
+from oxillama.server.errors import ApiError
+from oxillama.server.json_text import JsonAnswer
+from oxillama.server.workers import pools
+
+MOST_BYTES = 32 << 20
+SECONDS = 30.0
+COMMAND = (sys.executable, "-m", "oxillama.server.page.pdf_text")
+
+
+async def pdf(request: Request) -> Response:
+    """``{"pages", "text"}`` of the PDF in the body.
+
+    Raises ApiError: 415 for another type, 413 for too many bytes, 501 without pypdf, 422 for what is no PDF
+    with text, or takes too long.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/pdf":
+        raise ApiError(415, f"content-type: expected application/pdf, got {content_type[:100] or 'none'}")
+    if find_spec("pypdf") is None:
+        message = f"pdf: expected the package pypdf on the server ({install('pdf')}), got none"
+        raise ApiError(501, message, code="pypdf_missing")
+    data = await request.body()
+    if len(data) > MOST_BYTES:
+        raise ApiError(
+            413, f"pdf: expected at most {MOST_BYTES} bytes, got {len(data)}", code="pdf_too_large"
+        )
+    context().n_bytes = len(data)
+    return JsonAnswer(await pools().parse.run(lambda: read(data), size=len(data)))
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """What another process finds in a file. Raises ApiError if it cannot be read, or not in time."""
+    try:
+        run = subprocess.run(COMMAND, input=data, capture_output=True, timeout=SECONDS, check=False)
+        found: dict[str, Any] = json.loads(run.stdout)
+    except subprocess.TimeoutExpired:
+        found = {"error": f"it takes more than {SECONDS:g} s"}
+    except ValueError:  # the process has ended without a word
+        found = {"error": "it cannot be read"}
+    if "error" in found:
+        message = f"pdf: expected a PDF with text, got another: {found['error']}"
+        raise ApiError(422, message, code="pdf_unreadable")
+    return found

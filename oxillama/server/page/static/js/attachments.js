@@ -1,0 +1,59 @@
+/** Files that go into a message: texts are read here, PDFs by the server. */
+
+import { ServerError } from "./api.js";
+
+const LARGEST = 1_000_000;
+
+/** @typedef {{name: string, text: string}} Attachment */
+
+/** A file that cannot be put into a message. */
+export class AttachmentError extends Error {}
+
+/**
+ * The text of a file.
+ * @param {File} file
+ * @param {import("./api.js").Api} api
+ * @returns {Promise<Attachment>}
+ */
+export async function attachment(file, api) {
+  const name = file.name.replace(/[^\p{L}\p{N}\p{P} _+=-]|`/gu, "").slice(0, 200) || "file";
+  const isPdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
+  if (!isPdf && file.size > LARGEST) throw tooLarge(name, file.size);
+  const text = isPdf ? await pdfText(name, file, api) : await plainText(name, file);
+  if (!text.trim()) throw new AttachmentError(`${name} is empty.`);
+  if (text.length > LARGEST) throw tooLarge(name, text.length);
+  return { name, text };
+}
+
+function tooLarge(/** @type {string} */ name, /** @type {number} */ n) {
+  return new AttachmentError(`${name} has ${(n / 1e6).toFixed(1)} MB of text; a message takes up to ${LARGEST / 1e6} MB of a file.`);
+}
+
+async function plainText(/** @type {string} */ name, /** @type {File} */ file) {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    if (!text.includes("\0")) return text;
+  } catch {
+    // told below
+  }
+  throw new AttachmentError(`${name} is neither text (UTF-8) nor a PDF.`);
+}
+
+async function pdfText(/** @type {string} */ name, /** @type {File} */ file, /** @type {import("./api.js").Api} */ api) {
+  try {
+    return (await api.send("page/pdf", file, "application/pdf")).text;
+  } catch (error) {
+    throw error instanceof ServerError ? new AttachmentError(`${name} was not read. ${error.message}`) : error;
+  }
+}
+
+/** A message with its files behind the text, each as a block of code below its name. @returns {string} */
+export function withFiles(/** @type {string} */ text, /** @type {Attachment[]} */ files) {
+  const blocks = files.map((file) => {
+    let fence = "```";
+    while (file.text.includes(fence)) fence += "`";
+    const suffix = /\.(\w{1,10})$/.exec(file.name)?.[1] ?? "";
+    return `${file.name}:\n\n${fence}${suffix === "pdf" ? "" : suffix}\n${file.text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [text, ...blocks].filter((part) => part.trim()).join("\n\n");
+}

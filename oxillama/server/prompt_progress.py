@@ -1,0 +1,86 @@
+"""How far prompts are, among the deltas of a stream: llama-server's ``prompt_progress``."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama.engine.generation import Generation
+from oxillama.server.running import Delta
+
+SECONDS = 0.1
+"""Between two looks at a prompt."""
+
+
+@dataclass(frozen=True)
+class PromptProgress:
+    """Tokens of a prompt.
+
+    Attributes
+    ----------
+    index : of the text among those of the request.
+    total, cache : of the prompt; those that need not be run.
+    processed : those that have been run or need not be.
+    time_ms : milliseconds since the request was admitted.
+    """
+
+    index: int
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+    @property
+    def field(self) -> dict[str, Any]:
+        """The field of a chunk."""
+        value = {"total": self.total, "cache": self.cache, "processed": self.processed}
+        return {"prompt_progress": {**value, "time_ms": self.time_ms}}
+
+
+async def with_progress(
+    generations: Sequence[Generation], found: AsyncIterator[Delta]
+) -> AsyncIterator[Delta | PromptProgress]:
+    """The deltas of generations, and before the first one of each how far its prompt is.
+
+    The first progress of a prompt is what was cached, the last one is the whole prompt.
+    """
+    told: dict[int, int] = {}  # tokens of each prompt
+
+    def news(has_begun: int | None) -> Iterator[PromptProgress]:
+        for index, generation in enumerate(generations):
+            is_admitted = not math.isnan(generation.timings.queue)
+            if not (is_admitted or index == has_begun):
+                continue
+            total, cache = generation.prefill_total, generation.usage.cached_tokens
+            spent = 1000 * (time.perf_counter() - generation._request.admitted_at) if is_admitted else 0.0
+            done = total if index == has_begun else generation.prefill_progress
+            for n in sorted({told.get(index, cache), done}):
+                if n > told.get(index, -1):
+                    told[index] = n
+                    yield PromptProgress(index, total, cache, n, spent)
+
+    coming: asyncio.Future[Delta | None] | None = None
+    try:
+        while coming is not None or any(told.get(i) != g.prefill_total for i, g in enumerate(generations)):
+            coming = coming or asyncio.ensure_future(anext(found, None))
+            await asyncio.wait({coming}, timeout=SECONDS)
+            delta, is_here = (coming.result(), True) if coming.done() else (None, False)
+            for part in news(None if delta is None else delta.index):
+                yield part
+            if is_here:
+                coming = None
+                if delta is None:
+                    return
+                yield delta
+    finally:
+        if coming is not None:
+            coming.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await coming
+    async for delta in found:
+        yield delta

@@ -1,0 +1,129 @@
+"""Builds and checks what is published: the source distribution, and from it a wheel with all targets.
+
+    pip install '.[release]' && python tools/build_wheel.py [--out dist] [--twice]
+    CC=aarch64-linux-gnu-gcc python tools/build_wheel.py --machine aarch64
+
+The compiler is that of the system, or ``CC``. OpenMP's library is the libgomp of scikit-learn's wheel, since
+that of a new system needs a newer glibc; ``--openmp FOLDER`` takes another.
+``--twice`` builds everything again in another folder and compares the bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_BYTES = {".whl": 20_000_000, ".gz": 6_000_000}
+GLIBC = "manylinux_2_28"
+
+
+def run(*command: object, **environment: str) -> str:
+    """Runs a command, whose errors end this program; returns its output."""
+    print("+", *command, flush=True)
+    environment = {**os.environ, **environment}
+    return subprocess.run([*map(str, command)], env=environment, check=True, text=True, stdout=-1).stdout
+
+
+def build_sdist(folder: Path, epoch: int) -> Path:
+    """The source distribution, with the same bytes for the same files."""
+    run(sys.executable, "-m", "build", "--sdist", "-o", folder, ROOT)
+    (path,) = folder.glob("*.tar.gz")
+    with tarfile.open(path) as old:
+        members = [(member, old.extractfile(member)) for member in old.getmembers()]
+        contents = {member.name: (member, file.read() if file else b"") for member, file in members}
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 9, raw, epoch) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for name in sorted(contents):
+            member, content = contents[name]
+            clean = tarfile.TarInfo(name)
+            clean.type, clean.size, clean.mtime = member.type, len(content), epoch
+            clean.mode = 0o755 if member.isdir() else 0o644
+            new.addfile(clean, io.BytesIO(content))
+    return path
+
+
+def build_wheel(sdist: Path, machine: str, openmp: Path, folder: Path, epoch: int) -> Path:
+    """The wheel of a source distribution, with OpenMP's library."""
+    environment = {"SOURCE_DATE_EPOCH": str(epoch), "OXILLAMA_TARGETS": "all"}
+    if machine != platform.machine():
+        compiler = os.environ["CC"]
+        environment |= {"OXILLAMA_MACHINE": machine, "LDSHARED": f"{compiler} -shared"}
+        version = "".join(map(str, sys.version_info[:2]))
+        environment |= {"SETUPTOOLS_EXT_SUFFIX": f".cpython-{version}-{machine}-linux-gnu.so"}
+    plain, option = folder / "plain", f"--config-settings=--build-option=--plat-name=linux_{machine}"
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", option, "-w", plain, sdist, **environment)
+    (path,) = plain.glob("*.whl")
+    environment["AUDITWHEEL_LD_LIBRARY_PATH"] = str(openmp)
+    tag = f"{GLIBC}_{machine}"
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", tag, "-w", folder, path, **environment)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def fetch_openmp(machine: str, folder: Path) -> Path:
+    """A folder with the libgomp of a wheel of scikit-learn."""
+    platforms = [f"--platform=manylinux_2_{glibc}_{machine}" for glibc in (17, 27, 28)]
+    only = ("--no-deps", "--only-binary=:all:", "-q", "-d", folder)
+    run(sys.executable, "-m", "pip", "download", *only, *platforms, "scikit-learn")
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = [each for each in wheel.namelist() if "/libgomp" in each]
+        (folder / "libgomp.so.1").write_bytes(wheel.read(name))
+    return folder
+
+
+def check(path: Path) -> None:
+    """Ends this program if a file is too large, or a tool finds a fault in it."""
+    size = path.stat().st_size
+    if size > MOST_BYTES[path.suffix]:
+        raise SystemExit(f"{path.name}: expected at most {MOST_BYTES[path.suffix]} bytes, got {size}")
+    run(sys.executable, "-m", "twine", "check", "--strict", path)
+    if path.suffix == ".whl":
+        run(sys.executable, "-m", "check_wheel_contents", path)
+        print(run(sys.executable, "-m", "auditwheel", "show", path))
+    print(f"{path.name}: {size} bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="default: dist")
+    parser.add_argument("--machine", default=platform.machine(), help="default: %(default)s")
+    parser.add_argument("--openmp", type=Path, metavar="FOLDER", help="with libgomp.so.1")
+    parser.add_argument("--twice", action="store_true", help="build again, and compare the bytes")
+    parser.add_argument("--sdist", action="store_true", help="the source distribution alone")
+    args = parser.parse_args()
+    said = run("git", "-C", ROOT, "log", "-1", "--format=%ct")
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", said))
+    results = []
+    for _ in range(1 + args.twice):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            paths = [build_sdist(folder / "sdist", epoch)]
+            if not args.sdist:
+                openmp = args.openmp or fetch_openmp(args.machine, folder / "openmp")
+                paths.append(build_wheel(paths[0], args.machine, openmp, folder / "wheel", epoch))
+            results.append({path.name: path.read_bytes() for path in paths})
+    if results[0] != results[-1]:
+        raise SystemExit("two builds differ")
+    args.out.mkdir(exist_ok=True)
+    for file, content in results[0].items():
+        (args.out / file).write_bytes(content)
+        check(args.out / file)
+
+
+if __name__ == "__main__":
+    main()
