@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from oxillama.errors import MediaError
 from oxillama.media.facts import VisionFacts
 from oxillama.media.resize import BLACK, pad, resize
 from oxillama.media.sizes import (
@@ -103,7 +104,10 @@ def idefics3(facts: VisionFacts, picture: np.ndarray, tiles: Tiles) -> None:
     """Always tiles, by row and column, and the whole picture."""
     side, size = facts.image_size, size_of(picture)
     if facts.longest_edge:
-        large = resize(picture, *longer_to(size, facts.longest_edge), "lanczos")
+        first = longer_to(size, facts.longest_edge)
+        if not min(first):
+            raise MediaError(f"picture: expected sides in a proportion that {first} keeps, got {size}")
+        large = resize(picture, *first, "lanczos")
         large = resize(large, *up_to_multiples(size_of(large), side), "lanczos")
         overview = resize(large, side, side, "lanczos")
     else:

@@ -197,3 +197,17 @@ def test_truncated_projector_files() -> None:
     for n in range(0, len(data), 4999):
         with pytest.raises(OxiLlamaError):
             MediaEncoder(data[:n], best(), 1).encode(Picture(picture()))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gemma3", "qwen2vl_merger"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (3, 2)])
+def test_odd_sizes(kind: str, size: tuple[int, int]) -> None:
+    encoded = MediaEncoder(projector_file(kind), best(), 1).encode(Picture(picture(*size)))
+    assert all(np.isfinite(rows.values).all() and len(rows.values) for rows in encoded.rows)
+
+
+def test_too_many_patches() -> None:
+    encoder = MediaEncoder(projector_file("qwen2vl_merger"), best(), 1)
+    assert encoder.vision is not None
+    with pytest.raises(ConfigError, match="expected 1 to 65536 patches"):
+        encoder.vision.grid_of(14 * 1000, 14 * 1000)
