@@ -65,7 +65,7 @@ def test_hints_name_extras_that_exist() -> None:
 @needs_checkout
 def test_pages_install_this_distribution() -> None:
     readme = ROOT / "README.md"
-    assert f"\npip install {DISTRIBUTION} " in readme.read_text(encoding="utf-8")
+    assert f"`pip install '{DISTRIBUTION}[" in readme.read_text(encoding="utf-8")
     pages = [readme, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         commands = re.findall(

@@ -38,7 +38,9 @@ def whole(value: Any) -> bytes:
             both = [EngineSnapshot.deserialize(contents[name]) for name in ("target", "draft")]
             return edited(SpeculativeEngineSnapshot(both[0], both[1], header["num_speculative"]).encode(), [])
         return edited(b"".join(pieces(header, contents, False, SPECULATIVE)), value["edits"])
-    except OxiLlamaError:
+    except OxiLlamaError as error:
+        if not value["agrees"]:
+            raise SkipInput(str(error)) from None
         return whole({**value, "agrees": False})
     except NONSENSE as error:
         raise SkipInput(str(error)) from None
