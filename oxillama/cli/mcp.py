@@ -46,7 +46,8 @@ class AskingDispatcher:
     """
 
     def __init__(self, client: McpClient, ask: Callable[[str], str | None] = ask) -> None:
-        self.client, self._ask = client, ask
+        self.client: McpClient = client
+        self._ask = ask
         self._allowed: set[str] = set()
         for server in client.servers():
             if server.failure is not None:

@@ -73,7 +73,7 @@ class ToolBox:
         found = [tool for spec in args.tools or () for tool in tools_of(spec)]
         self.own_definitions, self.servers = definitions(found), servers
         self.choice = args.tool_choice or "auto"
-        self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
+        self.runner: CallRunner | None = CallRunner(found, None, TIMEOUT) if args.run_tools else None
         definitions(self.definitions)
 
     @property

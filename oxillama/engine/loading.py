@@ -95,17 +95,14 @@ class LoadedModel(NotCopied):
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         config, started = self.config, time.perf_counter()
-        self.file: ModelFile
-        self.file = file = ModelFile.open(source)
+        self.file: ModelFile = ModelFile.open(source)
+        file = self.file
         try:
-            spec = read_spec(file)
-            self.spec: Spec = spec
-            tokenizer = load_tokenizer(file, config)
-            self.tokenizer: TokenizerBridge = tokenizer
-            if tokenizer.n_vocab > spec.n_vocab:
-                raise LoadError(
-                    f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
-                )
+            self.spec: Spec = read_spec(file)
+            self.tokenizer: TokenizerBridge = load_tokenizer(file, config)
+            spec, n_tokens = self.spec, self.tokenizer.n_vocab
+            if n_tokens > spec.n_vocab:
+                raise LoadError(f"tokenizer: has {n_tokens} tokens, the embedding only {spec.n_vocab} rows")
             self.context_size: int = config.context_size or min(spec.context_length, MAX_CONTEXT)
             self.packed_note: str
             packed, self.packed_note = packed_file(file, config)
@@ -113,17 +110,17 @@ class LoadedModel(NotCopied):
             here = self.factory.spec(spec, file)
             model = load_decoder(here, weights, self.context_size, pack_now=progress is not None)
             tracer = None if config.trace is None else features.load("trace")(config.trace, self.name, model)
-            pool = self.factory.pool(model, config)
-            self.pool: CachePool = pool
-            self.runner: Runner = self.factory.runner(model, pool, config.num_threads or available_cpus())
+            self.pool: CachePool = self.factory.pool(model, config)
+            n_threads = config.num_threads or available_cpus()
+            self.runner: Runner = self.factory.runner(model, self.pool, n_threads)
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             disk = None if config.prefix_cache_dir is None else features.load("disk prefixes")
             grain = 1 if disk is None else disk.GRAIN
-            self.prefix_cache: PrefixKvCache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
-            self.scheduler: Scheduler = Scheduler(
-                config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size
-            )
+            prefixes = PrefixKvCache(self.pool, config.prefix_cache_bytes, grain=grain)
+            self.prefix_cache: PrefixKvCache = prefixes
+            chunk = config.prefill_chunk_size
+            self.scheduler: Scheduler = Scheduler(config.scheduler, self.pool, prefixes, chunk)
             if disk is not None:
                 self.scheduler.prefixes = disk.of(self, model, self.scheduler.prefixes)
             for lora, scale in self.adapters.loaded(config.adapters) if config.adapters else ():

@@ -180,8 +180,7 @@ class Request:
     def note_tokens(self, now: float, n: int) -> None:
         """Notes when the request got ``n`` tokens."""
         if self.first_token_at != self.first_token_at:  # nan
-            self.first_token_at = now
-            n = 0
+            self.first_token_at, n = now, 0
         self.last_token_at = now
         self.n_decoded += n
 

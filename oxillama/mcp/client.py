@@ -101,7 +101,7 @@ class McpClient:
         if len({server.name for server in listed}) < len(listed):
             raise ConfigError("mcp: expected another name for each server, got one twice")
         check_installed()
-        self.limits = McpLimits() if limits is None else limits
+        self.limits: McpLimits = McpLimits() if limits is None else limits
         self._loop = asyncio.new_event_loop()
         self._closing = threading.Lock()
         self._is_closed = False

@@ -18,7 +18,7 @@ from oxillama.mcp.errors import ToolServerError, reason_of
 from oxillama.mcp.tools import McpTool, tools_of
 from oxillama.mcp.transports import Tail, http, stdio
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MOST_PAGES = 100
 MOST_TOOLS = 512
@@ -41,11 +41,12 @@ class Connection:
     """
 
     def __init__(self, server: ToolServer, limits: McpLimits) -> None:
-        self.server, self.limits = server, limits
+        self.server: ToolServer = server
+        self.limits: McpLimits = limits
         self.tools: list[McpTool] = []
-        self.is_stale = True
+        self.is_stale: bool = True
         self.failure: str | None = None
-        self.stderr = Tail()
+        self.stderr: Tail = Tail()
         self._tried_at = 0.0
         self._client: Any = None
         self._task: asyncio.Task[None] | None = None

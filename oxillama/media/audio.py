@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from oxillama.errors import LoadError
-from oxillama.media.blocks import Shape, Tools, load_blocks, normed
+from oxillama.media.blocks import Block, Matrix, Shape, Tools, load_blocks, normed
 from oxillama.media.conformer import Conformer
 from oxillama.media.facts import AudioFacts
 from oxillama.media.spectrum import WHISPER_FRAMES, conformer_pieces, whisper_pieces
+from oxillama.models.layers.norm import Norm
 
 EPS = 1e-6
 """Of Ultravox's norms."""
@@ -45,8 +46,8 @@ class AudioEncoder:
         self.facts = facts
         is_whisper = facts.projector.encoder == "whisper"
         self.encoder: Encoder = Whisper(tools, facts) if is_whisper else Conformer(tools, facts)
-        self.merger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
-        self.out_width = self.merger.width
+        self.merger: AudioMerger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
+        self.out_width: int = self.merger.width
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
         """Spectrograms, float32 (frames, n_mels), of a sound float32 (n,) at 16,000 samples per second."""
@@ -62,9 +63,11 @@ class Whisper:
     """Two convolutions over time, positions, and transformer blocks (Radford et al., 2022)."""
 
     def __init__(self, tools: Tools, facts: AudioFacts) -> None:
-        self.tools, self.facts, self.width = tools, facts, facts.width
+        self.tools: Tools = tools
+        self.facts: AudioFacts = facts
+        self.width: int = facts.width
         width = facts.width
-        self.shape = Shape(
+        self.shape: Shape = Shape(
             prefix="a",
             width=width,
             n_ff=facts.n_ff,
@@ -76,7 +79,7 @@ class Whisper:
             activation=ACTIVATION,
             scale=1 / math.sqrt(facts.head_dim),
         )
-        self.convolutions = [
+        self.convolutions: list[tuple[Matrix, np.ndarray, int]] = [
             (
                 tools.unrolled(f"a.conv1d.{i}.weight", (3, channels, width)),
                 tools.weights.array(f"a.conv1d.{i}.bias", (1, width))[:, 0],
@@ -88,9 +91,9 @@ class Whisper:
         rows = (*tools.weights.shape(name), 0, 0)[1]
         if rows < n:
             raise LoadError(f"{name}: expected at least {n} rows, got {rows}")
-        self.positions = tools.weights.matrix(name, rows, width)
-        self.blocks = load_blocks(tools, self.shape, facts.n_blocks)
-        self.post_norm = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
+        self.positions: np.ndarray = tools.weights.matrix(name, rows, width)
+        self.blocks: list[Block] = load_blocks(tools, self.shape, facts.n_blocks)
+        self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
     def run(self, mel: np.ndarray) -> np.ndarray:
         """float32 (rows, width) of float32 (frames, n_mels)."""
@@ -126,8 +129,8 @@ class One:
     """One matrix."""
 
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.matrix = tools.matrix("mm.a.fc", cols)
-        self.width = self.matrix.rows
+        self.matrix: Matrix = tools.matrix("mm.a.fc", cols)
+        self.width: int = self.matrix.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
         return self.matrix(x)
@@ -138,9 +141,9 @@ class Two:
 
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
         self.tools = tools
-        self.first = tools.matrix("mm.a.mlp.1", cols * facts.stack)
-        self.last = tools.matrix("mm.a.mlp.2", self.first.rows)
-        self.width = self.last.rows
+        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols * facts.stack)
+        self.last: Matrix = tools.matrix("mm.a.mlp.2", self.first.rows)
+        self.width: int = self.last.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
         return self.last(self.tools.activate(self.first(x), ACTIVATION))
@@ -152,14 +155,14 @@ class Ultravox:
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
         self.tools = tools
         cols *= facts.stack
-        self.norm = tools.norm("mm.a.norm_pre", cols, "rms", EPS)
-        self.first = tools.matrix("mm.a.mlp.1", cols)
+        self.norm: Norm = tools.norm("mm.a.norm_pre", cols, "rms", EPS)
+        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols)
         half = self.first.rows // 2
         if self.first.rows != 2 * half:
             raise LoadError(f"mm.a.mlp.1.weight: expected an even number of rows, got {self.first.rows}")
-        self.middle = tools.norm("mm.a.norm_mid", half, "rms", EPS)
-        self.last = tools.matrix("mm.a.mlp.2", half)
-        self.width = self.last.rows
+        self.middle: Norm = tools.norm("mm.a.norm_mid", half, "rms", EPS)
+        self.last: Matrix = tools.matrix("mm.a.mlp.2", half)
+        self.width: int = self.last.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
         both = self.first(normed(self.norm, x, self.tools.n_threads))
@@ -173,8 +176,8 @@ class Projected:
 
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
         self.tools, self.norm = tools, tools.plain_norm(EPS)
-        self.matrix = tools.matrix("mm.a.input_projection", cols)
-        self.width = self.matrix.rows
+        self.matrix: Matrix = tools.matrix("mm.a.input_projection", cols)
+        self.width: int = self.matrix.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
         return self.matrix(normed(self.norm, x, self.tools.n_threads))

@@ -93,9 +93,9 @@ class Matrix:
 
     def __init__(self, tools: Tools, linear: Linear, clamps: Clamps | None) -> None:
         self.linear = linear
-        self.n_threads = tools.n_threads
+        self.n_threads: int = tools.n_threads
         self.clamps = clamps
-        self.rows = linear.rows
+        self.rows: int = linear.rows
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows) of float32 (n, cols)."""
@@ -146,15 +146,18 @@ class Attention:
     """Attention of one block over all rows of a segment."""
 
     def __init__(self, tools: Tools, shape: Shape, block: str) -> None:
-        self.tools, self.shape = tools, shape
+        self.tools: Tools = tools
+        self.shape: Shape = shape
         q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
         fused = tools.weights.has(f"{block}.attn_qkv.weight")
         parts = [("attn_qkv", q + 2 * k)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", k)]
-        self.parts = [tools.matrix(f"{block}.{name}", shape.width, rows) for name, rows in parts]
-        self.q_norm = self._norm(f"{block}.attn_q_norm", q)
-        self.k_norm = self._norm(f"{block}.attn_k_norm", k)
-        self.v_norm = tools.plain_norm(shape.eps) if shape.v_norm else None
-        self.out = tools.matrix(f"{block}.attn_out", q, shape.width)
+        self.parts: list[Matrix] = [
+            tools.matrix(f"{block}.{name}", shape.width, rows) for name, rows in parts
+        ]
+        self.q_norm: Norm | None = self._norm(f"{block}.attn_q_norm", q)
+        self.k_norm: Norm | None = self._norm(f"{block}.attn_k_norm", k)
+        self.v_norm: Norm | None = tools.plain_norm(shape.eps) if shape.v_norm else None
+        self.out: Matrix = tools.matrix(f"{block}.attn_out", q, shape.width)
 
     def _norm(self, name: str, width: int) -> Norm | None:
         """The norm of queries or keys: of each head, or of the whole row."""
@@ -204,15 +207,16 @@ class FeedForward:
     """down(activation(gate x) * up x), or down(activation(up x)) without a gate."""
 
     def __init__(self, tools: Tools, shape: Shape, block: str) -> None:
-        self.tools, self.activation = tools, shape.activation
+        self.tools: Tools = tools
+        self.activation: str = shape.activation
         names = ["ffn_up", "ffn_down"]
         if shape.swaps and tools.weights.shape(f"{block}.ffn_down.weight")[:1] == (shape.width,):
             names.reverse()
         gate = f"{block}.ffn_gate"
         has_gate = tools.weights.has(f"{gate}.weight")
-        self.gate = tools.matrix(gate, shape.width, shape.n_ff) if has_gate else None
-        self.up = tools.matrix(f"{block}.{names[0]}", shape.width, shape.n_ff)
-        self.down = tools.matrix(f"{block}.{names[1]}", shape.n_ff, shape.width)
+        self.gate: Matrix | None = tools.matrix(gate, shape.width, shape.n_ff) if has_gate else None
+        self.up: Matrix = tools.matrix(f"{block}.{names[0]}", shape.width, shape.n_ff)
+        self.down: Matrix = tools.matrix(f"{block}.{names[1]}", shape.n_ff, shape.width)
 
     def run(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""
@@ -236,11 +240,11 @@ class Block:
 
         self.attn_norm, self.attn_post_norm = norm("ln1"), norm("attn_post_norm")
         self.ffn_norm, self.ffn_post_norm = norm("ln2"), norm("ffn_post_norm")
-        self.attn_scale = tools.vector(f"{block}.ls1.weight", width)
-        self.ffn_scale = tools.vector(f"{block}.ls2.weight", width)
-        self.out_scale = _out_scale(tools, f"{block}.out_scale.weight", width)
-        self.attention = Attention(tools, shape, block)
-        self.feed_forward = FeedForward(tools, shape, block)
+        self.attn_scale: np.ndarray | None = tools.vector(f"{block}.ls1.weight", width)
+        self.ffn_scale: np.ndarray | None = tools.vector(f"{block}.ls2.weight", width)
+        self.out_scale: np.ndarray | None = _out_scale(tools, f"{block}.out_scale.weight", width)
+        self.attention: Attention = Attention(tools, shape, block)
+        self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
     def run(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from oxillama.media.blocks import Tools, normed
+from oxillama.media.blocks import Matrix, Tools, normed
 from oxillama.media.facts import AudioFacts
 from oxillama.media.positions import angles
 from oxillama.models.layers.norm import Norm
@@ -42,10 +42,12 @@ class Conformer:
             self.convolutions.append((kernel, tools.norm(f"{name}.norm", n, "layer", EPS)))
             channels = n
         bins = _halved(_halved(facts.n_mels))
-        self.input = tools.matrix("a.input_projection", channels * bins, facts.width)
-        self.blocks = [ConformerBlock(tools, facts, f"a.blk.{i}") for i in range(facts.n_blocks)]
-        self.output = tools.matrix("a.pre_encode.out", facts.width)
-        self.width = self.output.rows
+        self.input: Matrix = tools.matrix("a.input_projection", channels * bins, facts.width)
+        self.blocks: list[ConformerBlock] = [
+            ConformerBlock(tools, facts, f"a.blk.{i}") for i in range(facts.n_blocks)
+        ]
+        self.output: Matrix = tools.matrix("a.pre_encode.out", facts.width)
+        self.width: int = self.output.rows
 
     def run(self, mel: np.ndarray) -> np.ndarray:
         """float32 (frames / 4, width) of float32 (frames, n_mels)."""
@@ -82,11 +84,11 @@ class ConformerBlock:
 
     def __init__(self, tools: Tools, facts: AudioFacts, block: str) -> None:
         self.tools, width = tools, facts.width
-        self.first = HalfFeedForward(tools, facts, block, "")
-        self.attention = RecentAttention(tools, facts, block)
-        self.convolution = Convolution(tools, facts, block)
-        self.second = HalfFeedForward(tools, facts, block, "_1")
-        self.norm = tools.norm(f"{block}.ln2", width, "rms", EPS)
+        self.first: HalfFeedForward = HalfFeedForward(tools, facts, block, "")
+        self.attention: RecentAttention = RecentAttention(tools, facts, block)
+        self.convolution: Convolution = Convolution(tools, facts, block)
+        self.second: HalfFeedForward = HalfFeedForward(tools, facts, block, "_1")
+        self.norm: Norm = tools.norm(f"{block}.ln2", width, "rms", EPS)
 
     def run(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""
@@ -102,10 +104,10 @@ class HalfFeedForward:
 
     def __init__(self, tools: Tools, facts: AudioFacts, block: str, ending: str) -> None:
         self.tools = tools
-        self.norm = tools.norm(f"{block}.ffn_norm{ending}", facts.width, "rms", EPS)
-        self.up = tools.matrix(f"{block}.ffn_up{ending}", facts.width, facts.n_ff)
-        self.down = tools.matrix(f"{block}.ffn_down{ending}", facts.n_ff, facts.width)
-        self.post_norm = tools.norm(f"{block}.ffn_post_norm{ending}", facts.width, "rms", EPS)
+        self.norm: Norm = tools.norm(f"{block}.ffn_norm{ending}", facts.width, "rms", EPS)
+        self.up: Matrix = tools.matrix(f"{block}.ffn_up{ending}", facts.width, facts.n_ff)
+        self.down: Matrix = tools.matrix(f"{block}.ffn_down{ending}", facts.n_ff, facts.width)
+        self.post_norm: Norm = tools.norm(f"{block}.ffn_post_norm{ending}", facts.width, "rms", EPS)
 
     def run(self, x: np.ndarray) -> np.ndarray:
         up = self.tools.activate(self.up(normed(self.norm, x, self.tools.n_threads)), "silu")
@@ -118,11 +120,11 @@ class Convolution:
 
     def __init__(self, tools: Tools, facts: AudioFacts, block: str) -> None:
         self.tools, width = tools, facts.width
-        self.norm = tools.norm(f"{block}.conv_norm", width, "rms", EPS)
-        self.first = tools.matrix(f"{block}.conv_pw1", width, 2 * width)
-        self.kernel = tools.weights.matrix(f"{block}.conv_dw.weight", width, TAPS)
-        self.post_norm = tools.norm(f"{block}.norm_conv", width, "rms", EPS)
-        self.last = tools.matrix(f"{block}.conv_pw2", width, width)
+        self.norm: Norm = tools.norm(f"{block}.conv_norm", width, "rms", EPS)
+        self.first: Matrix = tools.matrix(f"{block}.conv_pw1", width, 2 * width)
+        self.kernel: np.ndarray = tools.weights.matrix(f"{block}.conv_dw.weight", width, TAPS)
+        self.post_norm: Norm = tools.norm(f"{block}.norm_conv", width, "rms", EPS)
+        self.last: Matrix = tools.matrix(f"{block}.conv_pw2", width, width)
 
     def run(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""
@@ -145,17 +147,19 @@ class RecentAttention:
     """
 
     def __init__(self, tools: Tools, facts: AudioFacts, block: str) -> None:
-        self.tools, self.heads, self.dim = tools, facts.n_heads, facts.head_dim
+        self.tools: Tools = tools
+        self.heads: int = facts.n_heads
+        self.dim: int = facts.head_dim
         width, inner = facts.width, facts.n_heads * facts.head_dim
-        self.norm = tools.norm(f"{block}.attn_pre_norm", width, "rms", EPS)
+        self.norm: Norm = tools.norm(f"{block}.attn_pre_norm", width, "rms", EPS)
         self.q, self.k, self.v = (tools.matrix(f"{block}.attn_{name}", width, inner) for name in "qkv")
-        self.out = tools.matrix(f"{block}.attn_out", inner, width)
+        self.out: Matrix = tools.matrix(f"{block}.attn_out", inner, width)
         self.post_norm: Norm = tools.norm(f"{block}.attn_post_norm", width, "rms", EPS)
         columns = tools.weights.vector(f"{block}.per_dim_scale.weight", self.dim)
         self.q_scale = columns * np.float32(1 / (math.sqrt(self.dim) * log_of(2)))
         self.k_scale = np.float32(log_of(1 + math.e) / log_of(2))
-        self.distances = tools.matrix(f"{block}.attn_k_rel", width, inner)
-        self.places = self._places(width)
+        self.distances: Matrix = tools.matrix(f"{block}.attn_k_rel", width, inner)
+        self.places: np.ndarray = self._places(width)
 
     def _places(self, width: int) -> np.ndarray:
         """float32 (REACH, width): sines, then cosines, of the distances."""

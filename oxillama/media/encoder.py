@@ -90,18 +90,19 @@ class MediaEncoder:
     def __init__(
         self, source: str | os.PathLike[str] | bytes, kernels: Kernels, n_threads: int, compute: str = "int8"
     ) -> None:
-        self.file = file = ModelFile.open(source)
+        self.file: ModelFile = ModelFile.open(source)
+        file = self.file
         try:
             weights = Weights(file, kernels, n_threads, compute=compute)
             tools = Tools(weights, n_threads)
             self._lock = threading.Lock()
-            self.vision = in_openmp_thread(partial(load_vision, tools))
-            self.audio = in_openmp_thread(partial(load_audio, tools))
+            self.vision: VisionEncoder | None = in_openmp_thread(partial(load_vision, tools))
+            self.audio: AudioEncoder | None = in_openmp_thread(partial(load_audio, tools))
             if self.vision is None and self.audio is None:
                 raise LoadError(
                     "clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none"
                 )
-            self.unused = weights.unused()
+            self.unused: list[str] = weights.unused()
         except BaseException:
             file.close()
             raise

@@ -189,16 +189,17 @@ class EncoderFacts:
     """
 
     def __init__(self, file: ModelFile, modality: str) -> None:
-        self.read = read = Reading(file, f"clip.{modality}")
-        self.width = read.size("embedding_length", most=1 << 16)
-        self.n_ff = read.size("feed_forward_length", least=0, most=1 << 20)
-        self.n_blocks = read.size("block_count", least=0, most=1 << 10)
-        self.out_width = read.size("projection_dim", most=1 << 20)
-        self.n_heads = read.size("attention.head_count", least=0, most=1 << 10)
-        self.n_kv_heads = read.size("attention.head_count_kv", self.n_heads, least=0, most=1 << 10)
-        self.eps = read.number("attention.layer_norm_epsilon", 1e-30, 1.0)
+        self.read: Reading = Reading(file, f"clip.{modality}")
+        read = self.read
+        self.width: int = read.size("embedding_length", most=1 << 16)
+        self.n_ff: int = read.size("feed_forward_length", least=0, most=1 << 20)
+        self.n_blocks: int = read.size("block_count", least=0, most=1 << 10)
+        self.out_width: int = read.size("projection_dim", most=1 << 20)
+        self.n_heads: int = read.size("attention.head_count", least=0, most=1 << 10)
+        self.n_kv_heads: int = read.size("attention.head_count_kv", self.n_heads, least=0, most=1 << 10)
+        self.eps: float = read.number("attention.layer_norm_epsilon", 1e-30, 1.0)
         heads = max(1, self.n_heads)
-        self.head_dim = read.size("attention.head_dim", max(1, self.width // heads), most=1 << 12)
+        self.head_dim: int = read.size("attention.head_dim", max(1, self.width // heads), most=1 << 12)
         if self.n_blocks and (not self.n_heads or not self.n_kv_heads or self.n_heads % self.n_kv_heads):
             raise LoadError(
                 f"clip.{modality}.attention.head_count: expected heads that share key heads evenly, "
@@ -225,20 +226,21 @@ class VisionFacts(EncoderFacts):
         if "clip.vision.feature_layer" in file.metadata:
             raise LoadError("clip.vision.feature_layer: encoders that join several layers are not supported")
         projector = self.projector
-        self.image_size = read.size("image_size", most=1 << 14)
-        self.patch_size = read.size("patch_size", most=1 << 10)
+        self.image_size: int = read.size("image_size", most=1 << 14)
+        self.patch_size: int = read.size("patch_size", most=1 << 10)
         self.mean, self.std = read.three("image_mean"), read.three("image_std")
         if not (self.std > 0).all():
             raise LoadError(f"clip.vision.image_std: expected numbers above 0, got {self.std.tolist()}")
         key = projector.merge_key
-        self.merge = read.size(key, projector.merge, most=64) if key else projector.merge
-        self.unit = self.patch_size * self.merge
+        self.merge: int = read.size(key, projector.merge, most=64) if key else projector.merge
+        self.unit: int = self.patch_size * self.merge
         general = Reading(file, "clip")
-        self.activation = projector.activation or read_activation(general)
-        self.version = general.size("minicpmv_version", 0, least=0, most=1000) or 2
-        self.n_queries = general.size("minicpmv_query_num", 0, least=0, most=1 << 16)
-        self.window_period = read.size("n_wa_pattern", 0, least=0, most=1 << 16)
-        self.longest_edge = next((n for key in projector.longest if (n := read.size(key, 0, least=0))), 0)
+        self.activation: str = projector.activation or read_activation(general)
+        self.version: int = general.size("minicpmv_version", 0, least=0, most=1000) or 2
+        self.n_queries: int = general.size("minicpmv_query_num", 0, least=0, most=1 << 16)
+        self.window_period: int = read.size("n_wa_pattern", 0, least=0, most=1 << 16)
+        edges = (read.size(key, 0, least=0) for key in projector.longest)
+        self.longest_edge: int = next(filter(None, edges), 0)
 
     @cached_property
     def pixel_limits(self) -> tuple[int, int]:
@@ -281,8 +283,8 @@ class AudioFacts(EncoderFacts):
     def __init__(self, file: ModelFile, name: str) -> None:
         super().__init__(file, "audio")
         self.name, self.projector = name, AUDIO[name]
-        self.n_mels = self.read.size("num_mel_bins", most=1 << 10)
-        self.stack = self.read.size("projector.stack_factor", most=100) if self.projector.stacks else 1
+        self.n_mels: int = self.read.size("num_mel_bins", most=1 << 10)
+        self.stack: int = self.read.size("projector.stack_factor", most=100) if self.projector.stacks else 1
 
 
 def read_activation(general: Reading) -> str:

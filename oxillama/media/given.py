@@ -134,7 +134,9 @@ class GivenRows:
     def __init__(self, model: Decoder, sequences: Listed[Sequence], row_start: np.ndarray) -> None:
         self.model = model
         self.row_start = row_start
-        self.sequences = [(s.given, s.cached_len, s.scheduled_len) for s in sequences]
+        self.sequences: list[tuple[Any, int, int]] = [
+            (s.given, s.cached_len, s.scheduled_len) for s in sequences
+        ]
         self.parts: list[Part] = []
         for (given, first, last), row in zip(self.sequences, row_start.tolist()):
             for start, rows in given.spans if given is not None else ():
@@ -241,9 +243,9 @@ class SpannedBatch:
     def __init__(self, whole: Any, parts: list[tuple[Run, Any]]) -> None:
         self._whole = whole
         self._parts = parts
-        self.store = whole.store
-        self.scratch_bytes = whole.scratch_bytes
-        self.choose = whole.choose
+        self.store: Any = whole.store
+        self.scratch_bytes: Any = whole.scratch_bytes
+        self.choose: Any = whole.choose
 
     def attend(
         self,
@@ -278,7 +280,8 @@ class DeepLayer:
     """A layer of a text model behind which given rows add embeddings (Qwen3-VL's deep stack)."""
 
     def __init__(self, layer: AnyLayer, i: int) -> None:
-        self.layer, self.i = layer, i
+        self.layer: AnyLayer = layer
+        self.i: int = i
         self.blocks, self.linears = layer.blocks, layer.linears
 
     def __getattr__(self, name: str) -> Any:

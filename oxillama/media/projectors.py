@@ -76,10 +76,11 @@ class Mlp:
     """Two matrices with an activation between them; the last one may be missing."""
 
     def __init__(self, tools: Tools, first: str, last: str, cols: int, activation: str = "gelu") -> None:
-        self.tools, self.activation = tools, activation
-        self.first = tools.matrix(first, cols)
-        self.last = tools.matrix(last, self.first.rows)
-        self.width = self.last.rows
+        self.tools: Tools = tools
+        self.activation: str = activation
+        self.first: Matrix = tools.matrix(first, cols)
+        self.last: Matrix = tools.matrix(last, self.first.rows)
+        self.width: int = self.last.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, width) of float32 (n, cols)."""
@@ -90,9 +91,10 @@ class TwoOfBlocks:
     """Patches that come in blocks are joined block by block; then two matrices (Qwen2-VL)."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.per, self.side = facts.merge**2, facts.merge
-        self.mlp = Mlp(tools, "mm.0", "mm.2", facts.width * self.per)
-        self.width = self.mlp.width
+        self.per: int = facts.merge**2
+        self.side: int = facts.merge
+        self.mlp: Mlp = Mlp(tools, "mm.0", "mm.2", facts.width * self.per)
+        self.width: int = self.mlp.width
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid[0] // self.side, grid[1] // self.side
@@ -110,7 +112,8 @@ class DeepStack:
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.per = tools, facts.merge**2
+        self.tools: Tools = tools
+        self.per: int = facts.merge**2
         cols = facts.width * self.per
         self.layers = {}
         for i in range(facts.n_blocks):
@@ -118,7 +121,7 @@ class DeepStack:
             if tools.weights.has(f"{name}.fc1.weight"):
                 norm = tools.norm(f"{name}.norm", cols, "layer", facts.eps)
                 self.layers[i] = norm, Mlp(tools, f"{name}.fc1", f"{name}.fc2", cols)
-        self.n = len(self.layers)
+        self.n: int = len(self.layers)
 
     def run(self, layer: int, x: np.ndarray) -> np.ndarray:
         """float32 (tokens, width) of the rows behind an encoder's layer."""
@@ -130,13 +133,16 @@ class Gemma3:
     """Means of blocks, a norm, and a matrix that is stored the other way round."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.side = tools, facts.merge
+        self.tools: Tools = tools
+        self.side: int = facts.merge
         self.norm = tools.norm("mm.soft_emb_norm", facts.width, "rms", facts.eps)
         name = "mm.input_projection.weight"
         stored = tools.weights.shape(name)
-        self.width = stored[0] if stored else facts.out_width
+        self.width: int = stored[0] if stored else facts.out_width
         values = tools.weights.matrix(name, facts.width, self.width).T
-        self.matrix = Matrix(tools, tools.weights.linear_from(name, np.ascontiguousarray(values)), None)
+        self.matrix: Matrix = Matrix(
+            tools, tools.weights.linear_from(name, np.ascontiguousarray(values)), None
+        )
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid[0] // self.side, grid[1] // self.side
@@ -150,13 +156,13 @@ class Gemma4:
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
         self.tools = tools
-        self.side = 1 if facts.name == "gemma4uv" else facts.merge
+        self.side: int = 1 if facts.name == "gemma4uv" else facts.merge
         self.scale = np.float32(math.sqrt(facts.width)) if facts.name == "gemma4v" else None
-        self.bias = tools.vector("v.std_bias", facts.width)
-        self.factor = tools.vector("v.std_scale", facts.width)
+        self.bias: np.ndarray | None = tools.vector("v.std_bias", facts.width)
+        self.factor: np.ndarray | None = tools.vector("v.std_scale", facts.width)
         self.norm = tools.plain_norm(facts.eps)
-        self.matrix = tools.matrix("mm.input_projection", facts.width)
-        self.width = self.matrix.rows
+        self.matrix: Matrix = tools.matrix("mm.input_projection", facts.width)
+        self.width: int = self.matrix.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid[0] // self.side, grid[1] // self.side
@@ -179,11 +185,11 @@ class Llava:
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
         self.tools, width = tools, facts.width
-        self.has_norms = tools.weights.has("mm.3.weight")
-        self.mlp = Mlp(tools, "mm.0", "mm.3" if self.has_norms else "mm.2", width)
+        self.has_norms: bool = tools.weights.has("mm.3.weight")
+        self.mlp: Mlp = Mlp(tools, "mm.0", "mm.3" if self.has_norms else "mm.2", width)
         self.norm = tools.norm("mm.1", self.mlp.first.rows, "layer", facts.eps) if self.has_norms else None
         self.last_norm = tools.norm("mm.4", self.mlp.width, "layer", facts.eps) if self.has_norms else None
-        self.width = self.mlp.width
+        self.width: int = self.mlp.width
         tools.weights.ignore(["v.image_newline"])
 
     def tokens_of(self, grid: Grid) -> Grid:
@@ -201,15 +207,16 @@ class Shuffle:
     def __init__(
         self, tools: Tools, facts: VisionFacts, names: list[str], *, norm: str = "", joined: bool = True
     ) -> None:
-        self.tools, self.side = tools, facts.merge
+        self.tools: Tools = tools
+        self.side: int = facts.merge
         cols = facts.width * facts.merge**2
         self.joined = joined
         size = cols if joined else facts.width
         self.norm = tools.optional_norm(norm, size, "layer", EPS) if norm else None
         activation = facts.activation if facts.name == "paddleocr" else "gelu"
-        self.mlp = Mlp(tools, names[0], names[1], cols, activation) if len(names) == 2 else None
-        self.matrix = tools.matrix(names[0], cols) if len(names) == 1 else None
-        self.width = self.mlp.width if self.mlp else self.matrix.rows if self.matrix else 0
+        self.mlp: Mlp | None = Mlp(tools, names[0], names[1], cols, activation) if len(names) == 2 else None
+        self.matrix: Matrix | None = tools.matrix(names[0], cols) if len(names) == 1 else None
+        self.width: int = self.mlp.width if self.mlp else self.matrix.rows if self.matrix else 0
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
@@ -232,15 +239,16 @@ class Pixtral:
     """Blocks of neighbours merged by a matrix, two matrices, and a row that ends each line of tokens."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.width_in = tools, facts.width
+        self.tools: Tools = tools
+        self.width_in: int = facts.width
         merges = tools.weights.has("mm.patch_merger.weight")
-        self.side = facts.merge if merges else 1
+        self.side: int = facts.merge if merges else 1
         self.norm = tools.optional_norm("mm.input_norm", facts.width, "rms", facts.eps)
         cols = facts.width * self.side**2
-        self.merger = tools.matrix("mm.patch_merger", cols, facts.width) if merges else None
-        self.mlp = Mlp(tools, "mm.1", "mm.2", facts.width)
-        self.width = self.mlp.width
-        self.line_end = tools.vector("v.token_embd.img_break", self.width)
+        self.merger: Matrix | None = tools.matrix("mm.patch_merger", cols, facts.width) if merges else None
+        self.mlp: Mlp = Mlp(tools, "mm.1", "mm.2", facts.width)
+        self.width: int = self.mlp.width
+        self.line_end: np.ndarray | None = tools.vector("v.token_embd.img_break", self.width)
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid[0] // self.side, grid[1] // self.side
@@ -268,10 +276,11 @@ class Llama4:
     """Blocks joined and taken column by column, and three matrices without biases."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.side = tools, facts.merge
-        self.mlp = Mlp(tools, "mm.model.mlp.1", "mm.model.mlp.2", facts.width * facts.merge**2)
-        self.matrix = tools.matrix("mm.model.fc", self.mlp.width)
-        self.width = self.matrix.rows
+        self.tools: Tools = tools
+        self.side: int = facts.merge
+        self.mlp: Mlp = Mlp(tools, "mm.model.mlp.1", "mm.model.mlp.2", facts.width * facts.merge**2)
+        self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.width)
+        self.width: int = self.matrix.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
@@ -285,19 +294,21 @@ class Glm4v:
     """A convolution over each block of neighbours, a matrix, a norm, and a gated network."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.side, self.activation = tools, facts.merge, facts.activation
-        self.width_in = facts.width
+        self.tools: Tools = tools
+        self.side: int = facts.merge
+        self.activation: str = facts.activation
+        self.width_in: int = facts.width
         name = "mm.patch_merger"
         stored = tools.weights.shape(f"{name}.weight")
         inner = stored[-1] if len(stored) == 4 else facts.width
-        self.merger = tools.unrolled(f"{name}.weight", (self.side, self.side, facts.width, inner))
-        self.bias = tools.vector(f"{name}.bias", inner)
-        self.matrix = tools.matrix("mm.model.fc", inner)
+        self.merger: Matrix = tools.unrolled(f"{name}.weight", (self.side, self.side, facts.width, inner))
+        self.bias: np.ndarray | None = tools.vector(f"{name}.bias", inner)
+        self.matrix: Matrix = tools.matrix("mm.model.fc", inner)
         self.norm = tools.norm("mm.post_norm", self.matrix.rows, "layer", EPS)
-        self.gate = tools.matrix("mm.gate", self.matrix.rows)
-        self.up = tools.matrix("mm.up", self.matrix.rows, self.gate.rows)
-        self.down = tools.matrix("mm.down", self.gate.rows)
-        self.width = self.down.rows
+        self.gate: Matrix = tools.matrix("mm.gate", self.matrix.rows)
+        self.up: Matrix = tools.matrix("mm.up", self.matrix.rows, self.gate.rows)
+        self.down: Matrix = tools.matrix("mm.down", self.gate.rows)
+        self.width: int = self.down.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid[0] // self.side, grid[1] // self.side
@@ -322,7 +333,8 @@ class Resampler:
         self.tools = tools
         stored = tools.weights.shape("resampler.query")
         width, n = (*stored, 0, 0)[:2]
-        self.width, self.n_tokens = width, n
+        self.width: int = width
+        self.n_tokens: int = n
         if not width or width % self.HEAD or (facts.n_queries and n != facts.n_queries):
             raise LoadError(
                 f"resampler.query: expected {facts.n_queries or 'some'} queries "
@@ -333,13 +345,13 @@ class Resampler:
             found = tools.norm(f"resampler.{name}", width, "layer", facts.eps)
             return lambda x: normed(found, x, tools.n_threads)
 
-        self.queries = norm("ln_q")(tools.weights.matrix("resampler.query", n, width))
-        self.kv = tools.matrix("resampler.kv", facts.width, width)
+        self.queries: np.ndarray = norm("ln_q")(tools.weights.matrix("resampler.query", n, width))
+        self.kv: Matrix = tools.matrix("resampler.kv", facts.width, width)
         self.kv_norm, self.post_norm = norm("ln_kv"), norm("ln_post")
         self.q, self.k, self.v, self.out = (
             tools.matrix(f"resampler.attn.{name}", width, width) for name in ("q", "k", "v", "out")
         )
-        self.projection = tools.matrix("resampler.proj", width, width)
+        self.projection: Matrix = tools.matrix("resampler.proj", width, width)
         if not tools.weights.has("resampler.pos_embed_k"):
             raise LoadError("resampler.pos_embed_k: expected a tensor, got none")
         tools.weights.ignore(["resampler.pos_embed_k"])

@@ -44,9 +44,10 @@ class VisionEncoder:
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.facts = tools, facts
+        self.tools: Tools = tools
+        self.facts: VisionFacts = facts
         projector, weights, width = facts.projector, tools.weights, facts.width
-        self.shape = Shape(
+        self.shape: Shape = Shape(
             prefix="v",
             width=width,
             n_ff=facts.n_ff,
@@ -66,9 +67,9 @@ class VisionEncoder:
             raise LoadError(
                 f"clip.vision.attention.head_count: expected heads of a multiple of 4, got {facts.head_dim}"
             )
-        self.patches = PatchEmbedding(tools, facts)
-        self.class_row = tools.vector("v.class_embd", width)
-        self.table = self._load_table()
+        self.patches: PatchEmbedding = PatchEmbedding(tools, facts)
+        self.class_row: np.ndarray | None = tools.vector("v.class_embd", width)
+        self.table: np.ndarray | None = self._load_table()
         self.embd_norm = tools.optional_norm("v.norm_embd", width, "rms", facts.eps)
         self.pre_norm = tools.optional_norm("v.pre_ln", width, self.shape.norm, facts.eps)
         if self.patches.is_merged:
@@ -77,13 +78,13 @@ class VisionEncoder:
         self.blocks = load_blocks(tools, self.shape, max(0, facts.n_blocks - projector.bare))
         for i in range(len(self.blocks), facts.n_blocks):
             weights.ignore(name for name in weights.file.tensors if name.startswith(f"v.blk.{i}."))
-        self.deep = (
+        self.deep: DeepStack | None = (
             DeepStack(tools, facts)
             if any(n.startswith("v.deepstack.") for n in weights.file.tensors)
             else None
         )
         self.merger = MERGERS[projector.merger](tools, facts)
-        self.out_width = self.merger.width * (1 + (self.deep.n if self.deep else 0))
+        self.out_width: int = self.merger.width * (1 + (self.deep.n if self.deep else 0))
 
     def _norm_kind(self) -> str:
         is_large_internvl = self.facts.name == "internvl" and (self.facts.width, self.facts.n_blocks) == (
@@ -227,19 +228,22 @@ class PatchEmbedding:
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools, self.facts = tools, facts
+        self.tools: Tools = tools
+        self.facts: VisionFacts = facts
         weights, side, width = tools.weights, facts.patch_size, facts.width
         stored = weights.shape("v.patch_embd.weight")
-        self.is_flat = len(stored) == 2  # a matrix: of patches (llama4), or of what is merged (gemma4uv)
-        self.is_merged = weights.has("v.patch_norm.1.weight")
-        self.side = side * facts.merge if self.is_merged else side
+        self.is_flat: bool = (
+            len(stored) == 2
+        )  # a matrix: of patches (llama4), or of what is merged (gemma4uv)
+        self.is_merged: bool = weights.has("v.patch_norm.1.weight")
+        self.side: int = side * facts.merge if self.is_merged else side
         n = 3 * self.side**2
         self.kernels = [
             tools.unrolled(name, (n, width) if self.is_flat else (side, side, 3, width))
             for name in ("v.patch_embd.weight", "v.patch_embd.weight.1")
             if name == "v.patch_embd.weight" or weights.has(name)
         ]
-        self.bias = tools.vector("v.patch_embd.bias", width)
+        self.bias: np.ndarray | None = tools.vector("v.patch_embd.bias", width)
         self.norms = [
             tools.optional_norm(f"v.patch_norm.{i}", size, "layer", 1e-5) for i, size in ((1, n), (2, width))
         ]

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 OTHER_STREAMS = 3
 """Streams of hidden states beside the first (Gemma 3n)."""
-load_streams = on_use("oxillama.models.layers.streams:Streams")
-load_layer_embeddings = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
-assign_state_offsets = on_use("oxillama.models.layers.recurrent:assign_state_offsets")
-new_state_batch = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
-load_classifier = on_use("oxillama.models.classifier:load_classifier")
-load_projection = on_use("oxillama.models.projection:load_projection")
+load_streams: Callable[..., Any] = on_use("oxillama.models.layers.streams:Streams")
+load_layer_embeddings: Callable[..., Any] = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
+assign_state_offsets: Callable[..., Any] = on_use("oxillama.models.layers.recurrent:assign_state_offsets")
+new_state_batch: Callable[..., Any] = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
+load_classifier: Callable[..., Any] = on_use("oxillama.models.classifier:load_classifier")
+load_projection: Callable[..., Any] = on_use("oxillama.models.projection:load_projection")
 
 Carried = dict[str, np.ndarray]
 """float32 (rows, width) of each buffer of `Decoder.carried`."""
@@ -78,11 +78,13 @@ class Decoder:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
-        self.context = context or spec.context_length
+        self.context: int = context or spec.context_length
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
-        self.inputs = InputEmbedding(spec, weights, self.context) if spec.is_first else None
-        self.streams = load_streams(spec, weights) if spec.family.streams else None
+        self.inputs: InputEmbedding | None = (
+            InputEmbedding(spec, weights, self.context) if spec.is_first else None
+        )
+        self.streams: Any | None = load_streams(spec, weights) if spec.family.streams else None
         self.layers: list[AnyLayer] = [load_layer(spec, i, weights) for i in spec.here]
         blocks = [
             block for layer in self.layers for block in layer.blocks() if hasattr(block, "state_floats")
@@ -92,11 +94,12 @@ class Decoder:
         self.state_floats, self.record_floats = assign_state_offsets(blocks) if blocks else (0, 0)
         name = spec.family.output_norm if spec.is_last else ""
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
-        self.output = load_output(spec, weights) if spec.is_last else None
+        self.output: Linear | None = load_output(spec, weights) if spec.is_last else None
         family, is_last = spec.family, spec.is_last
-        self.classifier = load_classifier(spec, weights) if is_last and family.classifier else None
-        self.projection = load_projection(spec, weights) if is_last and family.projections else None
-        self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
+        self.classifier: Any = load_classifier(spec, weights) if is_last and family.classifier else None
+        self.projection: Any = load_projection(spec, weights) if is_last and family.projections else None
+        found = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
+        self.frequencies: list[np.ndarray] = found
 
     def tables(self) -> list[Embedding]:
         """The tables of embeddings."""
@@ -329,8 +332,8 @@ class InputEmbedding:
 
     def __init__(self, spec: Spec, weights: Weights, context: int) -> None:
         family, d = spec.family, spec.n_embd
-        self.scale = spec.embedding_scale
-        self.tokens = weights.embedding(embedding_table(family, weights.file), spec.n_vocab, d)
+        self.scale: float = spec.embedding_scale
+        self.tokens: Embedding = weights.embedding(embedding_table(family, weights.file), spec.n_vocab, d)
         self.positions: Embedding | None = None
         self.type: np.ndarray | None = None
         name = "position_embd.weight"
@@ -344,8 +347,8 @@ class InputEmbedding:
         if family.token_types and weights.has(name):
             kinds = weights.shape(name)[1:]
             self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
-        self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
-        self.of_layers = load_layer_embeddings(spec, weights) if spec.layer_width else None
+        self.norm: Norm | None = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
+        self.of_layers: Any | None = load_layer_embeddings(spec, weights) if spec.layer_width else None
 
     def tables(self) -> list[Embedding]:
         """The tables of embeddings."""

@@ -56,7 +56,7 @@ class ThreadTuner:
         spread: Callable[[int], int] = team.spread,
     ) -> None:
         self.max_threads = max_threads
-        self.n_threads = max_threads
+        self.n_threads: int = max_threads
         self._clock = clock
         self._spread = spread
         self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
@@ -108,14 +108,14 @@ class SizeTuner:
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
-        self.n_threads = max_threads  # of the next layer whose usual time is known
-        self.steady = max_threads  # between trials
+        self.n_threads: int = max_threads  # of the next layer whose usual time is known
+        self.steady: int = max_threads  # between trials
         self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
         self.expected: list[float] = []  # usual times of the layers in `trial`
-        self.since = 0  # layers since the last trial
-        self.interval = SOONEST
-        self.trials = -1
+        self.since: int = 0  # layers since the last trial
+        self.interval: int = SOONEST
+        self.trials: int = -1
 
     def threads(self, rows: int) -> int:
         """The number of threads of the next layer: that of a trial only where its time can be compared."""

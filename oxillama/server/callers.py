@@ -27,7 +27,7 @@ from oxillama.server.errors import ApiError
 if TYPE_CHECKING:
     from oxillama.engine.generation import Generation
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 HASHED = "sha256:"
 """Before the hexadecimal hash that stands for a key in a file."""
@@ -64,7 +64,9 @@ class Caller:
     """
 
     def __init__(self, name: str = "", limits: Limits = Limits(priority=True, admin=True), salt: str = ""):
-        self.name, self.limits, self.salt = name, limits, salt
+        self.name: str = name
+        self.limits: Limits = limits
+        self.salt: str = salt
         self._n_running = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._spent, self._spent_at = 0.0, time.monotonic()

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from oxillama.config.server import ServerConfig
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -100,15 +100,16 @@ class Connections:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self.head_seconds, self.body_seconds = config.head_seconds, config.body_seconds
-        self.most = most_connections(config)
+        self.head_seconds: float = config.head_seconds
+        self.body_seconds: float = config.body_seconds
+        self.most: int = most_connections(config)
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest first
         self._coming: set[asyncio.Task[None]] = set()  # accepted
         self._spare: int | None = None  # a descriptor; None while nobody is accepted
         self._refused = Repeated("%d clients were refused: %s")
         self._failed = Repeated("%d connections failed: %s")
-        self.logger = ProtocolLogger()
+        self.logger: ProtocolLogger = ProtocolLogger()
 
     def add(self, connection: Connection) -> None:
         """Adds a connection."""
@@ -249,7 +250,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, connections: Connections, **how: Any) -> None:
         super().__init__(*args, **how)
         self._all = connections
-        self.logger = connections.logger
+        self.logger: ProtocolLogger = connections.logger
         self._deadline: asyncio.TimerHandle | None = None
         self.app = partial(self._answer, self.app)
 

@@ -70,10 +70,13 @@ class ApiError(Exception):
     ) -> None:
         message = encodable(message)
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
-        self.param = None if param is None else encodable(param)
-        self.type = type or TYPES.get(status, INVALID if status < 500 else "server_error")
-        self.more, self.retry_seconds = more, retry_seconds
+        self.status: int = status
+        self.message: str = message
+        self.code: str | None = code
+        self.param: str | None = None if param is None else encodable(param)
+        self.type: str = type or TYPES.get(status, INVALID if status < 500 else "server_error")
+        self.more: dict[str, Any] = more
+        self.retry_seconds: int = retry_seconds
 
     def body(self) -> dict[str, Any]:
         """The JSON of it."""

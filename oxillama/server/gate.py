@@ -25,7 +25,7 @@ from oxillama.server.workers import Pools
 if TYPE_CHECKING:
     from oxillama.engine.generation import Generation
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before the answer."""
@@ -98,13 +98,17 @@ class Gate:
         unlogged_paths: Iterable[str],
         error_body: Callable[[str], ErrorBody],
     ) -> None:
-        self.app, self.config, self.error_body = app, config, error_body
-        self.keys, self.pools, self.in_flight = keys, pools, in_flight
+        self.app = app
+        self.config: ServerConfig = config
+        self.error_body = error_body
+        self.keys: Keys = keys
+        self.pools: Pools = pools
+        self.in_flight: InFlight = in_flight
         self.open_paths, self.unlogged_paths = frozenset(open_paths), frozenset(unlogged_paths)
         names = (*LOOPBACK, *config.allowed_hosts)
         is_checked = config.is_local or not config.has_keys
         no_check = "*" in names or not is_checked or config.unix_socket is not None
-        self.hosts = None if no_check else frozenset(name.lower() for name in names)
+        self.hosts: frozenset[str] | None = None if no_check else frozenset(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

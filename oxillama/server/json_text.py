@@ -54,8 +54,8 @@ class InterruptibleDecoder(PlainDecoder):
     def __init__(self) -> None:
         super().__init__()
         self._n_parts = 0
-        self.parse_array = self._counted(array)
-        self.parse_object = self._counted(JSONObject)
+        self.parse_array: Any = self._counted(array)
+        self.parse_object: Any = self._counted(JSONObject)
         self.parse_string = string
         self.scan_once = py_make_scanner(self)
 

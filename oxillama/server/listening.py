@@ -23,7 +23,7 @@ from oxillama.server.connections import Connection, Connections
 from oxillama.server.models import Models
 from oxillama.server.urgency import be_urgent
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Clients that wait to be accepted."""
@@ -53,7 +53,7 @@ class Listening:
         self, models: Models, config: ServerConfig, ready: Callable[[], object] = lambda: None
     ) -> None:
         self.config = config
-        self.url = ""
+        self.url: str = ""
         self.failure: BaseException | None = None
         self._socket: socket.socket | None = None
         self._app = create_app(models, config, self._fail, ready)

@@ -70,19 +70,22 @@ class Hosted:
         path: str | None = None,
         n_bytes: int = 0,
     ) -> None:
-        self.name, self.engine, self.load, self.n_bytes = name, engine, load, n_bytes
+        self.name: str = name
+        self.engine: InferenceEngine | None = engine
+        self.load = load
+        self.n_bytes: int = n_bytes
         self.path = path
-        self.created = int(time.time())
+        self.created: int = int(time.time())
         self.n_running = 0
         self.waiting: list[asyncio.Future[None]] = []
         self.loading: asyncio.Task[None] | None = None
         self.has_begun = False
         self.is_leaving = False
-        self.has_been_ready = engine is not None
+        self.has_been_ready: bool = engine is not None
         self.failure: str | None = None
-        self.last_used = time.monotonic()
-        self.expires_at = math.inf
-        self.slots = Slots()
+        self.last_used: float = time.monotonic()
+        self.expires_at: float = math.inf
+        self.slots: Slots = Slots()
         self.counted: MetricsSnapshot | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -136,11 +139,12 @@ class Models:
         config: ServerConfig,
         make: Callable[[str, str], Hosted] | None = None,
     ) -> None:
-        self.config, self.make = config, make
+        self.config: ServerConfig = config
+        self.make = make
         self.by_name: dict[str, Hosted] = {}
         for each in hosted:
             self.add(each)
-        self.default = hosted[0]
+        self.default: Hosted = hosted[0]
         at_start = hosted if config.load_all else hosted[:1]
         if not self._fits(at_start):
             raise ConfigError("load_all: expected room for all models, models_memory or models_max is less")

@@ -52,7 +52,8 @@ class Cutter(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, parts: list[Any], refer: Refer) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.parts, self.refer = parts, refer
+        self.parts: list[Any] = parts
+        self.refer = refer
 
     def persistent_id(self, value: Any) -> Any:
         """The place of a part among the parts; None for what is not cut out."""

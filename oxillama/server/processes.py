@@ -26,7 +26,7 @@ from oxillama.tokenizer.encoder import VocabularyEncoder
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 CODE = "import sys; sys.path[:] = {}; from oxillama.server.process_main import main; main()"
 
@@ -58,7 +58,7 @@ class Process:
     def __init__(self) -> None:
         command = [sys.executable, "-c", CODE.format([path for path in sys.path if path])]
         self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.pid = self._popen.pid
+        self.pid: int = self._popen.pid
         self._known: dict[int, weakref.ref[TokenizerBridge]] = {}
         self._has_ended = self._is_late = False
 

@@ -116,7 +116,8 @@ class Leases:
     """A layer of the application that gives the models of a request back when its answer has ended."""
 
     def __init__(self, app: ASGIApp, models: Models) -> None:
-        self.app, self.models = app, models
+        self.app = app
+        self.models: Models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -19,7 +19,7 @@ from oxillama.server.json_text import ENCODER
 from oxillama.server.relay import Relay
 from oxillama.server.running import while_connected
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 PING = b": ping\n\n"
 DONE = "data: [DONE]\n\n"
@@ -84,8 +84,11 @@ class EventStream:
         content_type: str = "text/event-stream; charset=utf-8",
         ping: bytes = PING,
     ) -> None:
-        self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
-        self.content_type, self.ping = content_type, ping
+        self.lines: AsyncIterator[str | Relay] = lines
+        self.ping_seconds: float | None = ping_seconds
+        self.failed = failed
+        self.content_type: str = content_type
+        self.ping: bytes = ping
         self._is_quiet = True
         self._has_begun = False
 

@@ -66,7 +66,9 @@ class Job:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.seconds, self.in_process, self.late = seconds, in_process, late
+        self.seconds: float | None = seconds
+        self.in_process: bool = in_process
+        self.late = late
         self._run = run
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -151,7 +153,9 @@ class Workers:
     def __init__(
         self, name: str, n_threads: int = 2, alone: threading.Lock | None = None, is_heavy: bool = False
     ) -> None:
-        self.name, self.n_threads, self.is_heavy = name, n_threads, is_heavy
+        self.name: str = name
+        self.n_threads: int = n_threads
+        self.is_heavy: bool = is_heavy
         self._alone = alone or threading.Lock()  # held while a large job runs
         self._changed = threading.Condition()
         self._small: OrderedDict[str, deque[Job]] = OrderedDict()
@@ -259,10 +263,10 @@ class Pools:
 
     def __init__(self, most_processes: int = 0) -> None:
         alone = threading.Lock()
-        self.processes = Processes(most_processes)
-        self.parse = Workers("parsing", alone=alone)
-        self.prepare = Workers("tokenizing", alone=alone)
-        self.compile = Workers("compiling", alone=alone, is_heavy=True)
+        self.processes: Processes = Processes(most_processes)
+        self.parse: Workers = Workers("parsing", alone=alone)
+        self.prepare: Workers = Workers("tokenizing", alone=alone)
+        self.compile: Workers = Workers("compiling", alone=alone, is_heavy=True)
 
     def close(self) -> None:
         for workers in (self.parse, self.prepare, self.compile):

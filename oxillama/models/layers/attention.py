@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from oxillama.on_use import on_use
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
-distance_biases = on_use("oxillama.models.layers.position_biases:distance_biases")
-alibi_slopes = on_use("oxillama.models.layers.position_biases:alibi_slopes")
+distance_biases: Callable[..., Any] = on_use("oxillama.models.layers.position_biases:distance_biases")
+alibi_slopes: Callable[..., Any] = on_use("oxillama.models.layers.position_biases:alibi_slopes")
 
 
 class Attention:
@@ -30,7 +31,7 @@ class Attention:
         layer, family, block = spec.layers[i], spec.family, f"blk.{i}"
         heads, kv_heads = layer.n_heads, layer.n_kv_heads if layer.kv_from is None else 0
         q, k, v = heads * layer.key_dim, kv_heads * layer.key_dim, kv_heads * layer.value_dim
-        self.gated_queries = family.attn_gate == "query"
+        self.gated_queries: bool = family.attn_gate == "query"
         first = 2 * q if self.gated_queries else q
         parts = [(f"{block}.attn_q", first), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
         if layer.kv_from is not None:
@@ -39,17 +40,23 @@ class Attention:
             parts[2] = parts[1]
         fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
         own = i if layer.kv_from is None else layer.kv_from
+        self.group: int
+        self.index: int
         self.group, self.index = place_of(spec, own)  # of pages, and among the layers of a page
-        self.width = q + k + v
+        self.width: int = q + k + v
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
         apart = not weights.has(f"{block}.attn_qkv.bias")  # a fused matrix may have separate biases
-        self.attn_qkv = weights.linear(fused, spec.n_embd, parts if apart else None)
-        self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], heads * layer.value_dim)
-        self.attn_gate = self._load_gate(block, weights)
+        self.attn_qkv: Linear = weights.linear(fused, spec.n_embd, parts if apart else None)
+        self.attn_output: Linear = weights.linear(
+            [(f"{block}.attn_output", spec.n_embd)], heads * layer.value_dim
+        )
+        self.attn_gate: Linear | None = self._load_gate(block, weights)
         norms = load_qk_norms(spec, weights, block, layer, kv_heads)
         last = family.qk_norm_last
+        self.rotated_norms: list[HeadNorm]
+        self.norms: list[HeadNorm]
         self.norms, self.rotated_norms = ([], norms) if last else (norms, [])  # before and after rotation
         if family.v_norm and kv_heads:
             v_norm = HeadNorm(
@@ -58,7 +65,9 @@ class Attention:
             self.norms = [*self.norms, v_norm]
         sinks = f"{block}.attn_sinks.weight"
         has_sinks = family.sinks == "yes" or (family.sinks == "auto" and weights.has(sinks))
-        self.options = attend_options(spec, layer, weights.vector(sinks, heads) if has_sinks else None)
+        self.options: dict[str, Any] = attend_options(
+            spec, layer, weights.vector(sinks, heads) if has_sinks else None
+        )
         if family.relative_bias:
             own = weights.has(f"{block}.attn_rel_b.weight")
             name = f"blk.{i if own else 0}.attn_rel_b.weight"

@@ -62,7 +62,8 @@ class Blocks:
     """
 
     def __init__(self, head: dict[str, Any], first: int, shows_thinking: bool) -> None:
-        self.first, self.shows_thinking = first, shows_thinking
+        self.first: int = first
+        self.shows_thinking: bool = shows_thinking
         self.message: dict[str, Any] = {
             **head,
             "type": "message",

@@ -79,7 +79,9 @@ class Answer:
     """
 
     def __init__(self, engine: InferenceEngine, hosted: Hosted, body: NativeBody, request_id: str) -> None:
-        self.engine, self.hosted, self.body = engine, hosted, body
+        self.engine: InferenceEngine = engine
+        self.hosted: Hosted = hosted
+        self.body: NativeBody = body
         if body.post_sampling_probs and not body.n_probs:
             message = "post_sampling_probs: expected n_probs beside it, got none"
             raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
@@ -92,7 +94,7 @@ class Answer:
             request_id=request_id,
         )
         if isinstance(body, InfillBody):
-            self.prompts = [infill_prompt(engine, body)]
+            self.prompts: list[list[int]] = [infill_prompt(engine, body)]
         else:
             self.prompts = prompt_lists(engine, body.prompt.each)
 

@@ -54,14 +54,16 @@ class Answer:
         if body.top_logprobs is not None and not body.logprobs:
             message = "top_logprobs: expected logprobs true beside it, got false"
             raise ApiError(400, message, param="top_logprobs")
-        self.engine, self.model, self.body = engine, model, body
+        self.engine: InferenceEngine = engine
+        self.model: str = model
+        self.body: ChatBody = body
         chat = chat_of(
             body,
             tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls,
             keeps_reasoning=body.reasoning_format == "none",
         )
-        self.n_calls = chat.n_calls
+        self.n_calls: int = chat.n_calls
         self.prompt, self.options = chat.prepared(
             engine,
             request_id,

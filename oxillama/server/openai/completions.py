@@ -75,8 +75,11 @@ class Answer:
     """
 
     def __init__(self, engine: InferenceEngine, model: str, body: CompletionBody, request_id: str) -> None:
-        self.engine, self.body, self.top = engine, body, body.logprobs
-        self.n, self.most = body.n, body.n if body.best_of is None else body.best_of
+        self.engine: InferenceEngine = engine
+        self.body: CompletionBody = body
+        self.top: int | None = body.logprobs
+        self.n: int = body.n
+        self.most: int = body.n if body.best_of is None else body.best_of
         if self.most < self.n or (body.stream and self.most > self.n):
             wanted = f"at least n, {self.n}" if self.most < self.n else f"n, {self.n}, for a stream"
             raise ApiError(400, f"best_of: expected {wanted}, got {self.most}", param="best_of")
@@ -89,11 +92,11 @@ class Answer:
             top_logprobs=self.top or None,
             request_id=request_id,
         )
-        self.prompts = prompt_lists(engine, body.prompt.each)
+        self.prompts: list[list[int]] = prompt_lists(engine, body.prompt.each)
         if body.suffix:
             infills = [infill_tokens(engine, prompt, body.suffix, "suffix") for prompt in body.prompt.each]
             self.prompts = [checked_prompt(engine, tokens) for tokens in infills]
-        self.has_scores = body.echo and self.top is not None
+        self.has_scores: bool = body.echo and self.top is not None
         self.scored: list[Scored] = []
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",

@@ -56,8 +56,9 @@ class CompletionLogprobs:
     """
 
     def __init__(self, tokenizer: TokenizerBridge, top: bool) -> None:
-        self.tokenizer, self.top = tokenizer, top
-        self.offset = 0
+        self.tokenizer: TokenizerBridge = tokenizer
+        self.top: bool = top
+        self.offset: int = 0
 
     def of(self, tokens: Sequence[int], known: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
         """The lists for the next tokens. The first token of a prompt follows nothing: None."""

@@ -133,8 +133,10 @@ class ServedTools:
         for name, usual in (("n", 1), ("logprobs", False), ("timings_per_token", False)):
             if getattr(body, name) != usual:
                 raise invalid(name, f"{usual} beside tools of servers", getattr(body, name))
-        self._make, self.body, self.client = make, body, client
-        self.tools = {tool.name: tool for tool in tools}
+        self._make = make
+        self.body: ChatBody = body
+        self.client: McpClient = client
+        self.tools: dict[str, McpTool] = {tool.name: tool for tool in tools}
         self.rounds: list[Round] = []
 
     def stream_chat(self, messages: Iterable[Mapping[str, Any]], **fields: Any) -> Round:

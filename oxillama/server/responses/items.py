@@ -42,7 +42,8 @@ class Items:
     """
 
     def __init__(self, head: dict[str, Any], first: int, tokenizer: TokenizerBridge | None) -> None:
-        self.first, self.tokenizer = first, tokenizer
+        self.first: int = first
+        self.tokenizer: TokenizerBridge | None = tokenizer
         self.response = {**head, "status": "in_progress", "output": []}
         self._n_sent = 0
         self._written: list[str] = []  # of the last item, which is open

@@ -41,7 +41,7 @@ class ResponseStore:
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self.n_bytes = 0
+        self.n_bytes: int = 0
         self._found: OrderedDict[str, Stored] = OrderedDict()
 
     def __len__(self) -> int:
