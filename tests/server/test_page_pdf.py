@@ -127,7 +127,10 @@ def test_a_process_that_dies_is_an_error(client: Client, monkeypatch: pytest.Mon
 def test_what_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf, "find_spec", lambda name: None)
     answer = ask(client, GOOD)
-    assert (answer.status, answer.error["code"]) == (501, "pypdf_missing") and "oxillama[pdf]" in answer.text
+    assert (answer.status, answer.error["code"]) == (
+        501,
+        "pypdf_missing",
+    ) and "oxillama-cpu[pdf]" in answer.text
     monkeypatch.setattr(pdf, "find_spec", lambda name: name)
     monkeypatch.setattr(pdf, "MOST_BYTES", 100)
     assert (ask(client, GOOD).status, ask(client, GOOD).error["code"]) == (413, "pdf_too_large")

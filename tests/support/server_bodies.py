@@ -52,6 +52,7 @@ SEEDS: dict[str, list[Any]] = {
         {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto", **TEXT},
         {"messages": MESSAGES, "response_format": SCHEMA, **TEXT},
     ],
+    "/mcp/call": [{"name": "files__read", "arguments": {"path": "a"}}],
     "/v1/chat/completions/input_tokens": [{"messages": MESSAGES}],
     "/completion": [
         {"prompt": "hello", "n_predict": 3, "n_probs": 2, "samplers": ["top_k"], "repeat_last_n": 64},
