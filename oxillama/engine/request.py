@@ -134,8 +134,7 @@ class Request:
         self.is_held = False
         # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or
         # a session had, tokens that had been run at the end, and tokens after those of the prompt's last step
-        self.n_cached = 0
-        self.n_run = 0
+        self.n_cached = self.n_run = 0
         self.n_decoded: int = 0
         self.admitted_at: float
         self.submitted_at: float
