@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
         bench.add_argument(name, metavar="N", type=options.integer, default=default, help=meaning)
     options.add_engine_options(bench)
     bench.add_argument("--json", metavar="FILE", type=Path, help="write all samples and the machine here too")
-    bench.add_argument("--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json")
+    bench.add_argument("--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json of the same lengths")
     bench.set_defaults(command=run_bench)
 
 
@@ -51,9 +51,9 @@ def run_bench(args: argparse.Namespace) -> int:
     config = options.given(args, EngineConfig)
     threads = config.get("num_threads", available_cpus())
     others = {name: value for name, value in config.items() if name not in ("num_threads", "quantize")}
-    conditions = {"prompt": args.prompt, "new": args.new, "threads": threads, "quantize": args.quantize}
-    conditions["config"] = others or None  # reports of earlier versions have no such entry
-    old = None if args.compare is None else read_report(args.compare, "bench", conditions)
+    lengths = {"prompt": args.prompt, "new": args.new}
+    settings = {"threads": threads, "quantize": args.quantize, "config": others or None}
+    old = None if args.compare is None else read_report(args.compare, "bench", lengths)
     with count_bar(shows_bars(args), "measuring", " rounds") as progress:
         speed = bench_model(
             model_path(args.model, args),
@@ -80,9 +80,20 @@ def run_bench(args: argparse.Namespace) -> int:
     machine = describe_machine()
     print(printable(machine_text(machine).replace("\n", "; ")))
     measured = {"rounds": args.rounds, "warmup": args.warmup, "load_seconds": speed.load_seconds}
-    content = report("bench", conditions | measured, machine, results)
+    content = report("bench", lengths | settings | measured, machine, results)
     if old is not None:
         print(compare(old, content))
+        for name, now in settings.items():
+            before = old["options"].get(name)  # reports of earlier versions have no "config"
+            if before != now:
+                print(printable(f"{name}: {_shown(before)} before, {_shown(now)} now"))
     if args.json is not None:
         write_report(args.json, content)
     return 0
+
+
+def _shown(setting: Any) -> str:
+    """``kv_type=q8_0 page_size=32`` for the options of a config, "default" for none."""
+    if isinstance(setting, dict):
+        return " ".join(f"{name}={value}" for name, value in setting.items())
+    return "default" if setting is None else str(setting)

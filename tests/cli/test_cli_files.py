@@ -264,7 +264,11 @@ def test_bench(model: Path, tmp_path: Path) -> None:
         row["samples"]["oxillama"] = [1e12, 1e12]
     path.write_text(json.dumps(found))
     again = ("bench", model, "--prompt", "8", "--rounds", "2", "-t", "1", "--compare", path)
-    assert output(*again, "--new", "3").count("WORSE") == 2
+    same = output(*again, "--new", "3")
+    assert same.count("WORSE") == 2
+    assert " before, " not in same
+    other = output(*again[:-4], "-t", "2", "--kv-type", "q8_0", "--new", "3", "--compare", path)
+    assert "threads: 1 before, 2 now\nconfig: default before, kv_type=q8_0 now" in other
     assert "expected a report of bench with" in error(*again, "--new", "4")
 
 
