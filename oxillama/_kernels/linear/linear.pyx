@@ -86,6 +86,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
         T = tile_size(group.count - t0)
         form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
         job.out = group.out + t0 * job.ld + w.first_row
+        job.cold = t0 == 0
         run_job(w.layout, T, &job)
         t0 = t0 + T
 

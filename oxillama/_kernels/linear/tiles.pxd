@@ -125,7 +125,7 @@ cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept
 
 
 cdef inline void block_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
-                            f32x16* acc) noexcept nogil:
+                            bint cold, f32x16* acc) noexcept nogil:
     """Layouts with blocks of 32 columns: acc (T)."""
     cdef Py_ssize_t b
     cdef const uint8_t* header
@@ -133,18 +133,17 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
     cdef const int8_t* x = a.codes
     cdef i32x16 part[8]
     cdef i32x16 run[8]
-    cdef f32x16 d, m, da
     cdef int t
     for t in range(T):
         acc[t] = f32_zero()
     for b in range(cols // 32):
         header = panel + header_at(layout, b)
         c = panel + codes_at(layout, b)
-        prefetch(header, header_bytes(layout))
-        prefetch(c, 64 * code_bits(layout))
+        if cold:
+            prefetch(header, header_bytes(layout))
+            prefetch(c, 64 * code_bits(layout))
         for t in range(T):
-            # what the codes are too high by, times minus the sum of the activations
-            part[t] = i32_set1(a.nsum[b * T + t] * dot_excess(layout)) if dot_excess(layout) else i32_zero()
+            part[t] = excess_of_block(layout, a.nsum[b * T + t])
         add_first_16(layout, T, part, run, c, x)
         if T == 1:  # a second chain of sums hides the latency of the first
             part[1] = i32_zero()
@@ -152,15 +151,61 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
             part[0] = i32_add(part[0], part[1])
         else:
             add_last_16(layout, T, part, run, c, x)
-        d = block_scale(layout, header)
-        if has_minima(layout):
-            m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
-        for t in range(T):
-            da = f32_set1(a.scale[b * T + t])
-            acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
-            if has_minima(layout):
-                acc[t] = f32_fma(f32_from_i32(i32_set1(a.nsum[b * T + t])), f32_mul(m, da), acc[t])
+        add_block(layout, T, acc, part, header, a.scale + b * T, a.nsum + b * T)
         x = x + 32 * T
+
+
+cdef inline i32x16 excess_of_block(const int layout, int32_t nsum) noexcept nogil:
+    """What the codes are too high by, times minus the sum of the activations."""
+    return i32_shl(i32_set1(nsum), excess_shift(layout)) if dot_excess(layout) else i32_zero()
+
+
+cdef inline void add_block(const int layout, const int T, f32x16* acc, const i32x16* part, const uint8_t* header,
+                           const float* scale, const int32_t* nsum) noexcept nogil:
+    """Adds the sums of a block, as floats, to those of T tokens."""
+    cdef f32x16 d = block_scale(layout, header)
+    cdef f32x16 m, da
+    cdef int t
+    if has_minima(layout):
+        m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
+    for t in range(T):
+        da = f32_set1(scale[t])
+        acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
+        if has_minima(layout):
+            acc[t] = f32_fma(f32_from_i32(i32_set1(nsum[t])), f32_mul(m, da), acc[t])
+
+
+cdef inline void byte_tile(const int layout, const int P, const int T, const Job* job, Py_ssize_t p, int first,
+                           f32x16* acc) noexcept nogil:
+    """P panels from ``p`` on, whose codes are bytes, times T tokens from ``first`` on of a tile of 8: acc (P, T).
+
+    There is nothing to unpack: an activation is read once for the codes of P panels.
+    """
+    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const int8_t* x = job.tile.codes + 4 * first
+    cdef i32x16 part[8]
+    cdef u8x64 v
+    cdef Py_ssize_t b, at
+    cdef int g, t, i
+    for i in range(P * T):
+        acc[i] = f32_zero()
+    for b in range(job.cols // 32):
+        at = codes_at(layout, b)
+        for i in range(P * T):
+            part[i] = excess_of_block(layout, job.tile.nsum[b * 8 + first + i % T])
+        for i in range(P):
+            if job.cold and first == 0:
+                prefetch(panel + i * job.stride + header_at(layout, b), header_bytes(layout))
+                prefetch(panel + i * job.stride + at, 512)
+        for g in range(8):
+            for t in range(T):
+                v = u8_keep(u8_set4(x + 4 * (g * 8 + t)))
+                for i in range(P):
+                    part[i * T + t] = s8_dot(part[i * T + t], u8_load(panel + i * job.stride + at + 64 * g), v)
+        for i in range(P):
+            add_block(layout, T, acc + i * T, part + i * T, panel + i * job.stride + header_at(layout, b),
+                      job.tile.scale + b * 8 + first, job.tile.nsum + b * 8 + first)
+        x = x + 32 * 8
 
 
 cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
@@ -178,23 +223,29 @@ cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const 
     return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
 
 
-cdef inline i32x16 add_sub(const int layout, i32x16 total, i32x16 part, i32x16 scale) noexcept nogil:
-    """Adds a sub-block's sum, times its scale if it has one."""
-    return i32_add(total, i32_mul(part, scale) if has_subs(layout) else part)
+cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 odd, i32x16 pairs) noexcept nogil:
+    """Adds the sums of two sub-blocks, times their scales if they have any."""
+    if not has_subs(layout):
+        return i32_add(total, i32_add(even, odd))
+    if layout == L_K2:  # 16 products of at most 3 x 127 fit 16 bits
+        return i16_dot(total, i16_pair(even, odd), pairs)
+    even = i32_mul(even, i32_sar(i32_shl(pairs, 16), 16))
+    return i32_add(total, i32_add(even, i32_mul(odd, i32_sar(pairs, 16))))
 
 
 cdef inline void super_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
-                            f32x16* acc) noexcept nogil:
+                            bint cold, f32x16* acc) noexcept nogil:
     """Layouts with blocks of 256 columns, with integer scales of 16 or 32 or without: acc (T)."""
     cdef Py_ssize_t b
     cdef const uint8_t* header
     cdef const uint8_t* c
     cdef const int8_t* x = a.codes
     cdef const int32_t* sums = a.sums16 if has_subs_of_16(layout) else a.sums32
-    cdef i32x16 part[8]
+    cdef i32x16 even[8]
+    cdef i32x16 odd[8]
     cdef i32x16 run[8]
     cdef i32x16 total[8]
-    cdef i32x16 pairs, even, odd
+    cdef i32x16 pairs
     cdef f32x16 d, m, da
     cdef int i, t
     cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
@@ -203,56 +254,52 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
     for b in range(cols // 256):
         header = panel + header_at(layout, b)
         c = panel + codes_at(layout, b)
-        prefetch(header, header_bytes(layout))
+        if cold:
+            prefetch(header, header_bytes(layout))
         for t in range(T):
             total[t] = i32_zero()
         for i in range(n_pairs):
-            pairs = scale_pairs(layout, header, i)
-            prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
-            even = i32_sar(i32_shl(pairs, 16), 16)
-            odd = i32_sar(pairs, 16)
+            if cold:
+                prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
             for t in range(T):
-                part[t] = i32_zero()
-            add_first_16(layout, T, part, run, c, x)
+                even[t] = odd[t] = i32_zero()
+            add_first_16(layout, T, even, run, c, x)
             if not has_subs_of_16(layout):
-                add_last_16(layout, T, part, run, c, x)
+                add_last_16(layout, T, even, run, c, x)
                 c = c + 64 * code_bits(layout)
                 x = x + 32 * T
+                add_first_16(layout, T, odd, run, c, x)
+            add_last_16(layout, T, odd, run, c, x)
+            pairs = scale_pairs(layout, header, i)
             for t in range(T):
-                total[t] = add_sub(layout, total[t], part[t], even)
-                part[t] = i32_zero()
-            if not has_subs_of_16(layout):
-                add_first_16(layout, T, part, run, c, x)
-            add_last_16(layout, T, part, run, c, x)
-            for t in range(T):
-                total[t] = add_sub(layout, total[t], part[t], odd)
+                total[t] = add_subs(layout, total[t], even[t], odd[t], pairs)
             c = c + 64 * code_bits(layout)
             x = x + 32 * T
         d = block_scale(layout, header)
         if dot_excess(layout) or has_minima(layout):
             for t in range(T):
-                part[t] = i32_zero()
+                even[t] = i32_zero()
             for i in range(n_pairs):
                 pairs = minimum_pairs(layout, header, i) if has_minima(layout) else scale_pairs(layout, header, i)
                 for t in range(T):
-                    part[t] = i16_dot(part[t], pairs, i32_set1(sums[(b * n_pairs + i) * T + t]))
+                    even[t] = i16_dot(even[t], pairs, i32_set1(sums[(b * n_pairs + i) * T + t]))
         for t in range(T):
             da = f32_set1(a.scale[b * T + t])
             if dot_excess(layout):
-                total[t] = i32_sub(total[t], i32_mul(part[t], i32_set1(dot_excess(layout))))
+                total[t] = i32_sub(total[t], i32_shl(even[t], excess_shift(layout)))
             acc[t] = f32_fma(f32_from_i32(total[t]), f32_mul(d, da), acc[t])
             if has_minima(layout):
                 m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
-                acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(m, da), acc[t])
+                acc[t] = f32_fma(f32_from_i32(even[t]), f32_mul(m, da), acc[t])
 
 
 cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,
-                           const Tile* a, f32x16* acc) noexcept nogil:
+                           const Tile* a, bint cold, f32x16* acc) noexcept nogil:
     """One panel of a quantized layout times T tokens: acc (T)."""
     if form_of(layout) == 32:
-        block_tile(layout, T, panel, cols, a, acc)
+        block_tile(layout, T, panel, cols, a, cold, acc)
     else:
-        super_tile(layout, T, panel, cols, a, acc)
+        super_tile(layout, T, panel, cols, a, cold, acc)
 
 
 # --- writing ------------------------------------------------------------------------------------------
@@ -285,22 +332,31 @@ cdef struct Job:
     Py_ssize_t ld             # floats between tokens in out
     const float* bias
     bint accumulate
+    bint cold                 # the panels come from memory: what follows is asked for ahead
 
 
-cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
-    """Writes panel ``p`` of the T tokens."""
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first, const f32x16* acc) noexcept nogil:
+    """Writes panel ``p`` of T tokens of the tile, from ``first`` on."""
     cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
     cdef int t
     for t in range(T):
-        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+        put(acc[t], job.out + (first + t) * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
 
 
 cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
-    cdef Py_ssize_t p
-    for p in range(job.first, job.last):
-        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
-        put_panel(job, T, p, acc)
+    cdef Py_ssize_t p = job.first
+    cdef int half
+    if OX_PANELS == 2 and T == 8 and layout == L_C8:
+        while p + 2 <= job.last:
+            for half in range(2):
+                byte_tile(layout, 2, 4, job, p, 4 * half, acc)
+                put_panel(job, 4, p, 4 * half, acc)
+                put_panel(job, 4, p + 1, 4 * half, acc + 4)
+            p = p + 2
+    for p in range(p, job.last):
+        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, job.cold, acc)
+        put_panel(job, T, p, 0, acc)
 
 
 cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
@@ -310,11 +366,11 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
     while p + P <= job.last:
         float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
         for q in range(P):
-            put_panel(job, T, p + q, acc + q * T)
+            put_panel(job, T, p + q, 0, acc + q * T)
         p = p + P
     for i in range(p, job.last):
         float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
-        put_panel(job, T, i, acc)
+        put_panel(job, T, i, 0, acc)
 
 
 cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:

@@ -15,7 +15,7 @@ from oxillama._kernels.simd.simd cimport *
 cnp.import_array()
 
 cdef enum:
-    SUMS = 12            # independent sums
+    MAX_SUMS = 16        # independent sums
     CHUNK = 1 << 16      # bytes that a thread reads at a time
     MAX_ROUNDS = 1 << 30
 
@@ -41,7 +41,7 @@ def integer_products(Py_ssize_t rounds, int n_threads):
     check_rounds(rounds)
     for _i in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
         total += integer_rounds(rounds)
-    return rounds * SUMS * 64 * n_threads if total == total else 0
+    return rounds * integer_sums() * 64 * n_threads if total == total else 0
 
 
 def float_products(Py_ssize_t rounds, int n_threads):
@@ -52,7 +52,7 @@ def float_products(Py_ssize_t rounds, int n_threads):
     check_rounds(rounds)
     for _i in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
         total += float_rounds(rounds)
-    return rounds * SUMS * 16 * n_threads if total == total else 0
+    return rounds * float_sums() * 16 * n_threads if total == total else 0
 
 
 cdef int check_rounds(Py_ssize_t rounds) except -1:
@@ -72,8 +72,17 @@ cdef float read_chunk(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     return f32_sum(f32_from_i32(u7_dot(i32_zero(), u8_low4(u8_or(u8_or(a, b), u8_or(c, d))), a)))
 
 
+cdef inline int integer_sums() noexcept nogil:
+    """As many as give the highest rate, measured: 12 of AVX-512 reach 0.87 of it, 16 of AVX2 do not fit the registers."""
+    return 16 if OX_TILE >= 8 else 12
+
+
+cdef inline int float_sums() noexcept nogil:
+    return 12 if OX_TILE >= 8 else 6
+
+
 cdef float integer_rounds(Py_ssize_t rounds) noexcept nogil:
-    cdef i32x16 sums[SUMS]
+    cdef i32x16 sums[MAX_SUMS]
     cdef uint8_t codes[128]  # two vectors in turn, or the sums would be a multiple of one product
     cdef u8x64 w
     cdef f32x16 total = f32_zero()
@@ -81,31 +90,31 @@ cdef float integer_rounds(Py_ssize_t rounds) noexcept nogil:
     cdef int i
     for i in range(128):
         codes[i] = i & 3
-    for i in range(SUMS):
+    for i in range(integer_sums()):
         sums[i] = i32_zero()
     for k in range(rounds):
         w = u8_load(codes + 64 * (k & 1))
-        for i in range(SUMS):
+        for i in range(integer_sums()):
             sums[i] = u7_dot(sums[i], w, w)
-    for i in range(SUMS):
+    for i in range(integer_sums()):
         total = f32_add(total, f32_from_i32(sums[i]))
     return f32_sum(total)
 
 
 cdef float float_rounds(Py_ssize_t rounds) noexcept nogil:
-    cdef f32x16 sums[SUMS]
+    cdef f32x16 sums[MAX_SUMS]
     cdef float values[32]
     cdef f32x16 w, total = f32_zero()
     cdef Py_ssize_t k
     cdef int i
     for i in range(32):
         values[i] = 0.5 / (i + 1)
-    for i in range(SUMS):
+    for i in range(float_sums()):
         sums[i] = f32_zero()
     for k in range(rounds):
         w = f32_load(values + 16 * (k & 1))
-        for i in range(SUMS):
+        for i in range(float_sums()):
             sums[i] = f32_fma(w, w, sums[i])
-    for i in range(SUMS):
+    for i in range(float_sums()):
         total = f32_add(total, sums[i])
     return f32_sum(total)

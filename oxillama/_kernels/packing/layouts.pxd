@@ -36,6 +36,14 @@ cdef inline int dot_excess(const int layout) noexcept nogil:
     return code_excess(layout)
 
 
+cdef inline int excess_shift(const int layout) noexcept nogil:
+    """The excess as a power of two."""
+    cdef int n = 0
+    while 1 << n < dot_excess(layout):
+        n += 1
+    return n
+
+
 cdef inline int pair_bytes(const int layout) noexcept nogil:
     """Bytes of a superblock's sub-block scales, all 16 rows."""
     return 0 if not has_subs(layout) else 256 if has_subs_of_16(layout) else 128

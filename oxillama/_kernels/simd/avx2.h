@@ -7,6 +7,7 @@ typedef i32x16 u8x64;
 
 #define OX_S8_SHIFT 0
 #define OX_TILE 4
+#define OX_PANELS 1
 #define OX_SUMS_OF_16 1
 
 #define OX_F2(name, op) \
@@ -130,6 +131,11 @@ static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) { /* low bytes, no satur
     const __m128i h = _mm_unpacklo_epi32(_mm256_castsi256_si128(hi), _mm256_extracti128_si256(hi, 1));
     _mm_storeu_si128((__m128i *)p, _mm_unpacklo_epi64(l, h));
 }
+static OX_INLINE i32x16 i16_pair(i32x16 even, i32x16 odd) {
+    i32x16 r = {_mm256_blend_epi16(even.lo, _mm256_slli_epi32(odd.lo, 16), 0xaa),
+                _mm256_blend_epi16(even.hi, _mm256_slli_epi32(odd.hi, 16), 0xaa)};
+    return r;
+}
 static OX_INLINE i32x16 i16_low4(i32x16 a) {
     const __m256i m = _mm256_set1_epi16(15);
     i32x16 r = {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};
@@ -154,6 +160,7 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     memcpy(&x, p, 4);
     return i32_set1(x);
 }
+static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) {
     const __m256i m = _mm256_set1_epi8(0x0f);
     u8x64 r = {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};

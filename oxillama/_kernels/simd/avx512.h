@@ -9,6 +9,7 @@ typedef __m512i u8x64;
  * surplus 128 * sum(a) is taken off at the start of the block. */
 #define OX_S8_SHIFT 7
 #define OX_TILE 8 /* tokens in the largest tile: what the registers hold */
+#define OX_PANELS 2 /* that a tile of bytes takes together, with half of its tokens at a time */
 
 static OX_INLINE f32x16 f32_zero(void) { return _mm512_setzero_ps(); }
 static OX_INLINE f32x16 f32_set1(float x) { return _mm512_set1_ps(x); }
@@ -78,6 +79,9 @@ static OX_INLINE i32x16 i16_load_i8(const int8_t *p) {
 static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
 }
+static OX_INLINE i32x16 i16_pair(i32x16 even, i32x16 odd) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, _mm512_slli_epi32(odd, 16));
+}
 static OX_INLINE i32x16 i16_low4(i32x16 a) { return _mm512_and_si512(a, _mm512_set1_epi16(15)); }
 static OX_INLINE i32x16 i16_high4(i32x16 a) { return _mm512_srli_epi16(a, 4); } /* of values below 256 */
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) { return _mm512_dpwssd_epi32(acc, a, b); }
@@ -87,6 +91,13 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     int32_t x;
     memcpy(&x, p, 4);
     return _mm512_set1_epi32(x);
+}
+/* Several products take `a` from a register; else the compiler reads it from memory again for each of them. */
+static OX_INLINE u8x64 u8_keep(u8x64 a) {
+#ifdef __GNUC__
+    __asm__("" : "+v"(a));
+#endif
+    return a;
 }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) {

@@ -8,6 +8,7 @@ typedef struct { int8x16_t q[4]; } u8x64;
 
 #define OX_S8_SHIFT 0
 #define OX_TILE 4
+#define OX_PANELS 1
 
 #define OX_Q(type, expr) do { type r; for (int i = 0; i < 4; i++) r.q[i] = (expr); return r; } while (0)
 
@@ -90,6 +91,7 @@ static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     const int16x8_t hi = vcombine_s16(vmovn_s32(a.q[2]), vmovn_s32(a.q[3]));
     vst1q_s8(p, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
 }
+static OX_INLINE i32x16 i16_pair(i32x16 even, i32x16 odd) { OX_Q(i32x16, vsliq_n_s32(even.q[i], odd.q[i], 16)); }
 static OX_INLINE i32x16 i16_low4(i32x16 a) { OX_Q(i32x16, vandq_s32(a.q[i], vdupq_n_s32(0x000f000f))); }
 static OX_INLINE i32x16 i16_high4(i32x16 a) {
     OX_Q(i32x16, vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(a.q[i]), 4)));
@@ -106,6 +108,7 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     memcpy(&x, p, 4);
     OX_Q(u8x64, vreinterpretq_s8_s32(vdupq_n_s32(x)));
 }
+static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { OX_Q(u8x64, vandq_s8(a.q[i], vdupq_n_s8(0x0f))); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) {
     OX_Q(u8x64, vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(a.q[i]), 4)));

@@ -7,6 +7,7 @@ typedef struct { uint8_t v[64]; } u8x64;
 
 #define OX_S8_SHIFT 0
 #define OX_TILE 4
+#define OX_PANELS 1
 
 #define OX_EACH(type, expr) do { type r; for (int i = 0; i < 16; i++) r.v[i] = (expr); return r; } while (0)
 #define OX_BYTES(expr) do { u8x64 r; for (int i = 0; i < 64; i++) r.v[i] = (uint8_t)(expr); return r; } while (0)
@@ -89,6 +90,7 @@ static OX_INLINE i32x16 i16_load_i8(const int8_t *p) { OX_EACH(i32x16, ox_pair(p
 static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     for (int i = 0; i < 16; i++) p[i] = (int8_t)a.v[i];
 }
+static OX_INLINE i32x16 i16_pair(i32x16 even, i32x16 odd) { OX_EACH(i32x16, ox_pair(even.v[i], odd.v[i])); }
 static OX_INLINE i32x16 i16_low4(i32x16 a) { OX_EACH(i32x16, a.v[i] & 0x000f000f); }
 static OX_INLINE i32x16 i16_high4(i32x16 a) { OX_EACH(i32x16, (a.v[i] >> 4) & 0x000f000f); }
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) {
@@ -97,6 +99,7 @@ static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) {
 
 static OX_INLINE u8x64 u8_load(const uint8_t *p) { u8x64 r; memcpy(r.v, p, 64); return r; }
 static OX_INLINE u8x64 u8_set4(const int8_t *p) { OX_BYTES(p[i & 3]); }
+static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { OX_BYTES(a.v[i] & 0x0f); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) { OX_BYTES(a.v[i] >> 4); }
 static OX_INLINE u8x64 u8_or(u8x64 a, u8x64 b) { OX_BYTES(a.v[i] | b.v[i]); }

@@ -13,6 +13,7 @@ cdef extern from "simd.h" nogil:
 
     const int OX_S8_SHIFT
     const int OX_TILE
+    const int OX_PANELS
     const int OX_SUMS_OF_16
 
     void ox_prefetch(const void* p)
@@ -60,12 +61,14 @@ cdef extern from "simd.h" nogil:
     i32x16 i16_load_u8(const uint8_t* p)
     i32x16 i16_load_i8(const int8_t* p)
     void i32_store_i8(int8_t* p, i32x16 a)
+    i32x16 i16_pair(i32x16 even, i32x16 odd)
     i32x16 i16_low4(i32x16 a)
     i32x16 i16_high4(i32x16 a)
     i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b)
 
     u8x64 u8_load(const uint8_t* p)
     u8x64 u8_set4(const int8_t* p)
+    u8x64 u8_keep(u8x64 a)
     u8x64 u8_low4(u8x64 a)
     u8x64 u8_high4(u8x64 a)
     u8x64 u8_or(u8x64 a, u8x64 b)
