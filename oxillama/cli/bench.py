@@ -36,7 +36,9 @@ def add_commands(commands: Any) -> None:
         bench.add_argument(name, metavar="N", type=options.integer, default=default, help=meaning)
     options.add_engine_options(bench)
     bench.add_argument("--json", metavar="FILE", type=Path, help="write all samples and the machine here too")
-    bench.add_argument("--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json of the same lengths")
+    bench.add_argument(
+        "--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json of the same lengths"
+    )
     bench.set_defaults(command=run_bench)
 
 
