@@ -102,9 +102,10 @@ cdef inline int rows_in_tile(Py_ssize_t left) noexcept nogil:
 cdef inline int side_by_side(const int kv_type, const int T) noexcept nogil:
     """Panels, or vectors of a value, that T rows go through together: sums enough to hide the fma's latency.
 
-    With 16 sums 8 rows take a tenth longer than with 8, fewer rows a fifth less.
+    With 16 sums an element of 8 queries, read once, meets two panels. q8_0 has two sums for each of them, so with
+    fewer rows, which have no such reads to save, 8 are faster.
     """
-    cdef int sums = 4 if OX_TILE < 8 else 8 if kv_type == L_C8 or T == 8 else 16
+    cdef int sums = 4 if OX_TILE < 8 else 8 if kv_type == L_C8 and T < 8 else 16
     return 4 if sums >= 4 * T else 2 if sums >= 2 * T else 1
 
 
@@ -118,7 +119,8 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
     """Products of T queries with the keys of P panels."""
     cdef f32x16 acc[MAX_SUMS]
     cdef f32x16 part[MAX_SUMS]
-    cdef f32x16 k
+    cdef f32x16 keys[4]
+    cdef f32x16 k, x
     cdef Py_ssize_t d, at = 0, end
     cdef int p, t
     for t in range(P * T):
@@ -133,9 +135,11 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
                 for p in range(P):
                     if d & (line_step(kv_type) - 1) == 0:
                         ox_prefetch_far(w.next.keys[p0 + p] + at + 32 + LANES * (d & (KV_BLOCK - 1)))
-                    k = f32_load_i8(<const int8_t*>w.now.keys[p0 + p] + at + 32 + LANES * (d & (KV_BLOCK - 1)))
-                    for t in range(T):
-                        part[p * T + t] = f32_fma(k, f32_set1(q[d * T + t]), part[p * T + t])
+                    keys[p] = f32_load_i8(<const int8_t*>w.now.keys[p0 + p] + at + 32 + LANES * (d & (KV_BLOCK - 1)))
+                for t in range(T):
+                    x = f32_keep(f32_set1(q[d * T + t]))
+                    for p in range(P):
+                        part[p * T + t] = f32_fma(keys[p], x, part[p * T + t])
                 d = d + 1
             for p in range(P):
                 k = f32_load_f16(<const uint16_t*>(w.now.keys[p0 + p] + at))
@@ -147,9 +151,11 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
             for p in range(P):
                 if d & (line_step(kv_type) - 1) == 0:
                     ox_prefetch_far(w.next.keys[p0 + p] + d // line_step(kv_type) * 64)
-                k = float_load(kv_type, w.now.keys[p0 + p], d)
-                for t in range(T):
-                    acc[p * T + t] = f32_fma(k, f32_set1(q[d * T + t]), acc[p * T + t])
+                keys[p] = float_load(kv_type, w.now.keys[p0 + p], d)
+            for t in range(T):
+                x = f32_keep(f32_set1(q[d * T + t]))
+                for p in range(P):
+                    acc[p * T + t] = f32_fma(keys[p], x, acc[p * T + t])
     for t in range(P * T):
         f32_store(w.weights + (p0 * T + t) * LANES, acc[t])
 
@@ -227,7 +233,8 @@ cdef inline void add_vectors(const int kv_type, const int T, const int V, const 
                              float* out) noexcept nogil:
     """Vectors first .. first + V of the values from start to end of the block, weighted, onto T rows of ``out``."""
     cdef f32x16 acc[MAX_SUMS]
-    cdef f32x16 x
+    cdef f32x16 x[4]
+    cdef f32x16 share
     cdef Py_ssize_t j, vectors = w.value_pad // LANES
     cdef const uint8_t* values
     cdef const uint8_t* following
@@ -243,14 +250,16 @@ cdef inline void add_vectors(const int kv_type, const int T, const int V, const 
             if kv_type == L_C8:
                 if v == 0:
                     ox_prefetch_far(following + (first >> 1) * Q8_PANEL + 32 + KV_BLOCK * (j % LANES))
-                x = f32_load_i8(<const int8_t*>values + (first >> 1) * Q8_PANEL + 32 + KV_BLOCK * (j % LANES)
-                                + LANES * ((first & 1) + v))
+                x[v] = f32_load_i8(<const int8_t*>values + (first >> 1) * Q8_PANEL + 32 + KV_BLOCK * (j % LANES)
+                                   + LANES * ((first & 1) + v))
             else:
                 if v % line_step(kv_type) == 0:
                     ox_prefetch_far(following + (j % LANES * vectors + first + v) * (64 // line_step(kv_type)))
-                x = float_load(kv_type, values, j % LANES * vectors + first + v)
-            for t in range(T):
-                acc[v * T + t] = f32_fma(x, f32_set1(weight[LANES * t]), acc[v * T + t])
+                x[v] = float_load(kv_type, values, j % LANES * vectors + first + v)
+        for t in range(T):
+            share = f32_keep(f32_set1(weight[LANES * t]))
+            for v in range(V):
+                acc[v * T + t] = f32_fma(x[v], share, acc[v * T + t])
     for v in range(V):
         for t in range(T):
             f32_store(out + t * w.value_pad + LANES * (first + v), acc[v * T + t])

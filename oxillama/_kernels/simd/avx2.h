@@ -161,6 +161,7 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     return i32_set1(x);
 }
 static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
+static OX_INLINE f32x16 f32_keep(f32x16 a) { return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) {
     const __m256i m = _mm256_set1_epi8(0x0f);
     u8x64 r = {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};

@@ -93,12 +93,13 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     return _mm512_set1_epi32(x);
 }
 /* Several products take `a` from a register; else the compiler reads it from memory again for each of them. */
-static OX_INLINE u8x64 u8_keep(u8x64 a) {
 #ifdef __GNUC__
-    __asm__("" : "+v"(a));
+#define OX_KEEP(a) __asm__("" : "+v"(a))
+#else
+#define OX_KEEP(a) (void)0
 #endif
-    return a;
-}
+static OX_INLINE u8x64 u8_keep(u8x64 a) { OX_KEEP(a); return a; }
+static OX_INLINE f32x16 f32_keep(f32x16 a) { OX_KEEP(a); return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) {
     return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));

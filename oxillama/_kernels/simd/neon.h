@@ -109,6 +109,7 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     OX_Q(u8x64, vreinterpretq_s8_s32(vdupq_n_s32(x)));
 }
 static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
+static OX_INLINE f32x16 f32_keep(f32x16 a) { return a; }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { OX_Q(u8x64, vandq_s8(a.q[i], vdupq_n_s8(0x0f))); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) {
     OX_Q(u8x64, vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(a.q[i]), 4)));

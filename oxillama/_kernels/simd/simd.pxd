@@ -47,6 +47,7 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_from_i32(i32x16 a)
     f32x16 f32_from_bits(i32x16 a)
     i32x16 i32_from_bits(f32x16 a)
+    f32x16 f32_keep(f32x16 a)
     float f32_sum(f32x16 v)
     float f32_hmax(f32x16 v)
     float f32_fma1(float a, float b, float c)
