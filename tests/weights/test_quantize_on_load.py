@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, EngineConfig, GGUFError, demo, quantize_model
-from oxillama._kernels import best
+from oxillama._kernels import best, load
 from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights import requantize
 from oxillama.weights.loader import Weights
+from tests.support.kernels import PRESENT
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 
 IDS = [1, *range(40, 60)]
@@ -23,7 +24,7 @@ IDS = [1, *range(40, 60)]
 
 def loaded(data: bytes | Path, name: str, n_threads: int = 1) -> Weights:
     """The weights of a file, quantized to the format ``name``."""
-    return Weights(ModelFile.open(data), best(), n_threads, None, FORMATS[name])
+    return Weights(ModelFile.open(data), load(PRESENT[0]), n_threads, None, FORMATS[name])
 
 
 def quantized_file(model: Tiny, name: str, folder: Path) -> bytes:
