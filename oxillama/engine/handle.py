@@ -133,9 +133,9 @@ class Handle(NotCopied):
     def _note(self, event: Event) -> None:
         """Counts an event as read, so that a request that was paused goes on."""
         request = self._request
-        was_full = not request.wanted
         request.n_read += 1
-        if was_full and request.wanted:
+        # counted first, then compared: the engine thread may emit an event, and pause, in between
+        if request.n_events - request.n_read == request.window - 1:
             self._thread.wake()
         if isinstance(event, End):
             self.finish_reason = event.reason
