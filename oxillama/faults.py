@@ -9,7 +9,7 @@ from oxillama.errors import KvCacheFullError, OxiLlamaError, RequestFailed
 
 
 def fault(error: BaseException) -> OxiLlamaError:
-    """An error for the reader of a request: the same if it is one of the library's, else one made of it."""
+    """An error for the consumer of a request: the same if it is one of the library's, else one made of it."""
     if isinstance(error, OxiLlamaError):
         return error
     made: OxiLlamaError

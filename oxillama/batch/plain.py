@@ -36,7 +36,7 @@ class Settings:
     Attributes
     ----------
     model_name : what rows of OpenAI's format may call the model.
-    max_tokens : most tokens of a text whose row does not say; -1 for as many as the context holds. None for
+    max_tokens : max tokens of a text whose row does not say; -1 for as many as the context holds. None for
         256, and for rows of OpenAI's format for what their interface has.
     keep : further fields of plain rows that are in the answer as they are in the row.
     """

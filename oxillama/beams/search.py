@@ -40,7 +40,7 @@ class BeamSearchConfig:
     Attributes
     ----------
     beam_width : beams that are kept.
-    max_new_tokens : most tokens of a hypothesis.
+    max_new_tokens : max tokens of a hypothesis.
     length_penalty : a hypothesis of n tokens scores its log-probability / n ** length_penalty; more than 0
         prefers longer ones.
     early_stopping : ends when no beam can come to a higher score than the best hypothesis has. Otherwise all

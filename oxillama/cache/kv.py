@@ -59,10 +59,7 @@ class BlockTable:
 
     def missing(self, start: int, end: int) -> int:
         """Pages to allocate before the positions ``start`` to ``end`` can be written."""
-        pool, pages = (
-            self.pool,
-            self.pages,
-        )  # asked in every step for every sequence, so without further calls
+        pool, pages = self.pool, self.pages  # asked in every step for every sequence: no further calls
         missing, at = -(-end // pool.page_size) - len(pages), start // pool.page_size
         is_shared = self.first <= at < len(pages) and pool.reference_counts[pages[at]] > 1
         return (missing if missing > 0 else 0) + (is_shared and start < end)
@@ -70,11 +67,10 @@ class BlockTable:
     def demand(self, start: int, end: int, rows: int) -> int:
         """Pages to allocate until the positions ``start`` to ``end`` have run, ``rows`` at a time at most."""
         missing = self.missing(start, end)
-        if not self.pool.reach.is_limited:
+        if not self.pool.has_window:
             return missing
-        most = (
-            self.pool.pages_for(self.pool.reach.most + rows) + 1
-        )  # from the middle of a page to that of another
+        # from the middle of a page to that of another
+        most = self.pool.pages_for(self.pool.reach.most + rows) + 1
         return min(missing, max(0, most - (len(self.pages) - self.first)))
 
     def take(self, start: int, pages: list[int]) -> None:
@@ -95,7 +91,7 @@ class BlockTable:
 
     def can_continue(self, n_tokens: int) -> bool:
         """Whether it has all pages that the rows from position ``n_tokens`` on see."""
-        return self.pool.reach.first_seen(n_tokens) // self.pool.page_size >= self.first
+        return not self.first or self.pool.reach.first_seen(n_tokens) // self.pool.page_size >= self.first
 
     def free_out_of_window(self, n_tokens: int, spare: int = 0) -> bool:
         """Frees the pages that no row from position ``n_tokens`` on sees, except the last ``spare`` of them.
@@ -202,7 +198,7 @@ class PagedKvCache:
     def free_out_of_window(self, n_tokens: int) -> None:
         """Frees the pages that no row from position ``n_tokens`` on sees."""
         for table in self.tables:
-            if table.pool.reach.is_limited:
+            if table.pool.has_window:
                 spare = REWIND_BYTES // table.pool.stride if self.keeps_more else 0
                 self.version += table.free_out_of_window(n_tokens, spare)
 

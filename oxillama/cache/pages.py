@@ -110,6 +110,7 @@ class PagePool:
 
     Attributes
     ----------
+    has_window : whether those rows do not see all positions before them.
     stride : bytes of memory a page takes, counted against the limit.
     table : where the pages lie, for the kernels.
     """
@@ -128,6 +129,7 @@ class PagePool:
         self.page_size = page_size
         self.limit: MemoryLimit = MemoryLimit() if limit is None else limit
         self.reach = reach
+        self.has_window: bool = reach.is_limited
         self.page_bytes: int = shape.page_bytes if page_bytes is None else page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
         self._own_bytes: int = shape.page_bytes

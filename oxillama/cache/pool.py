@@ -41,7 +41,7 @@ class CachePool:
         self.recurrent_states = states
         self.limit: MemoryLimit = groups[0].limit
         self.page_size: int = groups[0].page_size
-        self.has_windows: bool = any(group.reach.is_limited for group in groups)
+        self.has_windows: bool = any(group.has_window for group in groups)
         assert all(group.limit is self.limit and group.page_size == self.page_size for group in groups)
         needed, what = self.page_stride, f"a page of {self.page_size} tokens"
         if states is not None:

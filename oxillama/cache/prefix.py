@@ -149,11 +149,13 @@ class PrefixKvCache(RadixTree):
             node.used = self._clock
         found = []
         for number, group in enumerate(self.pool.groups):
-            first = min(group.reach.first_seen(n) // self.pool.page_size, len(path))
+            first = 0
+            if group.has_window:
+                first = min(group.reach.first_seen(n) // self.pool.page_size, len(path))
             pages = [node.pages[number] for node in path[first:]]
             group.retain(pages)
             found.append([NO_PAGE] * first + pages)
-            if group.reach.is_limited:
+            if group.has_window:
                 for node in path[first:]:
                     node.seen = self._clock
         return found

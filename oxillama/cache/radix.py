@@ -119,7 +119,7 @@ class RadixTree:
         self._leaves: set[Node] = set()
         self._states: dict[int, CachedState] = {}  # by slot
         self._held_bytes = 0  # of its pages
-        self._windowed = [i for i, group in enumerate(pool.groups) if group.reach.is_limited]
+        self._windowed = [i for i, group in enumerate(pool.groups) if group.has_window]
         self._clock = 0
         pool.reclaim_from(self.reclaim)
 

@@ -50,7 +50,7 @@ def add_commands(commands: Any) -> None:
         "--max-tokens",
         type=options.integer,
         metavar="N",
-        help="most tokens of a text whose line does not say; -1 for as many as the context holds "
+        help="max tokens of a text whose line does not say; -1 for as many as the context holds "
         "(default: 256; for OpenAI's format what its interface has)",
     )
     batch.add_argument(

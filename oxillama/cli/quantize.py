@@ -73,7 +73,7 @@ def add_commands(commands: Any) -> None:
         "--chunk", metavar="N", type=options.integer, default=512, help="tokens run together (default: 512)"
     )
     imatrix.add_argument(
-        "--chunks", metavar="N", type=options.integer, help="most chunks to run (default: the whole text)"
+        "--chunks", metavar="N", type=options.integer, help="max chunks to run (default: the whole text)"
     )
     imatrix.add_argument("--process-output", action="store_true", help="record the output matrix too")
     options.add_named_options(imatrix, ("num_threads",))

@@ -33,7 +33,7 @@ class SpeculativeConfig:
     Attributes
     ----------
     target, draft : of the two models. The target's sampler chooses the tokens, of the drafts too.
-    num_speculative : most tokens of a draft, 1 to 64.
+    num_speculative : max tokens of a draft, 1 to 64.
     seed : of the texts; None for the target's.
 
     Raises

@@ -45,13 +45,13 @@ Texts: TypeAlias = AnyPath | bytes
 """A text file: its path, or what is in it."""
 
 DRAFT_MAX = 8
-"""Most tokens of a draft."""
+"""Max tokens of a draft."""
 
 MAX_CONTEXT = 10**6 - 1
-"""Most tokens in a sequence: rotary angles are exact up to this position."""
+"""Max tokens in a sequence: rotary angles are exact up to this position."""
 
 MAX_PAGE = 2**20
-"""Most tokens in a page, more than a context."""
+"""Max tokens in a page, more than a context."""
 
 
 def available_cpus() -> int:
@@ -77,9 +77,9 @@ class SchedulerConfig(Options):
 
     # fmt: off
     max_sequences: int = option(64, low=1,
-        help="most sequences that are admitted at a time; those that pause do not count")
+        help="max sequences that are admitted at a time; those that pause do not count")
     max_waiting: int = option(1024, low=1,
-        help="most requests that wait for admission; one more is refused with `QueueFull`")
+        help="max requests that wait for admission; one more is refused with `QueueFull`")
     max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT,
         help="milliseconds that a stream waits for a token while prompts run, which are cut to that, but to "
              "no less than 16 tokens. 1e9 for no limit, which gives the most tokens a second. None for 100, "
@@ -133,14 +133,14 @@ class EngineConfig(Options):
         help="a chat template of the file by name, a Jinja file, or a well-known format (chatml, gemma, "
              "llama2, llama3, mistral-v1, -v3, -v3-tekken, -v7, phi3, vicuna, zephyr). None for the default")
     context_size: int | None = option(None, low=1, high=MAX_CONTEXT, flags="-c --ctx --ctx-size",
-        help="most tokens in a sequence; None for what the model was trained with")
+        help="max tokens in a sequence; None for what the model was trained with")
     num_threads: int | None = option(None, low=1, high=1024, flags="-t --threads",
         help="threads for the kernels; None for the CPUs this process may use")
     sampler: SamplerConfig = option(SamplerConfig(), cli=False,
         check=partial(checks.instance, kind=SamplerConfig),
         help="how tokens are chosen where a call does not say")
     prefill_chunk_size: int = option(PREFILL_CHUNK, low=1, flags="--prefill-chunk",
-        help="most prompt tokens in one forward pass")
+        help="max prompt tokens in one forward pass")
     kv_type: str = option("f16", check=_kv_type, argument="TYPE|KEYS:VALUES",
         help=f"how keys and values are kept: {', '.join(KV_TYPES)}, or one for each, as in q8_0:q4_0")
     page_size: int = option(16, low=1, high=MAX_PAGE,
@@ -167,16 +167,16 @@ class EngineConfig(Options):
     seed: int | None = option(None, low=0, high=MAX_SEED,
         help="seed of generations whose sampler has none; None for a new one each time")
     kv_memory_limit: int | None = option(None, low=1, argument="BYTES",
-        help="most bytes of keys, values and recurrent states, of sequences and cached prefixes together; "
+        help="max bytes of keys, values and recurrent states, of sequences and cached prefixes together; "
              "None for no limit. Memory is allocated when it is needed in both cases")
     prefix_cache_bytes: int = option(PREFIX_CACHE_BYTES, low=0, argument="BYTES",
-        help="most bytes of keys, values and states kept for prompts that begin alike; 0 keeps none")
+        help="max bytes of keys, values and states kept for prompts that begin alike; 0 keeps none")
     prefix_cache_dir: AnyPath | None = option(None, argument="FOLDER",
         help="folder in which keys, values and states of prompts are kept, too, for later processes and for "
              "others at the same time. Prompts can be told from what is in it, so it is made for its owner "
              "alone. None for nowhere")
     prefix_cache_dir_bytes: int = option(PREFIX_CACHE_DIR_BYTES, low=0, argument="BYTES",
-        help="most bytes of the files in it; those used longest ago go first")
+        help="max bytes of the files in it; those used longest ago go first")
     adapters: Adapters = option((), check=adapter_specs, argument="FILE[=SCALE]", is_list=True,
         flags="--lora",
         help="LoRA adapters of all requests that name none of their own, as in `GenerationOptions`")
@@ -189,10 +189,10 @@ class EngineConfig(Options):
         help='text files in UTF-8, by path or as their bytes, in which "lookup" looks, too. They are indexed '
              "once, when the model is loaded")
     draft_max: int = option(DRAFT_MAX, low=1, high=64,
-        help="most tokens of a draft. As many are drafted as make the texts fastest, by what was accepted "
+        help="max tokens of a draft. As many are drafted as make the texts fastest, by what was accepted "
              "and what the rows of a step were measured to cost")
     offload_budget: int | None = option(None, low=1, argument="BYTES",
-        help="most bytes of packed matrices in memory at a time, for a model that is larger than the memory: "
+        help="max bytes of packed matrices in memory at a time, for a model that is larger than the memory: "
              "the rest is read when a layer needs it. The bits are the same. None for no limit")
     offload_pinned: tuple[str, ...] = option((), argument="NAME",
         help='names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in "blk.0.*". '

@@ -19,7 +19,7 @@ constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:cons
 same_constraint: Callable[..., Any] = on_use("oxillama.config.response_format:same_constraint")
 
 WINDOW = 16
-"""Pieces of text that a stream may run ahead of its reader."""
+"""Pieces of text that a stream may run ahead of its consumer."""
 
 MOST_NAME = 200
 """Characters of a `GenerationOptions.request_id`."""
@@ -68,7 +68,7 @@ class GenerationOptions(Options):
         help="how tokens are chosen; None takes the engine's")
     max_tokens: int | None = option(256, low=0, flags="-n",
         names="max_completion_tokens num_predict n_predict",
-        help="most tokens to generate; None for as many as the context holds")
+        help="max tokens to generate; None for as many as the context holds")
     stop: str | tuple[str, ...] | list[str] | None = option((), check=_stops, argument="TEXT", is_list=True,
         help="strings that end the text and are not part of it; None for none")
     priority: int = option(0, low=-INT_MAX, high=INT_MAX, cli=False,
@@ -102,7 +102,7 @@ class GenerationOptions(Options):
              'that of the same seed without drafts; "rejection" accepts more of them, and gives another text '
              "of the same distribution")
     window: int | None = option(WINDOW, low=1, cli=False, server=False,
-        help="pieces of text that may wait for the reader; with as many the request pauses. None for no "
+        help="pieces of text that may wait for the consumer; with as many the request pauses. None for no "
              "limit")
     receipt: bool = option(False, cli=False, help="makes a receipt, with which anybody can check the text")
     message_format: Any = option(None, hash=False, repr=False, cli=False, server=False,
@@ -111,7 +111,7 @@ class GenerationOptions(Options):
              '`ToolCallGrammar`. None leaves the text as it is, but is "auto" for chats and with ``tools``')
     reasoning_budget: int | None = option(None, low=0,
         names="thinking_budget_tokens thinking_token_budget thinking_budget",
-        help="most tokens of reasoning, after which the text that ends it is forced; 0 for no reasoning. "
+        help="max tokens of reasoning, after which the text that ends it is forced; 0 for no reasoning. "
              "Cannot be combined with a receipt. None for any number")
     tools: Sequence[Any] | None = option(None, hash=False, repr=False, cli=False, server=False,
         check=checks.expecting("a list of tools", _is_list, lambda value: tuple(value) or None),

@@ -18,7 +18,7 @@ class OffloadPolicy(Options):
     ConfigError : a field is outside its range; the message names it.
     """
 
-    budget: int | None = option(None, low=1, help="most bytes of packed matrices in memory; None for all")
+    budget: int | None = option(None, low=1, help="max bytes of packed matrices in memory; None for all")
     pinned: tuple[str, ...] = option((), help="names of tensors that stay in memory, with ``*`` and ``?``")
 
     None_: ClassVar[OffloadPolicy]

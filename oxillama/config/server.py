@@ -54,9 +54,9 @@ class ServerConfig(Options):
     port: int = option(8080, low=0, high=65535, help="to listen at; 0 for a free one")
     model_name: str | None = option(None, check=_text('a name'), flags="--alias",
         help="what clients call the model; None for the name of its file")
-    models_max: int | None = option(None, low=1, help="most models that are loaded at a time; None for all")
+    models_max: int | None = option(None, low=1, help="max models that are loaded at a time; None for all")
     models_memory: int | None = option(None, low=1, argument="BYTES",
-        help="most bytes of weights of the models that are loaded at a time; None for no limit")
+        help="max bytes of weights of the models that are loaded at a time; None for no limit")
     models_idle_seconds: float | None = option(None, low=0, high=100000000.0,
         help="after which a model that nobody uses is unloaded; None for never")
     load_all: bool = option(False,
@@ -75,18 +75,18 @@ class ServerConfig(Options):
         help="file with a key on each line, or sha256: and its hash, and behind it any of name=NAME, "
              "running=N, waiting=N, tokens=N, priority and admin; it is read again on SIGHUP")
     key_running: int | None = option(None, low=1,
-        help="most requests of one key that run at a time; others of the key wait. None for no limit")
+        help="max requests of one key that run at a time; others of the key wait. None for no limit")
     key_waiting: int | None = option(None, low=0,
-        help="most requests of one key that wait; one more is refused. None for no limit")
+        help="max requests of one key that wait; one more is refused. None for no limit")
     key_tokens: int | None = option(None, low=1,
-        help="most tokens of prompts and texts of one key in a minute; then its requests are refused until "
+        help="max tokens of prompts and texts of one key in a minute; then its requests are refused until "
              "they are paid off. None for no limit")
     max_tokens: int | None = option(None, low=1,
-        help="most tokens of a text whose request does not say. None for what its interface has")
+        help="max tokens of a text whose request does not say. None for what its interface has")
     max_tokens_limit: int | None = option(None, low=1,
-        help="most tokens that a request may ask for; None for as many as the context holds")
+        help="max tokens that a request may ask for; None for as many as the context holds")
     timeout_limit: float | None = option(None, low=ABOVE_ZERO,
-        help="most seconds that a request may ask for, and that one has which asks for none; None for no "
+        help="max seconds that a request may ask for, and that one has which asks for none; None for no "
              "limit")
     share_prefixes: bool = option(False,
         help="whether all keys share cached prompts. Then an answer tells with its number of cached tokens "
@@ -96,9 +96,9 @@ class ServerConfig(Options):
     allowed_hosts: tuple[str, ...] = option((), flags="--allowed-host",
         help="names by which clients may address a server that only this machine reaches, beside its own; "
              '"*" for any')
-    max_body_bytes: int = option(16 << 20, low=1, argument="BYTES", help="most bytes in a request")
+    max_body_bytes: int = option(16 << 20, low=1, argument="BYTES", help="max bytes in a request")
     max_connections: int = option(4096, low=1,
-        help="most connections at a time, fewer where the process may not open as many files; half of them "
+        help="max connections at a time, fewer where the process may not open as many files; half of them "
              "may be idle, or have sent only a part of a head")
     head_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds that a client may take to send the head of a request")
@@ -108,7 +108,7 @@ class ServerConfig(Options):
     compile_seconds: float = option(60.0, low=ABOVE_ZERO, high=DAY,
         help="seconds after which a grammar or a schema that is still being compiled is refused")
     job_processes: int = option(3, low=0, high=64,
-        help="most processes that read large bodies, tokenize long prompts and compile large grammars, each "
+        help="max processes that read large bodies, tokenize long prompts and compile large grammars, each "
              "started when it is first needed; 0 to have threads do that")
     stored_response_bytes: int = option(64 << 20, low=0, argument="BYTES",
         help="memory for responses that clients may go on from by their ids; 0 keeps none")

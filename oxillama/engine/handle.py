@@ -21,14 +21,14 @@ POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
 
 LOST = 0.5
-"""Seconds between two looks whether the end of a request was lost to its reader."""
+"""Seconds between two looks whether the end of a request was lost to its consumer."""
 
 SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""What would end the reader's loop in silence, if it were raised as it is."""
+"""What would end the consumer's loop in silence, if it were raised as it is."""
 
 
 class Handle(NotCopied):
-    """The reader's side of a request, which is cancelled when nobody refers to its handle any more.
+    """The consumer's side of a request, which is cancelled when nobody refers to its handle any more.
 
     Threads and tasks may share it: each event goes to one of them.
 
@@ -53,7 +53,7 @@ class Handle(NotCopied):
     def cancel(self, cause: BaseException | None = None) -> None:
         """Ends the request before its next layer, from any thread; what is there can still be read.
 
-        The reader then gets ``cause`` raised, if there is one.
+        The consumer then gets ``cause`` raised, if there is one.
         """
         self._request.cause = cause
         self._thread.cancel(self._request)
@@ -114,7 +114,7 @@ class Handle(NotCopied):
         return self._request.is_published
 
     def _lost_end(self) -> End:
-        """The end, where another reader took it, or it was lost to a Ctrl-C between taking and noting it."""
+        """The end, if another consumer took it, or a Ctrl-C came between taking and noting it."""
         return End(self._request.finish_reason or "error", self._request.error)
 
     async def _async_event(self) -> Event:
@@ -133,9 +133,9 @@ class Handle(NotCopied):
     def _note(self, event: Event) -> None:
         """Counts an event as read, so that a request that was paused goes on."""
         request = self._request
-        was_full = not request.wanted
         request.n_read += 1
-        if was_full and request.wanted:
+        # counted first, then compared: the engine thread may emit an event, and pause, in between
+        if request.n_events - request.n_read == request.window - 1:
             self._thread.wake()
         if isinstance(event, End):
             self.finish_reason = event.reason

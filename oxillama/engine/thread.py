@@ -90,7 +90,7 @@ class EngineThread:
             self._inbox.put(None)
 
     def wake(self) -> None:
-        """Makes the loop look again: a reader has made room."""
+        """Makes the loop look again: a consumer has made room."""
         self._inbox.put(None)
 
     def post(self, command: Command) -> None:
@@ -160,7 +160,7 @@ class EngineThread:
             raise self._refusal()
 
     def _refusal(self) -> EngineClosed:
-        """Why nothing is run any more; a new error each time, for each reader's traceback."""
+        """Why nothing is run any more; a new error each time, for each consumer's traceback."""
         made = EngineClosed(str(self._closed))
         made.__cause__ = None if self._closed is None else self._closed.__cause__
         return made
@@ -285,12 +285,12 @@ class EngineThread:
 
 
 def in_parent() -> EngineClosed:
-    """For the reader of a request that does not run in this process."""
+    """For the consumer of a request that does not run in this process."""
     return EngineClosed("request: it runs in the process that was forked")
 
 
 class _Call(Generic[T]):
-    """A job whose caller waits for what comes of it."""
+    """A job whose caller waits for its result."""
 
     def __init__(self, job: Callable[[], T]) -> None:
         self._job = job

@@ -56,7 +56,7 @@ def waker_of_loop() -> Waker:
 
 
 def ready_event(handle: Handle) -> Event | None:
-    """The next event, if it has come; the end, where another reader took it."""
+    """The next event, if it has come; the end, where another consumer took it."""
     is_last = handle._is_published()
     try:
         return handle._request.events.get_nowait()

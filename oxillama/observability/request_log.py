@@ -23,6 +23,8 @@ class RequestLog(Observer):
     """Writes to the logger of this module; each record has the attribute ``request_id``."""
 
     def queued(self, request: Request) -> None:
+        if not log.isEnabledFor(logging.DEBUG):
+            return
         n, priority = len(request.prompt), request.priority
         note(
             log, logging.DEBUG, "request %d: %d tokens, priority %d", request.id, n, priority,

@@ -260,7 +260,7 @@ def app(
     config : of the engines, or the model alone: a path on every machine, or a name of the hub.
     replicas : engines; (a, b) for at least a and at most b, as there are requests.
     target_ongoing_requests : requests of a replica that Serve aims at when it adds and removes replicas.
-    max_queued_requests : most that wait at an ingress for a replica, one more is a 429; -1 for no limit.
+    max_queued_requests : max requests that wait at an ingress, one more is a 429; -1 for no limit.
     routing : "prefix" prefers the replica that has run the beginning of the prompt; "load" is Serve's own.
     imbalance : a replica with so many more requests than another one is not preferred.
     ingress_replicas : processes that take HTTP.

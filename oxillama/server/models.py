@@ -41,7 +41,7 @@ class Hosted:
     ----------
     load : makes the engine, in a thread of its own; None for a model whose engine is given.
     path : of its file; None for the one that the engine was made with.
-    n_bytes : of its weights in memory, as far as is known before it is loaded.
+    n_bytes : of its weights in memory, known before it is loaded.
 
     Attributes
     ----------

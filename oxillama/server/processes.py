@@ -1,7 +1,7 @@
 """Processes for jobs that would keep Python's lock from the engines and the event loop.
 
 A job is a function of a module and its arguments; `Processes.run` has it run in a process of low priority and
-waits for what comes of it. Processes are new interpreters, which are started when they are first needed: a
+waits for the result. Processes are new interpreters, which are started when they are first needed: a
 process with threads cannot be forked safely.
 """
 

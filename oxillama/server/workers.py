@@ -59,7 +59,7 @@ def _ignore_swallowed() -> None:
 
 
 class Job:
-    """Something to run, and the future that waits for what comes of it."""
+    """Something to run, and the future that waits for its result."""
 
     def __init__(
         self, run: Callable[[], Any], seconds: float | None, in_process: bool, late: type[Exception] | None

@@ -120,7 +120,7 @@ class Receipt:
 
     @property
     def limit(self) -> int:
-        """Most tokens that the text could have had."""
+        """Max tokens that the text could have had."""
         room = self.context_size - len(self.prompt)
         return room if self.max_tokens is None else min(room, self.max_tokens)
 

@@ -69,7 +69,7 @@ class Recorder:
         return self._chain.add(row)
 
     def receipt(self, tokens: Sequence[int], links: Sequence[bytes], finish_reason: str) -> Receipt:
-        """The receipt of the tokens that the reader got, each with its link."""
+        """The receipt of the tokens that the consumer got, each with its link."""
         return replace(
             self._head,
             tokens=list(tokens),

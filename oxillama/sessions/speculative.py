@@ -54,7 +54,7 @@ class SpeculativeEngineSnapshot:
     ----------
     target : of the text that is under way, of kind "generation"; or of the engine.
     draft : of the draft model, without tokens.
-    num_speculative : most tokens of a draft.
+    num_speculative : max tokens of a draft.
     """
 
     target: EngineSnapshot

@@ -27,11 +27,11 @@ class AsyncSpecConfig:
 
     Attributes
     ----------
-    spec_k : most drafted tokens that a pass verifies, 1 to 64. As many are verified as pay.
+    spec_k : max drafted tokens that a pass verifies, 1 to 64. As many are verified as pay.
     draft_sampler : chooses the drafted tokens, from the draft model's logits.
     target_sampler : chooses the tokens of the text. A seed gives the text of that seed.
     force_n1 : nothing is drafted.
-    max_tokens : most tokens of a text.
+    max_tokens : max tokens of a text.
 
     Raises
     ------

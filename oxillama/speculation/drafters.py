@@ -118,7 +118,7 @@ class ModelDrafter:
     runner : of the draft model.
     n_vocab : tokens that may be drafted, the first ones of the draft model.
     ends : tokens behind which nothing is drafted.
-    context_size : most tokens of a sequence of the draft model.
+    context_size : max tokens of a sequence of the draft model.
 
     Raises
     ------

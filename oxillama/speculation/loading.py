@@ -59,7 +59,7 @@ class Drafters:
     ----------
     file, runner, tokenizer : of the model.
     config : its options.
-    context_size : most tokens of its sequences.
+    context_size : max tokens of its sequences.
 
     Attributes
     ----------

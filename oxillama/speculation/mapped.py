@@ -25,7 +25,7 @@ class MappedDrafter:
     runner : of the draft model.
     tokens : what the two vocabularies share.
     ends : ids of the target behind which nothing is drafted.
-    context_size : most tokens of a sequence of the draft model.
+    context_size : max tokens of a sequence of the draft model.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class RunAheadDrafter:
     name : of the draft model, in what is logged and measured.
     open_session : makes a session with the draft model; it is called, and the session closed, by a thread of
         the drafter.
-    context_size : most tokens of the session.
+    context_size : max tokens of the session.
     sampler : chooses the drafted tokens.
     target : tokenizer of the target, whose ids the draft model shares.
     prompt : ids of the request. The session runs them while the target runs them too.

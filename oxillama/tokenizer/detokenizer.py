@@ -56,7 +56,9 @@ class StreamDecoder:
 
     def piece(self, id: int) -> bytes:
         """Take the next token; return its bytes, complete characters or not."""
-        piece = self._pieces[self._vocab.checked(id)]
+        if type(id) is not int or not 0 <= id < len(self._pieces):  # a call less for each token
+            id = self._vocab.checked(id)
+        piece = self._pieces[id]
         if self._vocab.types[id] & HIDDEN and self._vocab.kind != "rwkv":
             return b"" if self._skip_special and id not in self._shown else piece
         if self._strip and piece:

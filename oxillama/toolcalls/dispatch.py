@@ -1,4 +1,4 @@
-"""Who runs a call, and what comes of it."""
+"""Who runs a call, and its result."""
 
 from __future__ import annotations
 

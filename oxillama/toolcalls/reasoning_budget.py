@@ -41,7 +41,7 @@ class ReasoningBudget:
 
     Parameters
     ----------
-    budget : most tokens of reasoning.
+    budget : max tokens of reasoning.
     delimiters : texts before and after reasoning.
     anywhere : whether it may also begin behind other text.
     in_reasoning : whether the text begins inside reasoning.

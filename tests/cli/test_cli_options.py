@@ -258,8 +258,8 @@ def test_the_argument_of_an_option_follows_from_its_type(type: str, more: Any, k
 def test_help_of_an_option_is_its_fields_documentation() -> None:
     text = " ".join(output("run", "--help").split())
     assert "keep this many of the highest; 0 keeps all. [0, inf) (default: 40)" in text
-    assert "most tokens in a sequence; without it what the model was trained with" in text
-    assert "most tokens to generate; -1 for as many as the context holds. [0, inf) (default: 256)" in text
+    assert "max tokens in a sequence; without it what the model was trained with" in text
+    assert "max tokens to generate; -1 for as many as the context holds. [0, inf) (default: 256)" in text
     assert "--kv-type TYPE|KEYS:VALUES" in text
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from oxillama import (
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.handle import Handle
+from oxillama.engine.request import Piece, Request
 from oxillama.engine.thread import EngineThread
 from tests.support.waiting import stopped, until
 
@@ -177,6 +180,32 @@ def test_what_nobody_reads_is_not_run(engine: InferenceEngine) -> None:
     engine.generate("The old toad", sampler=GREEDY, max_tokens=20)
     assert stream._request.n_events == 4
     assert len(stream.result().tokens) == 400
+
+
+class FilledMeanwhile(Request):
+    """A request whose window the engine thread fills just before its consumer has counted an event."""
+
+    def __init__(self) -> None:
+        self.window, self.n_events, self.finish_reason = 2, 1, "length"
+        self._n_read = 0
+
+    @property
+    def n_read(self) -> int:
+        return self._n_read
+
+    @n_read.setter
+    def n_read(self, n: int) -> None:
+        self.n_events, self._n_read = 2, n
+
+
+def test_a_request_that_pauses_while_an_event_is_counted_goes_on() -> None:
+    wakes: list[None] = []
+    thread: Any = SimpleNamespace(wake=lambda: wakes.append(None))
+    request = FilledMeanwhile()
+    handle = Handle(thread, request)
+    handle._note(Piece("a"))
+    assert request.n_events - request.n_read == 1
+    assert wakes
 
 
 def test_a_grammar_beyond_its_budget_ends_its_request_alone() -> None:

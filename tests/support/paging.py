@@ -43,7 +43,7 @@ class CountedMemory:
 
     Attributes
     ----------
-    peak : most bytes that were alive at a time.
+    peak : max bytes that were alive at a time.
     """
 
     def __init__(self) -> None:

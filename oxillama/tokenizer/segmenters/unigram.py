@@ -103,7 +103,7 @@ class Normalizer:
         self._kept = {text[:i] for text in user_defined for i in range(1, len(text) + 1)}
         self._nodes, self._replacements = _read_charsmap(vocab.charsmap)
 
-        # Whether no replacement spans a space, as far as is known: `_longest` looks out for one.
+        # Whether no replacement known so far spans a space: `_longest` looks out for one.
         self._separable = not any(b" " in text for text in self._kept)
         if self._nodes and self._has_child(_child_base(self._nodes[0]), 0x20):
             self._separable = False
