@@ -72,7 +72,7 @@ def test_pages_install_this_distribution() -> None:
             r"pip install '?(oxillama[\w-]*(?:==)?|\.\[\w+)", page.read_text(encoding="utf-8")
         )
         other = {"oxillama=="} if page.name == "measuring.md" else set()  # a peer of the benchmarks
-        assert set(commands) <= {DISTRIBUTION, ".[test", ".[release", *other}, page
+        assert set(commands) <= {DISTRIBUTION, ".[hub", ".[test", ".[release", *other}, page
 
 
 @needs_checkout

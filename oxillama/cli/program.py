@@ -55,10 +55,16 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def _likely(self, name: str) -> str:
-        """The option that is likely to be meant by a name that is none; "" for no such option."""
+        """A question for the option that is likely to be meant by a name that is none."""
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        near = difflib.get_close_matches(name.partition("=")[0].replace("_", "-"), known, 1, 0.7)
-        return f"; did you mean {near[0]}?" if name.startswith("--") and near else ""
+        return likely(name.partition("=")[0].replace("_", "-"), known) if name.startswith("--") else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            hint = likely(str(value), [str(choice) for choice in action.choices or ()])
+            raise argparse.ArgumentError(action, error.message + hint) from None
 
     def error(self, message: str) -> NoReturn:
         say("error", f"{message.removeprefix('argument ')} (see {self.prog} --help)", program_of(self.prog))
@@ -69,6 +75,12 @@ class Parser(argparse.ArgumentParser):
         if action.option_strings and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "expected a value, got '--'")
         return super()._get_values(action, arg_strings)
+
+
+def likely(name: str, known: list[str]) -> str:
+    """A question for the name that is most like an unknown one; "" if none is."""
+    near = difflib.get_close_matches(name, known, 1, 0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def program_of(prog: str) -> str:

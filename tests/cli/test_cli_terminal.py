@@ -329,6 +329,12 @@ def test_a_wrong_option_is_answered_with_the_likely_one() -> None:
     assert "did you mean" not in error("serve", "--nonsense")
 
 
+def test_a_wrong_command_is_answered_with_the_likely_one() -> None:
+    assert "did you mean chat? (see oxillama --help)" in error("caht")
+    assert "did you mean info? (see oxillama snapshot --help)" in error("snapshot", "inof", "file")
+    assert "did you mean" not in error("nonsense")
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "serve", "batch"])
 def test_common_options_come_first(command: str) -> None:
     text = output(command, "--help")

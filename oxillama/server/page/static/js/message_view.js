@@ -31,7 +31,7 @@ const LONGEST = 100_000;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 /** @type {Record<string, string>} */
-const ENDS = { length: "as long as allowed", stopped: "stopped", tool_calls: "calls", edited: "edited", timeout: "out of time" };
+const ENDS = { length: "limit of tokens reached", stopped: "stopped", tool_calls: "calls", edited: "edited", timeout: "out of time" };
 
 /** A message, drawn. */
 export class MessageView {
