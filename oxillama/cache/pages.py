@@ -40,7 +40,7 @@ class MemoryLimit:
         self.used = 0
         self.live = 0
         self._shrink: list[Callable[[], Callable[[], object] | None]] = []
-        self._reclaim: Callable[[], Callable[[int], object] | None] = lambda: None
+        self._reclaim: list[Callable[[], Callable[[int], object] | None]] = []
 
     @property
     def is_limited(self) -> bool:
@@ -53,9 +53,9 @@ class MemoryLimit:
 
     def can_allocate(self, n_bytes: int) -> bool:
         """Whether so many bytes can be taken, once others have released what they can spare."""
-        if n_bytes > self.available:
-            reclaim = self._reclaim()
-            if reclaim is not None:
+        for reference in self._reclaim:
+            reclaim = reference()
+            if n_bytes > self.available and reclaim is not None:
                 reclaim(n_bytes - self.available)
         return n_bytes <= self.available
 
@@ -76,11 +76,11 @@ class MemoryLimit:
         self._shrink.append(weakref.WeakMethod(shrink))
 
     def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
-        """Sets ``reclaim``, a method that is called with the bytes to release before an allocation fails.
+        """Adds a method that is called, after the others, with the bytes that an allocation lacks.
 
         The reference is weak: the cache that reclaims refers to the pools.
         """
-        self._reclaim = weakref.WeakMethod(reclaim)
+        self._reclaim.append(weakref.WeakMethod(reclaim))
 
 
 SLAB_BYTES = 4 << 20  # of an allocation, about

@@ -79,7 +79,7 @@ class SchedulerConfig(Options):
     max_sequences: int = option(64, low=1,
         help="max sequences that are admitted at a time; those that pause do not count")
     max_waiting: int = option(1024, low=1,
-        help="max requests that wait for admission; one more is refused with `QueueFull`")
+        help="max requests of a tenant (a server's key) that wait; one more is refused with `QueueFull`")
     max_decode_wait_ms: float | None = option(None, low=ABOVE_ZERO, high=NO_DECODE_WAIT,
         help="milliseconds that a stream waits for a token while prompts run, which are cut to that, but to "
              "no less than 16 tokens. 1e9 for no limit, which gives the most tokens a second. None for 100, "

@@ -46,6 +46,7 @@ FEATURES = {
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
     "shared prompts": Feature(("n",), "oxillama.samples.shared_prompts:install"),
+    "giving way": Feature(("session",), "oxillama.sessions.giving_way:GivingWay"),
     "tokenizer digest": Feature(("snapshot",), "oxillama.sessions.sequences:tokenizer_digest"),
     # of a request
     "reasoning budget": Feature(("reasoning_budget",), "oxillama.toolcalls.reasoning_budget:attach"),

@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Listed
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,13 +82,13 @@ class EngineLoop:
         self.scheduler.add(request)
         self.observers.notify("queued", request)
 
-    def check_room(self, n_coming: int, n: int) -> None:
-        """Raises QueueFull if the queue is full, counting ``n_coming`` requests, for ``n`` more."""
-        try:
-            self.scheduler.check_room(n_coming)
-        except QueueFull:
+    def check_room(self, tenant: str, n: int = 1, coming: Collection[Request] = ()) -> None:
+        """Raises QueueFull if, with those ``coming``, no ``n`` more of a tenant may wait. From any thread."""
+        most, waiting = self.scheduler.config.max_waiting, (*self.scheduler.waiting, *coming)
+        found = sum(request.tenant == tenant for request in waiting) if len(waiting) >= most else 0
+        if found >= most:
             self.observers.notify("refused", n)
-            raise
+            raise QueueFull(f"max_waiting: {most} requests may wait, and {found} do")
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. From any thread, and from finalizers."""
@@ -229,9 +229,8 @@ class EngineLoop:
         """Called between layers: ends requests that are cancelled or late; whether most rows are theirs."""
         if not self.has_cancelled and self.scheduler.clock() < self._deadline:
             return False
-        self.has_cancelled = False
+        self.has_cancelled, self._deadline = False, math.inf
         now, n_ended, n_rows = self.scheduler.clock(), 0, 0
-        self._deadline = math.inf
         for request in self._batch.requests:
             reason = request.ends_at(now)
             n = request.sequence.scheduled_len - request.sequence.cached_len

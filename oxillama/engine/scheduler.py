@@ -25,7 +25,7 @@ from oxillama.engine.prefixes import CachedPrefixes
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence, spare_one
-from oxillama.errors import KvCacheFullError, QueueFull
+from oxillama.errors import KvCacheFullError
 from oxillama.faults import fault
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
@@ -91,12 +91,6 @@ class Scheduler:
         else:
             self.waiting.append(request)
             self.prefixes.arrive(request)
-
-    def check_room(self, n_more: int) -> None:
-        """Raises QueueFull if, beside ``n_more``, there is no room in the queue."""
-        n = len(self.waiting) + n_more
-        if n >= self.config.max_waiting:
-            raise QueueFull(f"max_waiting: {self.config.max_waiting} requests may wait, and {n} do")
 
     def next_deadline(self) -> float:
         """When the first of all requests is to end, by the clock; inf if none is."""
@@ -189,8 +183,7 @@ class Scheduler:
         if self.pool.recurrent_states is not None:
             self.pool.recurrent_states.check_integrity([holder.slots for holder in holders])
             self.pool.recurrent_states.records.check_integrity([holder.records for holder in holders])
-        for request in self.waiting:
-            assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
+        assert all(r.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED) for r in self.waiting)
         for request in self.running:
             assert request.sequence.state in (SeqState.PREFILLING, SeqState.DECODING)
             request.sequence.check()
@@ -337,7 +330,7 @@ class Scheduler:
         self.prefixes.begin(request)
         promised = sum(self._promised(other) for other in self.running)
         while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
-            if self.prefixes.reclaim(but=request):
+            if self.prefixes.reclaim(but=request) or self._forget_waiting(request):
                 continue
             lesser = [r for r in self.at_rest() if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
@@ -383,7 +376,7 @@ class Scheduler:
             if request.sequence.spare():
                 n = min(n, request.sequence.pending)
                 continue
-            if self.prefixes.reclaim():
+            if self.prefixes.reclaim() or self._forget_waiting(request):
                 continue
             victim = self._victim([r for r in self.at_rest() if r not in batch.requests])
             if victim is None:
@@ -405,6 +398,13 @@ class Scheduler:
     def _victim(self, candidates: list[Request]) -> Request | None:
         """The request to preempt: one that pauses, else the lowest priority, else the latest."""
         return max(candidates, key=lambda r: (not r.wanted, _rank(r)), default=None)
+
+    def _forget_waiting(self, but: Request) -> bool:
+        """Frees the pages that one request has of a session and waits with, ``but`` this; whether one did."""
+        having = [r for r in self.waiting if r.sequence.cached_len and r is not but]
+        if having:
+            max(having, key=_rank).sequence.forget()
+        return bool(having)
 
     def _preempt(self, request: Request, batch: ScheduledBatch) -> None:
         self.prefixes.keep(request)
@@ -434,8 +434,7 @@ class Scheduler:
         if states is not None:
             needed += f" and 2 states of {states.slot_bytes} bytes"
         available = f"{pool.n_available}" if states is None else f"{pool.limit.available} bytes"
-        message = f"prompt: {needed} needed, {available} available"
-        self.finish(request, "error", KvCacheFullError(message))
+        self.finish(request, "error", KvCacheFullError(f"prompt: {needed} needed, {available} available"))
 
 
 def _rank(request: Request) -> tuple[int, int]:

@@ -75,7 +75,7 @@ class EngineThread:
         with self._starting.lock:  # what is taken comes before the command that closes
             self._check_open()
             if limited:
-                loop.check_room(len(self._coming), len(requests))
+                loop.check_room(requests[0].tenant, len(requests), self._coming)
             now = loop.scheduler.clock()
             for request in requests:
                 self._coming.add(request)

@@ -92,7 +92,7 @@ class Caller:
     async def enter(self) -> None:
         """Waits until one more request of this caller may run; `leave` ends it.
 
-        Raises ApiError if too many wait already.
+        Raises ApiError if too many wait already, or the tokens are used up when its turn comes.
         """
         if self.limits.waiting is not None and len(self._waiting) >= self.limits.waiting:
             raise too_many(f"{len(self._waiting)} requests of this key wait already", "key_queue_full", 1)
@@ -106,10 +106,19 @@ class Caller:
             elif not future.cancelled():
                 self.leave()  # its turn came in the same moment
             raise
+        try:
+            self._check_tokens()
+        except ApiError:
+            self.leave()
+            raise
 
     def leave(self) -> None:
         """Ends what `enter` began."""
         self._n_running -= 1
+        self.admit()
+
+    def admit(self) -> None:
+        """Has requests that wait run, as many as may."""
         most = math.inf if self.limits.running is None else self.limits.running
         while self._waiting and self._n_running < most:
             future = self._waiting.popleft()
@@ -270,6 +279,7 @@ class Keys:
             salt = "" if config.share_prefixes else hashlib.sha256(b"salt" + each.digest).hexdigest()
             caller = self._callers.get(each.digest) or Caller(each.name)
             caller.name, caller.limits, caller.salt = each.name, each.limits, salt
+            caller.admit()
             callers[each.digest] = caller
         self._entries, self._callers = entries, callers
 

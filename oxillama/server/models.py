@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
+from oxillama.server.callers import context
 from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError, without_paths
 from oxillama.server.slots import Slots
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_WAITING = 1024
-"""Requests that wait for one model to be loaded."""
+"""Requests of one client that wait for one model to be loaded."""
 
 
 class Hosted:
@@ -49,7 +50,7 @@ class Hosted:
     created : seconds since 1970 at which the server began to have it.
     engine : None while it is not loaded.
     n_running : requests that have it now.
-    waiting : a future for each request that waits until it is loaded.
+    waiting : a future for each request that waits until it is loaded, and the client whose request it is.
     loading : the task that loads it; None while there is none.
     has_begun : whether that task has begun to load, and cannot be cancelled any more.
     is_leaving : whether it is unloaded as soon as the requests that have it have ended.
@@ -77,7 +78,7 @@ class Hosted:
         self.path = path
         self.created: int = int(time.time())
         self.n_running = 0
-        self.waiting: list[asyncio.Future[None]] = []
+        self.waiting: dict[asyncio.Future[None], str] = {}
         self.loading: asyncio.Task[None] | None = None
         self.has_begun = False
         self.is_leaving = False
@@ -192,17 +193,18 @@ class Models:
         if hosted.is_ready:
             self._take(hosted)
             return
-        if len(hosted.waiting) >= MOST_WAITING:
-            raise QueueFull(f"{hosted.name}: {MOST_WAITING} requests wait until it is loaded")
+        client = context().client
+        if list(hosted.waiting.values()).count(client) >= MOST_WAITING:
+            raise QueueFull(f"{hosted.name}: {MOST_WAITING} requests of this client wait until it is loaded")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        hosted.waiting.append(future)
+        hosted.waiting[future] = client
         if hosted.loading is None:
             hosted.loading = asyncio.ensure_future(self._bring(hosted))
         try:
             await future
         except asyncio.CancelledError:
             if future in hosted.waiting:
-                hosted.waiting.remove(future)
+                del hosted.waiting[future]
             elif not future.cancelled() and future.exception() is None:
                 self.release(hosted)  # it was given in the same moment
             if not hosted.waiting and hosted.loading is not None and not hosted.has_begun:
@@ -260,12 +262,12 @@ class Models:
             raise
         except Exception as error:
             hosted.failure = str(error)
-            waiting, hosted.waiting = hosted.waiting, []
+            waiting, hosted.waiting = hosted.waiting, {}
             for future in waiting:
                 if not future.done():
                     future.set_exception(not_loaded(hosted, error))
         else:
-            waiting, hosted.waiting = hosted.waiting, []
+            waiting, hosted.waiting = hosted.waiting, {}
             for future in waiting:
                 if not future.done():
                     self._take(hosted)

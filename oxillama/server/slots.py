@@ -52,6 +52,7 @@ class Slot:
         if self.session is None or self.session.adapters != adapters:
             self.erase()
             self.session = engine.session(adapters=options.adapters)
+            self.session.give_way()
         session = self.session
         n = common(session.tokens, tokens[:-1])
         if n < len(session):
@@ -72,6 +73,7 @@ class Slot:
         began = time.perf_counter()
         if self.session is None or not len(self.session):
             raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
+        self.session.recompute()
         taken = self.session.capture({"command": "slot"})
         taken.write(path)
         return {
@@ -93,6 +95,7 @@ class Slot:
                 f"filename: expected a saved slot of this model, got {path.name}: {reason}",
                 param="filename",
             ) from error
+        restored.give_way()
         self.erase()
         self.session = restored
         return {

@@ -185,7 +185,7 @@ def restore_generation(
     generation = Generation(model, request, callback)
 
     def begin() -> None:
-        model.loop.check_room(0, 1)
+        model.loop.check_room(request.tenant)
         restore_sequence(request.sequence, taken.tokens.tolist(), taken.n_cached, data)
         try:
             model.loop.add(request)

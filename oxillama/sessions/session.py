@@ -76,6 +76,7 @@ class Session(NotCopied, Captured):
         self._lock = ForkedOpen()  # two threads' tokens would mix
         self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
+        self.gives_way: bool = False
         self._sequence = sequence = Sequence(model.pool, adapters=adapters)
         held_by = weakref.ref(self)
         model.call(lambda: model.loop.hold(sequence, held_by))
@@ -97,11 +98,24 @@ class Session(NotCopied, Captured):
     def _call(self, job: Callable[[], T]) -> T:
         """What a job of the engine thread returns, or an error of ours."""
         try:
-            return self._model.call(job)
+            return self._model.call(partial(self._alone, job))
         except OxiLlamaError:
             raise
         except Exception as error:
             raise fault(error) from error
+
+    def give_way(self) -> None:
+        """Lets requests that lack memory have its pages: its tokens are then run again when it goes on."""
+        self._model.feature("giving way")
+        self.gives_way = True
+
+    def _alone(self, job: Callable[[], T]) -> T:
+        """Runs a job, which does not take the pages of this session for the session itself."""
+        gives_way, self.gives_way = self.gives_way, False
+        try:
+            return job()
+        finally:
+            self.gives_way = gives_way
 
     # --- passes -------------------------------------------------------------------------------------
 
@@ -150,10 +164,17 @@ class Session(NotCopied, Captured):
                 if sequence.pending:  # what was appended, or what a cut has left to be run again
                     self._run_pending(sequence, all_logits=False)
                 sequence.tokens += fresh
-                return self._run_pending(sequence, all_logits)
+                return self._run_pending(sequence, all_logits)[-len(fresh) :]  # some may have run again
             except BaseException:
                 self._call(lambda: sequence.truncate(n_before))
                 raise
+
+    def recompute(self) -> None:
+        """Runs the tokens again if their pages went to others (`give_way`). Raises KvCacheFullError."""
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            if sequence.tokens and not sequence.cached_len:
+                self._run_pending(sequence, all_logits=False)
 
     def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
         """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
@@ -261,7 +282,7 @@ class Session(NotCopied, Captured):
             generation = Generation(model, request, callback, self)  # it cancels what is dropped
 
             def begin() -> None:
-                model.scheduler.check_room(0)
+                model.loop.check_room(request.tenant)
                 # not the last token, whose logits are wanted again
                 fork.take_fork(sequence, min(sequence.cached_len, len(fork.tokens) - 1))
                 model.loop.add(request)

@@ -137,6 +137,25 @@ def test_others_are_asked_for_what_is_short_and_no_more() -> None:
     pool.check_integrity()
 
 
+def test_others_are_asked_in_their_order_for_what_is_still_short() -> None:
+    class Spare:
+        def __init__(self, pool: PagePool, n: int) -> None:
+            self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
+
+        def reclaim(self, n_bytes: int) -> None:
+            self.asked.append(n_bytes)
+            self.pool.release([self.pages.pop() for _ in range(min(len(self.pages), n_bytes // 128))])
+
+    pool = pool_of(10)
+    first, second = Spare(pool, 3), Spare(pool, 4)
+    for spare in (first, second):
+        pool.limit.reclaim_from(spare.reclaim)
+    assert pool.allocate(5) and (first.asked, second.asked) == ([2 * 128], [])
+    assert pool.allocate(3) and (first.asked, second.asked) == ([2 * 128, 3 * 128], [2 * 128])
+    assert not pool.limit.can_allocate(3 * 128)
+    pool.check_integrity()
+
+
 def test_releasing_or_sharing_a_free_page_is_a_mistake_of_ours() -> None:
     pool = pool_of(5)
     pages = pool.allocate(1)

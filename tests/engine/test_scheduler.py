@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,28 @@ def test_the_higher_priority_takes_pages_from_the_lower() -> None:
     serving.run(low)
     check_as_alone(serving, low, 20)
     check_as_alone(serving, high, 3)
+    serving.check_empty()
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_what_waits_with_pages_of_a_session_gives_way(runs: bool) -> None:
+    serving = Serving(max_pages=5 if runs else 4, cached_pages=0)
+    session = Sequence(serving.pool, prompt(40))
+    serving.runner.forward([(session, 40)], False)
+    serving.loop.hold(session, weakref.ref(serving))
+    first = [serving.submit(prompt(5, seed=2), max_tokens=20, priority=1)] if runs else []
+    serving.step()
+    waits = serving.request(prompt(40), max_tokens=6)
+    waits.sequence.take_fork(session, 39)
+    serving.loop.release(session)
+    serving.loop.add(waits)
+    urgent = serving.submit(prompt(40, seed=1), max_tokens=6, priority=1)
+    serving.step()
+    assert urgent in serving.scheduler.running
+    serving.run(*first, waits, urgent)
+    assert serving.scheduler.preemptions == 0
+    for request, n in ((waits, 6), (urgent, 6), *((request, 20) for request in first)):
+        check_as_alone(serving, request, n)
     serving.check_empty()
 
 
@@ -512,15 +535,30 @@ def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: py
 def test_the_queue_has_an_end() -> None:
     serving = Serving(max_waiting=3, max_sequences=1)
     for i in range(3):
-        serving.scheduler.check_room(0)
+        serving.loop.check_room("")
         serving.submit(prompt(5, seed=i))
     with pytest.raises(QueueFull, match="max_waiting: 3 requests may wait, and 3 do"):
-        serving.scheduler.check_room(0)
+        serving.loop.check_room("")
     assert issubclass(QueueFull, RuntimeError)
     serving.step()
-    serving.scheduler.check_room(0)
+    serving.loop.check_room("")
     with pytest.raises(QueueFull):
-        serving.scheduler.check_room(1)  # one is on its way
+        serving.loop.check_room("", coming=[serving.request(prompt(5))])  # one is on its way
+
+
+def test_no_tenant_takes_anothers_place_in_the_queue() -> None:
+    serving = Serving(max_waiting=2, max_sequences=1)
+    coming = [serving.request(prompt(5), tenant="b")]
+    for i in range(2):
+        serving.loop.check_room("a", coming=coming)
+        serving.submit(prompt(5, seed=i), tenant="a")
+    with pytest.raises(QueueFull, match="max_waiting: 2 requests may wait, and 2 do"):
+        serving.loop.check_room("a", coming=coming)
+    serving.loop.check_room("b", coming=coming)
+    serving.submit(prompt(5, seed=2), tenant="b")
+    with pytest.raises(QueueFull):
+        serving.loop.check_room("b", coming=coming)
+    serving.step()
 
 
 def test_more_prompts_than_may_run_take_turns() -> None:

@@ -282,14 +282,14 @@ def test_threads_that_submit_together_do_not_overfill_the_queue(monkeypatch: pyt
     engine = InferenceEngine.from_gguf(
         demo.STORY, num_threads=1, scheduler=SchedulerConfig(max_sequences=1, max_waiting=3)
     )
-    scheduler = engine.model.scheduler
-    real = scheduler.check_room
+    loop = engine.model.loop
+    real = loop.check_room
 
-    def check_room(n_more: int) -> None:
-        real(n_more)
+    def check_room(*arguments: Any) -> None:
+        real(*arguments)
         let_others_run()
 
-    monkeypatch.setattr(scheduler, "check_room", check_room)
+    monkeypatch.setattr(loop, "check_room", check_room)
     with stopped(engine):
         found = together(8, lambda: engine.stream(PROMPT, sampler=GREEDY, max_tokens=2))
     taken = [stream for stream in found if isinstance(stream, Generation)]

@@ -25,7 +25,7 @@ from oxillama.server.errors import without_paths
 from oxillama.server.models import Hosted
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
-from tests.support.waiting import until
+from tests.support.waiting import stopped, until
 
 PATH = "/v1/completions"
 PROMPT = [5 + i % 200 for i in range(64)]
@@ -177,6 +177,48 @@ def test_tokens_of_a_minute(engine: InferenceEngine) -> None:
         assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
 
 
+def test_a_request_that_waits_is_refused_when_the_tokens_are_used_up(engine: InferenceEngine) -> None:
+    long = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "stream": True}
+    head = {"Authorization": "Bearer alice"}
+    with serving(engine, api_keys=("alice", "bob"), key_tokens=100, key_running=1) as client:
+        caller = client.server._app.state.keys.caller("alice")
+        with stopped(engine):
+            first = client.connect()
+            client.send(first, PATH, long, headers=head)
+            until(lambda: caller._n_running == 1)
+            others = [client.connect() for _ in range(2)]
+            for connection in others:
+                client.send(connection, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+            until(lambda: len(caller._waiting) == 2)
+        assert b"[DONE]" in first.getresponse().read()
+        for connection in others:
+            refused = connection.getresponse()
+            assert refused.status == 429 and int(refused.headers["retry-after"]) >= 2
+            connection.close()
+        first.close()
+        until(lambda: caller._n_running == 0)
+
+
+def test_a_limit_that_is_raised_applies_to_those_who_wait(engine: InferenceEngine, tmp_path: Path) -> None:
+    path, body = tmp_path / "keys", {"prompt": "a", "max_tokens": 1}
+    path.write_text("alice running=1\nbob\n")
+    head = {"Authorization": "Bearer alice"}
+    with serving(engine, api_key_file=path) as client:
+        keys = client.server._app.state.keys
+        caller = keys.caller("alice")
+        with stopped(engine):
+            found = [client.connect() for _ in range(3)]
+            for connection in found:
+                client.send(connection, PATH, body, headers=head)
+            until(lambda: len(caller._waiting) == 2)
+            path.write_text("alice running=3\nbob\n")
+            client.server._connections._loop.call_soon_threadsafe(keys.reload)
+            until(lambda: caller._n_running == 3 and not caller._waiting)
+        for connection in found:
+            assert connection.getresponse().status == 200
+            connection.close()
+
+
 def test_limits_of_every_request(engine: InferenceEngine) -> None:
     with serving(engine, max_tokens_limit=5, timeout_limit=20) as client:
         found = client.ask("/completion", {"prompt": "Once", "ignore_eos": True}).json
@@ -239,6 +281,20 @@ def test_many_streams_of_one_key_do_not_starve_another(engine: InferenceEngine) 
     n_keys = 2
     assert len(steps.waits) == 20
     assert max(steps.waits) <= n_keys, steps.waits
+
+
+def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
+    scheduler = SchedulerConfig(max_sequences=2, max_waiting=5)
+    long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 10}
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=scheduler)
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        connection, response = client.open(PATH, long, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(engine.model.scheduler.waiting) >= 5)
+        refused = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
+        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
+        response.close()
+        connection.close()
 
 
 def digest(key: str) -> str:

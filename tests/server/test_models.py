@@ -13,6 +13,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, LoadError, demo
 from oxillama.config.server import ServerConfig
+from oxillama.server import models
 from oxillama.server.models import Hosted, Models
 from tests.support.server import Answer, Client, serving_models
 from tests.support.waiting import stopped, until
@@ -312,3 +313,24 @@ def test_many_clients_of_models_that_do_not_fit_together() -> None:
         assert len(found) > 20 and all(text == expected[name] for name, text in found)
         until(lambda: not any(each.n_running or each.waiting or each.loading for each in client.models))
         assert sum(each.engine is not None for each in client.models) <= 1
+
+
+def test_who_waits_for_a_model_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MOST_WAITING", 2)
+    slow = Loader()
+    with serving_models(
+        Hosted("fast", InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)),
+        Hosted("slow", load=slow),
+        api_keys=("alice", "bob"),
+    ) as client:
+        slow.may_load.clear()
+        held = []
+        for key in ("alice", "alice", "bob"):
+            held.append(client.connect())
+            head = {"Authorization": f"Bearer {key}"}
+            client.send(held[-1], PATH, {**BODY, "model": "slow"}, headers=head)
+            until(lambda: len(client.models.by_name["slow"].waiting) == len(held))
+        refused = client.ask(PATH, {**BODY, "model": "slow"}, headers={"Authorization": "Bearer alice"})
+        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        slow.may_load.set()
+        assert [answer_of(connection).status for connection in held] == [200] * 3

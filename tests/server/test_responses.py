@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from oxillama.compat.engine import InferenceEngine
+from oxillama.server.callers import CONTEXT, Caller, RequestContext
 from oxillama.server.errors import ApiError
 from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions
 from oxillama.server.responses.store import ResponseStore
@@ -426,6 +427,25 @@ def test_the_store_has_a_limit() -> None:
     assert (len(store), store.n_bytes) == (0, 0)
     put("a", 10)
     store.remove("a")
+    assert (len(store), store.n_bytes) == (0, 0)
+
+
+def test_no_key_loses_what_it_keeps_to_another() -> None:
+    store = ResponseStore(10_000)
+    for name, n in (("bob", 3), ("alice", 30)):
+        CONTEXT.set(RequestContext(Caller(name)))
+        for i in range(n):
+            store.put({"id": f"{name}{i}", "output": ["y" * 900]}, (), ["x"])
+        with pytest.raises(ApiError):
+            store.get("alice0")
+    assert store.get("alice29") and 8 <= len(store) <= 10 and store.n_bytes <= 10_000
+    with pytest.raises(ApiError):
+        store.get("bob0")
+    store.put({"id": "large", "output": ["y" * 20_000]}, (), ["x"])
+    assert len(store) == 3
+    CONTEXT.set(RequestContext(Caller("bob")))
+    for i in range(3):
+        store.remove(f"bob{i}")
     assert (len(store), store.n_bytes) == (0, 0)
 
 

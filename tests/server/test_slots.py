@@ -188,6 +188,70 @@ def test_requests_in_one_slot_run_one_after_the_other(client: Client, texts: dic
     )
 
 
+SMALL = 1 << 20
+"""Bytes of keys and values: the room of four of the sequences below."""
+
+
+def test_slots_give_way_to_others_and_go_on(tmp_path: Path) -> None:
+    prompt = "Once upon a time " * 20
+    body = {"prompt": prompt, "n_predict": 5, "temperature": 0}
+    alice, bob = ({"Authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+    with new_engine() as alone:
+        text = alone.generate(prompt, temperature=0, max_tokens=5)
+    scheduler = SchedulerConfig(max_sequences=8)
+    engine = InferenceEngine.from_gguf(
+        demo.STORY, num_threads=1, kv_memory_limit=SMALL, prefix_cache_bytes=0, scheduler=scheduler
+    )
+    with serving(engine, api_keys=("alice", "bob"), slot_save_path=tmp_path) as client:
+        found = [
+            client.ask("/completion", {**body, "id_slot": id}, headers=alice).json for id in (*range(8), 7, 0)
+        ]
+        assert [each["content"] for each in found] == [text] * 10
+        n = found[0]["tokens_evaluated"]
+        assert found[8]["timings"]["cache_n"] == n - 1
+        assert found[9]["timings"]["cache_n"] == 0  # its pages went to others
+        assert client.ask("/completion", body, headers=bob).json["content"] == text
+        for slot in client.ask("/slots", headers=alice).json:
+            assert slot["n_tokens"] == n + 5
+        for id in range(8):
+            name = {"filename": "s"}
+            saved = client.ask(f"/slots/{id}?action=save", name, headers=alice)
+            assert saved.status == 200 and saved.json["n_saved"] in (n + 4, n + 5)
+            assert client.ask("/slots/3?action=restore", name, headers=alice).status == 200
+        for n_cached in (n - 1, 0):
+            again = client.ask("/completion", {**body, "id_slot": 3}, headers=alice).json
+            assert (again["content"], again["timings"]["cache_n"]) == (text, n_cached)
+            assert client.ask("/slots/3?action=restore", name, headers=alice).status == 200
+            for id in (0, 1, 2, 4, 5):  # which take its pages
+                client.ask("/completion", {**body, "id_slot": id}, headers=alice)
+        engine.model.check_integrity()
+
+
+def test_busy_slots_of_a_key_leave_memory_to_others() -> None:
+    """Requests that wait have the pages of their slots, beside the slots themselves."""
+    body = {"prompt": "Once upon a time " * 20, "n_predict": 300, "ignore_eos": True, "stream": True}
+    alice, bob = ({"Authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+    engine = InferenceEngine.from_gguf(
+        demo.STORY, num_threads=1, kv_memory_limit=SMALL, scheduler=SchedulerConfig(max_sequences=6)
+    )
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        for id in range(6):
+            client.ask("/completion", {**body, "id_slot": id, "n_predict": 1}, headers=alice)
+        held = []
+        for id in range(6):
+            held.append(client.connect())
+            client.send(held[-1], "/completion", {**body, "id_slot": id}, headers=alice)
+        until(lambda: len(engine.model.scheduler.waiting) >= 2)
+        for _ in range(5):
+            found = client.ask("/v1/completions", {"prompt": body["prompt"], "max_tokens": 1}, headers=bob)
+            assert found.status == 200, found.text
+        assert len(engine.model.scheduler.waiting) >= 2
+        for connection in held:
+            connection.close()
+        idle(engine)
+        engine.model.check_integrity()
+
+
 def test_a_client_that_leaves_its_slot(client: Client, texts: dict[str, str]) -> None:
     engine = client.hosted.ready()
     with stopped(engine):

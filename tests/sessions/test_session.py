@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import oxillama
 from oxillama import ConfigError, KvCacheFullError, PromptError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
+from oxillama.engine.sequence import Sequence
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters
 from tests.support.zoo import MODELS
@@ -221,6 +223,69 @@ def test_what_does_not_fit_changes_nothing() -> None:
             session.prefill([6] * 60)
         session.forward(6)
     small.check_integrity()
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba2", "jamba", "gemma3"])
+def test_a_session_that_gives_way_goes_on_with_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
+    engine = InferenceEngine()
+    engine.load_model_from_bytes(MODELS[name].file())
+    tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
+    whole, limit = engine.logits(tokens), engine.model.pool.limit
+    with engine.session() as session, engine.session() as other:
+        session.give_way()
+        for n in (4, 6, 9):
+            session.prefill(tokens[len(session) : n])
+            other.rewind(0)
+            other.prefill(tokens)
+            assert session._sequence.cached_len == n
+            used = limit.used
+            engine.model.call(lambda: limit.can_allocate(limit.available + 1))
+            assert session._sequence.cached_len == 0 and limit.used < used
+            assert other._sequence.cached_len == len(tokens)  # it does not give way
+        session.recompute()
+        assert (session.tokens, session._sequence.cached_len) == (tokens[:9], 9)
+        engine.model.call(lambda: limit.can_allocate(limit.available + 1))
+        assert same_bits(session.logits(tokens[9:]), whole[9:])
+        engine.model.check_integrity()
+
+
+def test_logits_of_a_session_that_gives_way_meanwhile_are_those_of_the_new_tokens(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = engine.tokenize(TEXT)
+    with engine.session() as session:
+        session.give_way()
+        session.prefill(tokens[:5])
+        real = session._run_pending
+
+        def run_pending(sequence: Sequence, all_logits: bool) -> np.ndarray:
+            engine.model.call(sequence.forget)
+            return real(sequence, all_logits)
+
+        monkeypatch.setattr(session, "_run_pending", run_pending)
+        assert same_bits(session.logits(tokens[5:]), engine.logits(tokens)[5:])
+
+
+def test_a_session_that_gives_way_keeps_its_pages_from_itself() -> None:
+    stride = InferenceEngine.from_gguf(demo.STORY, num_threads=1).model.pool.page_stride
+    with (
+        InferenceEngine.from_gguf(
+            demo.STORY, num_threads=1, kv_memory_limit=4 * stride, context_size=96
+        ) as small,
+        small.session() as session,
+    ):
+        session.give_way()
+        session.prefill([5] * 60)
+        with pytest.raises(KvCacheFullError):
+            session.prefill([6] * 20)
+        assert session.tokens == [5] * 60
+        assert small.generate([7] * 40, max_tokens=2, temperature=0)  # which takes its pages
+        assert session._sequence.cached_len == 0
+        assert same_bits(session.forward(6), small.logits([5] * 60 + [6])[-1])
+        small.model.check_integrity()
 
 
 def test_threads_share_a_session_call_by_call(engine: InferenceEngine) -> None:

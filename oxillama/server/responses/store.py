@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +24,18 @@ class Stored:
     response : as clients have got it.
     items : the conversation up to its end, its output included.
     n_bytes : that it takes.
-    owner : name of the key that it belongs to.
     """
 
     response: dict[str, Any]
     items: tuple[Any, ...]
     n_bytes: int
-    owner: str = ""
 
 
 class ResponseStore:
-    """Keeps responses in memory, up to a number of bytes; those that were not used longest go first.
+    """Keeps responses in memory, up to a number of bytes.
+
+    The key that has the most bytes makes room, with those that were not used longest: no key loses what it
+    keeps because another one keeps more.
 
     For the event loop alone.
     """
@@ -42,10 +43,11 @@ class ResponseStore:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.n_bytes: int = 0
-        self._found: OrderedDict[str, Stored] = OrderedDict()
+        self._found: dict[str, OrderedDict[str, Stored]] = {}  # by the name of the key
+        self._bytes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._found)
+        return sum(map(len, self._found.values()))
 
     def put(self, response: dict[str, Any], before: Sequence[Any], new: Sequence[Any]) -> None:
         """Keeps a response.
@@ -56,25 +58,35 @@ class ResponseStore:
         """
         items = (*before, *new, *response["output"])
         n_bytes = len(as_json([response, new])) + ITEM_BYTES * len(items)
-        self._found[response["id"]] = Stored(response, items, n_bytes, context().caller.name)
-        self.n_bytes += n_bytes
+        owner = context().caller.name
+        self._found.setdefault(owner, OrderedDict())[response["id"]] = Stored(response, items, n_bytes)
+        self._count(owner, n_bytes)
         while self.n_bytes > self.most_bytes:
-            _, gone = self._found.popitem(last=False)
-            self.n_bytes -= gone.n_bytes
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            _, gone = self._found[largest].popitem(last=False)
+            self._count(largest, -gone.n_bytes)
+
+    def _count(self, owner: str, n_bytes: int) -> None:
+        self.n_bytes += n_bytes
+        self._bytes[owner] += n_bytes
+        if not self._found[owner]:
+            del self._found[owner], self._bytes[owner]
 
     def get(self, id: str, status: int = 404, param: str | None = None) -> Stored:
         """A response of this key by its id. Raises ApiError of ``status`` if it is not there."""
-        if id not in self._found or self._found[id].owner != context().caller.name:
+        found = self._found.get(context().caller.name, OrderedDict())
+        if id not in found:
             raise ApiError(
                 status,
                 f"{param or 'response'}: expected the id of a response that is kept, got {id[:200]!r}",
                 param=param,
                 code="previous_response_not_found" if param else "response_not_found",
             )
-        self._found.move_to_end(id)
-        return self._found[id]
+        found.move_to_end(id)
+        return found[id]
 
     def remove(self, id: str) -> None:
         """Forgets a response. Raises ApiError if it is not there."""
-        self.n_bytes -= self.get(id).n_bytes
-        del self._found[id]
+        owner, gone = context().caller.name, self.get(id)
+        del self._found[owner][id]
+        self._count(owner, -gone.n_bytes)
