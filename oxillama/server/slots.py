@@ -78,7 +78,7 @@ class Slot:
         taken.write(path)
         return {
             "n_saved": taken.n_cached,
-            "n_written": path.stat().st_size,
+            "n_written": size_of(path),
             "timings": {"save_ms": 1000 * (time.perf_counter() - began)},
         }
 
@@ -86,10 +86,13 @@ class Slot:
         """Takes the place of a file; the numbers of tokens and bytes, and the time. Raises ApiError."""
         began = time.perf_counter()
         try:
-            taken = read(path)
+            taken, n_bytes = read(path), size_of(path)
             restored = restore_session(engine.model, taken, [lora for lora, _ in engine.adapters.stack])
         except (ModelFileError, SnapshotIncompatible) as error:
-            reason = "no such file" if isinstance(error, ModelFileError) else without_paths(error)
+            is_missing = isinstance(error.__cause__, FileNotFoundError)
+            if isinstance(error, ModelFileError) and not is_missing:
+                raise  # which is no fault of the client
+            reason = "no such file" if is_missing else without_paths(error)
             raise ApiError(
                 400,
                 f"filename: expected a saved slot of this model, got {path.name}: {reason}",
@@ -100,7 +103,7 @@ class Slot:
         self.session = restored
         return {
             "n_restored": taken.n_cached,
-            "n_read": path.stat().st_size,
+            "n_read": n_bytes,
             "timings": {"restore_ms": 1000 * (time.perf_counter() - began)},
         }
 
@@ -178,11 +181,22 @@ def common(ours: list[int], theirs: list[int]) -> int:
 def file_in(folder: Path, name: str, below: str = "") -> Path:
     """The path of a file in a folder, or in the folder ``below`` that, which is made.
 
-    Raises ApiError for a name that may lead elsewhere.
+    Raises ApiError for a name that may lead elsewhere, ModelFileError if the folder cannot be made.
     """
     if not FILE_NAME.fullmatch(name):
         raise invalid("filename", "letters, digits, _, - and dots", name)
     if below:
         folder = folder / below
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ModelFileError(f"{folder}: cannot be made: {error.strerror or error}") from error
     return folder / name
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file. Raises ModelFileError."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
