@@ -220,6 +220,11 @@ def test_the_navigation_has_each_page_once() -> None:
     assert sorted(listed) == sorted(name for name in pages if not name.startswith("decisions/0"))
 
 
+def test_the_icon_of_the_site_is_that_of_the_page() -> None:
+    page = Path(oxillama.__file__).parent / "server" / "page" / "static" / "icon.svg"
+    assert (DOCS / "images" / "icon.svg").read_bytes() == page.read_bytes()
+
+
 def test_readme_has_the_line_that_ci_runs() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.splitlines().count("pip install -e '.[test]' && pytest") == 1
@@ -227,7 +232,7 @@ def test_readme_has_the_line_that_ci_runs() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"(?:\]\(|\bsrc=\")([^)#\s\"]+)", page.read_text(encoding="utf-8")):
         assert "://" in target or (page.parent / target).exists(), target
 
 

@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
+
+from fetch_openmp import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = {".whl": 20_000_000, ".gz": 6_000_000}
@@ -74,18 +75,6 @@ def build_wheel(sdist: Path, machine: str, openmp: Path, folder: Path, epoch: in
     return path
 
 
-def fetch_openmp(machine: str, folder: Path) -> Path:
-    """A folder with the libgomp of a wheel of scikit-learn."""
-    platforms = [f"--platform=manylinux_2_{glibc}_{machine}" for glibc in (17, 27, 28)]
-    only = ("--no-deps", "--only-binary=:all:", "-q", "-d", folder)
-    run(sys.executable, "-m", "pip", "download", *only, *platforms, "scikit-learn")
-    (path,) = folder.glob("*.whl")
-    with zipfile.ZipFile(path) as wheel:
-        (name,) = [each for each in wheel.namelist() if "/libgomp" in each]
-        (folder / "libgomp.so.1").write_bytes(wheel.read(name))
-    return folder
-
-
 def check(path: Path) -> None:
     """Ends this program if a file is too large, or a tool finds a fault in it."""
     size = path.stat().st_size
@@ -114,7 +103,7 @@ def main() -> None:
             folder = Path(name)
             paths = [build_sdist(folder / "sdist", epoch)]
             if not args.sdist:
-                openmp = args.openmp or fetch_openmp(args.machine, folder / "openmp")
+                openmp = args.openmp or fetch(folder / "openmp", "linux", args.machine).parent
                 paths.append(build_wheel(paths[0], args.machine, openmp, folder / "wheel", epoch))
             results.append({path.name: path.read_bytes() for path in paths})
     if results[0] != results[-1]:

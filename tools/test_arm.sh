@@ -7,14 +7,16 @@
 #   apt-get install gcc-aarch64-linux-gnu qemu-user
 # and a Python of the same version on PATH that has cython, setuptools, numpy and pip. Everything else is kept in
 # FOLDER (/tmp/oxillama-arm): an arm64 Python unpacked from Debian's packages, its wheels, a copy of the sources.
-# Nothing is installed in the system. ARM_CC is another cross compiler, ARM_CPU another CPU to emulate.
+# Nothing is installed in the system. ARM_CC is another cross compiler, ARM_CPU another CPU to emulate, and ARM_WHEEL
+# a wheel that is tested in place of the sources (tools/build_wheel.py --machine aarch64).
 set -euo pipefail
 
 folder=$(realpath -m "${1:-/tmp/oxillama-arm}")
 shift || true
 version=${ARM_PYTHON:-3.11}
 compiler=${ARM_CC:-aarch64-linux-gnu-gcc}
-root=$folder/root site=$folder/site source=$folder/source
+root=$folder/root site=$folder/site source=$folder/source package=$folder/source
+wheel=${ARM_WHEEL:+$(realpath "$ARM_WHEEL")}
 cd "$(dirname "$0")/.."
 
 fetch_python() {
@@ -46,15 +48,21 @@ build() {
         python setup.py -q build_ext --inplace)
 }
 
+unpack() {
+    package=$folder/wheel
+    rm -rf "$package" "$source/oxillama"
+    python -m zipfile -e "$wheel" "$package"
+}
+
 emulated() {
-    QEMU_LD_PREFIX=$root PYTHONHOME=$root/usr PYTHONPATH=$source:$site PYTHONDONTWRITEBYTECODE=1 \
+    QEMU_LD_PREFIX=$root PYTHONHOME=$root/usr PYTHONPATH=$package:$source:$site PYTHONDONTWRITEBYTECODE=1 \
         qemu-aarch64 -cpu "${ARM_CPU:-max}" "$root/usr/bin/python$version" "$@"
 }
 
 [ -x "$root/usr/bin/python$version" ] || fetch_python
 [ -d "$site/pytest" ] || fetch_wheels
 copy_sources
-build
+if [ -n "$wheel" ]; then unpack; else build; fi
 
 cd "$source"
 emulated -c 'import platform; from oxillama._kernels import targets; print(platform.machine(), targets())'

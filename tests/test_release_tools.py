@@ -1,0 +1,86 @@
+"""The tools of a release: the way to an answer, and OpenMP's library of a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.paths import ROOT
+
+TOOLS = ROOT / "tools"
+pytestmark = pytest.mark.skipif(not TOOLS.exists(), reason="an installed package has no tools")
+
+
+def load(name: str) -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", TOOLS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def time_to_chat() -> Iterator[ModuleType]:
+    yield from load("time_to_chat")
+
+
+@pytest.fixture(scope="module")
+def fetch_openmp() -> Iterator[ModuleType]:
+    yield from load("fetch_openmp")
+
+
+def test_each_way_begins_with_the_installation(time_to_chat: ModuleType) -> None:
+    tool = time_to_chat
+    asked = {tool.SERVE: 4.0, tool.OPENAI: 2.0, tool.ASKED: 1.0}
+    steps = {tool.INSTALL: 16.0, tool.CHAT: 8.0, tool.AGAIN: 64.0, **asked}
+    assert list(tool.ways(steps).values()) == [24.0, 20.0, 23.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("raise SystemExit(3)", "ended with 3"), ("print('no page')", "ended with 0")]
+)
+def test_a_server_that_ends_is_no_page(time_to_chat: ModuleType, code: str, said: str) -> None:
+    with (
+        subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.DEVNULL) as server,
+        pytest.raises(SystemExit, match=said),
+    ):
+        time_to_chat.wait_for(f"http://127.0.0.1:{time_to_chat.free_port()}", server)
+
+
+def wheel(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as files:
+        for name in names:
+            files.writestr(name, name)
+    return path
+
+
+def test_the_library_of_a_wheel_is_the_one_file_of_its_name(fetch_openmp: ModuleType, tmp_path: Path) -> None:
+    one = wheel(
+        tmp_path / "one.whl", "a.libs/libgomp-1a2b.so.1.0.0", "a/libgomp/x.py", "a/.dylibs/libomp.dylib"
+    )
+    assert fetch_openmp.library(one, "libgomp") == b"a.libs/libgomp-1a2b.so.1.0.0"
+    assert fetch_openmp.library(one, "libomp") == b"a/.dylibs/libomp.dylib"
+    two = wheel(tmp_path / "two.whl", "a.libs/libgomp-1.so", "b.libs/libgomp-2.so")
+    with pytest.raises(
+        ValueError, match=r"two\.whl: expected one file libgomp\*, got a\.libs/libgomp-1\.so, b"
+    ):
+        fetch_openmp.library(two, "libgomp")
+    with pytest.raises(ValueError, match=r"one file libiomp\*, got none"):
+        fetch_openmp.library(one, "libiomp")
+
+
+def test_wheels_of_linux_and_macos_take_the_fetched_library() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+    for system in ("linux", "macos"):
+        assert "tools/fetch_openmp.py /tmp/openmp" in config[system]["before-all"]
+    assert "AUDITWHEEL_LD_LIBRARY_PATH=/tmp/openmp " in config["linux"]["repair-wheel-command"]
+    assert config["macos"]["environment"]["LDFLAGS"] == "-L/tmp/openmp"
