@@ -28,14 +28,21 @@ POSITION_FACTOR = 0xD1342543DE82EF95  # odd, so that positions have different se
 
 
 class _KernelStage:
-    """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass."""
+    """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass.
+
+    A subclass names, for each of its fields, the option of `SamplerConfig` that switches the stage on.
+    """
 
     tokenizer: TokenizerBridge | None = None
     _chain: SamplerChain
+    _switches: ClassVar[dict[str, str]]
+
+    def __init_subclass__(cls, **switches: str) -> None:
+        cls._switches = switches
 
     def options(self) -> dict[str, Any]:
         """The fields of `SamplerConfig` that switch the stage on."""
-        raise NotImplementedError
+        return {option: getattr(self, field) for field, option in self._switches.items()}
 
     def __post_init__(self) -> None:
         options = self.options()
@@ -78,7 +85,14 @@ class _KernelStage:
 
 
 @dataclass(frozen=True)
-class DryStage(_KernelStage):
+class DryStage(
+    _KernelStage,
+    multiplier="dry_multiplier",
+    base="dry_base",
+    allowed_length="dry_allowed_length",
+    range="dry_range",
+    sequence_breakers="dry_sequence_breakers",
+):
     """Penalizes tokens that extend a repetition: the options ``dry_*`` of `SamplerConfig`.
 
     Attributes
@@ -98,19 +112,9 @@ class DryStage(_KernelStage):
     sequence_breakers: tuple[str | tuple[int, ...], ...] = BREAKERS
     tokenizer: TokenizerBridge | None = None
 
-    def options(self) -> dict[str, Any]:
-        """As the base class."""
-        return {
-            "dry_multiplier": self.multiplier,
-            "dry_base": self.base,
-            "dry_allowed_length": self.allowed_length,
-            "dry_range": self.range,
-            "dry_sequence_breakers": self.sequence_breakers,
-        }
-
 
 @dataclass(frozen=True)
-class XtcStage(_KernelStage):
+class XtcStage(_KernelStage, probability="xtc_probability", threshold="xtc_threshold"):
     """Drops the likeliest tokens by chance: ``xtc_probability`` and ``xtc_threshold`` of `SamplerConfig`.
 
     A stage has no access to the random numbers of a sampler. The chance is a function of ``seed`` and the
@@ -130,10 +134,9 @@ class XtcStage(_KernelStage):
     threshold: float = 0.1
     seed: int = 0
 
-    def options(self) -> dict[str, Any]:
-        """As the base class."""
+    def __post_init__(self) -> None:
         integer("seed", self.seed, 0, MAX_SEED)
-        return {"xtc_probability": self.probability, "xtc_threshold": self.threshold}
+        super().__post_init__()
 
     def chance(self, position: int) -> float:
         """The number in [0, 1) at a position; below ``probability`` the stage drops tokens."""
@@ -141,7 +144,7 @@ class XtcStage(_KernelStage):
 
 
 @dataclass(frozen=True)
-class TypicalPStage(_KernelStage):
+class TypicalPStage(_KernelStage, p="typical_p"):
     """Keeps the fewest tokens of the most typical surprise that sum to more than ``p``: ``typical_p``.
 
     Raises
@@ -151,13 +154,9 @@ class TypicalPStage(_KernelStage):
 
     p: float
 
-    def options(self) -> dict[str, Any]:
-        """As the base class."""
-        return {"typical_p": self.p}
-
 
 @dataclass(frozen=True)
-class TopAStage(_KernelStage):
+class TopAStage(_KernelStage, a="top_a"):
     """Keeps tokens with at least ``a`` times the square of the highest probability: ``top_a``.
 
     Raises
@@ -167,13 +166,9 @@ class TopAStage(_KernelStage):
 
     a: float
 
-    def options(self) -> dict[str, Any]:
-        """As the base class."""
-        return {"top_a": self.a}
-
 
 @dataclass(frozen=True)
-class EtaStage(_KernelStage):
+class EtaStage(_KernelStage, eta="eta_cutoff"):
     """Keeps tokens of p >= min(eta, sqrt(eta) e^-entropy): ``eta_cutoff``.
 
     Raises
@@ -182,10 +177,6 @@ class EtaStage(_KernelStage):
     """
 
     eta: float
-
-    def options(self) -> dict[str, Any]:
-        """As the base class."""
-        return {"eta_cutoff": self.eta}
 
 
 class LogitBias:

@@ -151,8 +151,7 @@ def read_options(config: Config) -> Options:
             raise LoadError(f"{config.name}: {key}: {value!r:.60} is not supported: {why}")
     if not config.has("peft_type"):
         raise LoadError(f"{config.name}: peft_type: expected 'LORA', got none")
-    for key in HARMLESS:
-        config.get(key)
+    config.ignore(*HARMLESS)
     tokens = config.get("alora_invocation_tokens", [])
     if not isinstance(tokens, list) or not all(type(id) is int and 0 <= id < 2**31 for id in tokens):
         raise LoadError(f"{config.name}: alora_invocation_tokens: expected token ids, got {tokens!r:.60}")

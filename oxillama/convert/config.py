@@ -185,6 +185,15 @@ class Config:
         if value is not None and value not in harmless:
             raise LoadError(f"{self.name}: {key}: {value!r:.60} is not supported")
 
+    def require(self, **values: Any) -> None:
+        """Raises LoadError if one of these keys is there with another value than its own here (or null)."""
+        for key, value in values.items():
+            self.only(key, value)
+
+    def ignore(self, *keys: str) -> None:
+        """Keys that change nothing here, whatever they say."""
+        self.seen.update(keys)
+
     def refuse_others(self) -> None:
         """Raises LoadError for keys that change a model's numbers and that no plan has looked at."""
         for key, harmless in CHANGING.items():

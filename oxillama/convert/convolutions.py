@@ -17,14 +17,13 @@ def lfm2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     sizes["taps"] = metadata["shortconv.l_cache"] = config.size("conv_L_cache")
     sizes["3d"] = 3 * sizes["d"]
     config.only("conv_bias", False)
-    config.get("full_attn_idxs")  # layer_types say the same
+    config.ignore("full_attn_idxs")  # layer_types say the same
     if config.flag("block_auto_adjust_ff_dim"):
         width = int(2 * sizes["ff"] / 3)
         multiple = config.size("block_multiple_of", 256)
         width = int(config.number("block_ffn_dim_multiplier", 1.0) * width)
         sizes["ff"] = metadata["feed_forward_length"] = -(-width // multiple) * multiple
-    for key in ("block_multiple_of", "block_ffn_dim_multiplier"):
-        config.get(key)
+    config.ignore("block_multiple_of", "block_ffn_dim_multiplier")
     return rotation(config, metadata, sizes["dim"], 1e6)
 
 

@@ -54,7 +54,7 @@ def delta(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     else:
         metadata["attention.recurrent_layers"] = recurrent
     config.only("attn_output_gate", True)
-    config.get("full_attention_interval")  # layer_types say the same
+    config.ignore("full_attention_interval")  # layer_types say the same
     return rotation(config, metadata, sizes["dim"], partial=True)
 
 

@@ -25,10 +25,8 @@ MATRICES = {
 
 def bert(config: Config, n_tensors: int) -> Plan:
     """Devlin et al., 2018; a pooler or head is left out."""
-    config.only("hidden_act", "gelu")
-    config.only("position_embedding_type", "absolute")
-    config.only("is_decoder", False)
-    config.only("add_cross_attention", False)
+    config.require(hidden_act="gelu", position_embedding_type="absolute", is_decoder=False)
+    config.require(add_cross_attention=False)
     config.flag("tie_word_embeddings", True)  # of a head that is left out
     n_layers, d = config.size("num_hidden_layers"), config.size("hidden_size")
     n_ff, n_vocab = config.size("intermediate_size"), config.size("vocab_size")
@@ -71,8 +69,7 @@ def bert(config: Config, n_tensors: int) -> Plan:
 
 def eurobert(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     metadata["attention.causal"] = False
-    for key in ("classifier_pooling", "mask_token_id"):
-        config.get(key)  # of heads that are left out
+    config.ignore("classifier_pooling", "mask_token_id")  # of heads that are left out
     return rotation(config, metadata, sizes["dim"], 250000.0)
 
 
@@ -88,10 +85,8 @@ def modern_bert(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     if has != [i % 3 > 0 for i in range(sizes["layers"])]:
         metadata["attention.sliding_window_pattern"] = has
     sizes.kinds["normed"] = [i > 0 for i in range(sizes["layers"])]
-    for key in ("attention_bias", "mlp_bias", "norm_bias"):
-        config.only(key, False)
-    for key in OF_HEADS:
-        config.get(key)
+    config.require(attention_bias=False, mlp_bias=False, norm_bias=False)
+    config.ignore(*OF_HEADS)
     local = config.number("local_rope_theta", 10000.0)
     return two_rotations(config, metadata, sizes["dim"], config.number("global_rope_theta", 160000.0), local)
 

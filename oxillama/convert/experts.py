@@ -83,9 +83,7 @@ def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
     """Experts as in DeepSeek's configs from the third on."""
     dense_then_experts(config, metadata, sizes, SIGMOID)
     weights_of_experts(config, metadata)
-    config.only("moe_layer_freq", 1)
-    config.only("scoring_func", "sigmoid")
-    config.only("topk_method", "noaux_tc")
+    config.require(moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
     stated_kinds(config, sizes)
 
 
@@ -99,7 +97,7 @@ def glm4_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 def dots1(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     deepseek_experts(config, metadata, sizes)
     config.only("layer_types", ["full_attention"] * sizes["layers"])
-    config.get("sliding_window")  # of no layer
+    config.ignore("sliding_window")  # of no layer
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -113,7 +111,7 @@ def ernie_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
         metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
     config.only("moe_layer_interval", 1)
     config.only("moe_layer_end_index", -1, sizes["layers"] - 1)
-    config.get("moe_norm_min")  # below every sum of weights
+    config.ignore("moe_norm_min")  # below every sum of weights
     config.only("use_bias", False)
     return rotation(config, metadata, sizes["dim"])
 
@@ -125,8 +123,7 @@ def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensor
         if not isinstance(table, dict) or not table.get("alpha"):
             continue
         rope, dim = config.table(key), sizes["dim"]
-        rope.only("type", "dynamic")
-        rope.only("rope_type", "dynamic")
+        rope.require(type="dynamic", rope_type="dynamic")
         base = rope.number("rope_theta", config.number("rope_theta", 10000.0))
         metadata["rope.freq_base"] = base * rope.number("alpha") ** (dim / (dim - 2))
         metadata["rope.dimension_count"] = dim
@@ -147,8 +144,7 @@ def hunyuan_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
         )
     n = config.same_size("num_shared_expert", 1)
     sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = n * sizes["ff"]
-    config.only("use_qk_norm", True)
-    config.only("use_cla", False)
+    config.require(use_qk_norm=True, use_cla=False)
     return hunyuan_rotation(config, metadata, sizes)
 
 
@@ -156,9 +152,7 @@ def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Whole rows of q and k have norms."""
     counts(config, metadata, sizes, "num_local_experts", width="intermediate_size")
     metadata["expert_gating_func"] = SIGMOID
-    config.only("scoring_func", "sigmoid")
-    config.only("use_qk_norm", True)
-    config.only("qk_norm_type", "per_layer")
+    config.require(scoring_func="sigmoid", use_qk_norm=True, qk_norm_type="per_layer")
     config.only("use_mtp", False, True)
     if config.has("rotary_dim"):
         config.values.setdefault("partial_rotary_factor", config.size("rotary_dim") / sizes["dim"])

@@ -109,11 +109,11 @@ def gemma4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     local, heads = sizes["dim"], sizes["heads"]
     same = config.flag("attention_k_eq_v")
     dim = of_full_layers(config, "head_dim", "global_head_dim", 512, full)
-    config.get("global_head_dim")
+    config.ignore("global_head_dim")
     kv_heads = sizes["kv_heads"]
     if same or config.has("per_layer_config"):
         kv_heads = of_full_layers(config, "num_key_value_heads", "num_global_key_value_heads", kv_heads, full)
-    config.get("num_global_key_value_heads")  # counts with attention_k_eq_v alone
+    config.ignore("num_global_key_value_heads")  # counts with attention_k_eq_v alone
     sizes.update({"full_dim": dim, "full_q": heads * dim, "full_k": kv_heads * dim})
     metadata["attention.key_length"] = metadata["attention.value_length"] = dim
     metadata["attention.key_length_swa"] = metadata["attention.value_length_swa"] = local
@@ -141,8 +141,7 @@ def gemma4_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
     """Beside the dense blocks of all layers, or nowhere."""
     has = config.flag("enable_moe_block")
     sizes.kinds["routed"] = [has] * sizes["layers"]
-    for key in ("num_experts", "top_k_experts", "moe_intermediate_size"):
-        config.get(key)  # without the flag they are only numbers
+    config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")  # only numbers without the flag
     if not has:
         return
     counts(config, metadata, sizes, used="top_k_experts")
@@ -217,12 +216,10 @@ GEMMA4 = Decoder(
 def gemma3n(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Four streams of hidden states, and gates of the first layers that only let the largest through."""
     n = sizes["layers"]
-    config.only("hidden_activation", "gelu_pytorch_tanh")
-    config.only("altup_correct_scale", True)
-    config.only("altup_active_idx", 0)
-    config.only("altup_num_inputs", 4)
-    for key in ("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"):
-        config.get(key)  # of training, or (the last) of the class it was derived from
+    config.require(hidden_activation="gelu_pytorch_tanh", altup_correct_scale=True, altup_active_idx=0)
+    config.require(altup_num_inputs=4)
+    # of training, or (the last) of the class it was derived from
+    config.ignore("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar")
     sizes.update({"streams": 4, "others": 3, "coefficients": 16, "rank": config.size("laurel_rank", 64)})
     metadata["altup.active_idx"], metadata["altup.num_inputs"] = 0, sizes["streams"]
     windows(config, metadata, [(i + 1) % 5 > 0 for i in range(n)], stated=True)

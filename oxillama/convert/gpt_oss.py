@@ -25,15 +25,14 @@ def gpt_oss(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Softmax over the chosen experts alone; their gates are cut off at 7."""
     counts(config, metadata, sizes, "num_local_experts", width="")
     metadata["expert_feed_forward_length"] = sizes["ff"]
-    config.only("experts_per_token", metadata["expert_used_count"])
-    config.only("swiglu_alpha", 1.702)
+    config.require(experts_per_token=metadata["expert_used_count"], swiglu_alpha=1.702)
     config.only("swiglu_limit", 7, 7.0)
-    config.get("initial_context_length")  # rope_scaling says the same
+    config.ignore("initial_context_length")  # rope_scaling says the same
     stored = config.table("quantization_config")
     packed = bool(stored.values)
     if packed:
         stored.only("quant_method", "mxfp4")
-        stored.get("modules_to_not_convert")  # the names of the tensors say it
+        stored.ignore("modules_to_not_convert")  # the names of the tensors say it
         if not stored.has("quant_method") or stored.unread():
             raise LoadError(
                 f"{stored.name}: expected quant_method 'mxfp4' alone, got {', '.join(stored.values)}"

@@ -57,17 +57,10 @@ def kimi_linear(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     shared(config, metadata, sizes, "num_shared_experts")
     metadata["expert_gating_func"] = SIGMOID
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
-    config.only("norm_topk_prob", True)
-    config.only("n_group", 1)
-    config.only("topk_group", 1)
-    config.only("moe_router_activation_func", "sigmoid")
-    config.only("moe_layer_freq", 1)
-    config.only("mla_use_nope", True)
-    config.only("num_nextn_predict_layers", 0)
-    config.only("linear_num_heads", heads)
-    config.only("num_key_value_heads", heads)
-    for key in ("use_grouped_topk", "rope_theta"):
-        config.get(key)  # of one group, and of no layer
+    config.require(norm_topk_prob=True, n_group=1, topk_group=1, moe_router_activation_func="sigmoid")
+    config.require(moe_layer_freq=1, mla_use_nope=True, num_nextn_predict_layers=0, linear_num_heads=heads)
+    config.require(num_key_value_heads=heads)
+    config.ignore("use_grouped_topk", "rope_theta")  # of one group, and of no layer
     config.only("rope_scaling")
     recurrent = kinds_of(config, sizes, ("linear_attention",))
     made = latent(config, metadata, sizes)

@@ -30,9 +30,7 @@ def latent(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     value, rank = config.size("v_head_dim"), config.size("kv_lora_rank")
     q_rank = config.size("q_lora_rank") if config.has("q_lora_rank") else 0
     heads, n = sizes["heads"], sizes["layers"]
-    config.only("qk_head_dim", nope + turned)
-    config.only("rope_interleave", True)
-    config.only("attention_bias", False)
+    config.require(qk_head_dim=nope + turned, rope_interleave=True, attention_bias=False)
     sizes.update({"q": heads * (nope + turned), "values": heads * value, "nope": nope, "value": value})
     sizes.update({"q_rank": q_rank, "rank": rank, "turned": turned, "keys": heads * nope})
     sizes.kinds["compressed"], sizes.kinds["direct"] = [q_rank > 0] * n, [q_rank == 0] * n
@@ -65,19 +63,15 @@ def deepseek2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     dense_then_experts(config, metadata, sizes, SOFTMAX)
     metadata["expert_weights_norm"] = config.flag("norm_topk_prob")
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
-    config.only("topk_method", "greedy")
-    config.only("n_group", 1)
-    config.only("topk_group", 1)
-    for key in ("aux_loss_alpha", "seq_aux", "ep_size", "scoring_func", "moe_layer_freq"):
-        config.get(key)  # of training
-    config.only("scoring_func", "softmax")
-    config.only("moe_layer_freq", 1)
+    config.require(topk_method="greedy", n_group=1, topk_group=1)
+    config.ignore("aux_loss_alpha", "seq_aux", "ep_size", "scoring_func", "moe_layer_freq")  # of training
+    config.require(scoring_func="softmax", moe_layer_freq=1)
     return latent(config, metadata, sizes)
 
 
 def deepseek3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     deepseek_experts(config, metadata, sizes)
-    config.get("ep_size")
+    config.ignore("ep_size")
     return latent(config, metadata, sizes)
 
 

@@ -55,11 +55,10 @@ def granite_hybrid(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     heads, width = config.size("mamba_n_heads"), config.size("mamba_d_head")
     groups, state = config.size("mamba_n_groups", 1), config.size("mamba_d_state")
     state_space(metadata, sizes, heads, heads * width, groups, state, config.size("mamba_d_conv", 4))
-    config.only("mamba_conv_bias", True)
-    config.only("mamba_proj_bias", False)
-    for key in ("mamba_expand", "mamba_chunk_size", "time_step_limit", "time_step_min", "time_step_max",
-                "time_step_floor", "normalization_function", "init_method"):  # fmt: skip
-        config.get(key)  # the heads say it, or it changes nothing
+    config.require(mamba_conv_bias=True, mamba_proj_bias=False)
+    # the heads say it, or it changes nothing
+    config.ignore("mamba_expand", "mamba_chunk_size", "time_step_limit", "time_step_min", "time_step_max")
+    config.ignore("time_step_floor", "normalization_function", "init_method")
     turns_ = config.get("position_embedding_type")
     config.only("position_embedding_type", "rope", "nope")
     metadata["rope.scaling.finetuned"] = turns_ == "rope"
@@ -67,7 +66,7 @@ def granite_hybrid(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     sizes["shared_ff"] = config.size("shared_intermediate_size")
     sizes.kinds["routed"] = [experts > 0] * sizes["layers"]
     sizes.kinds["dense"] = [experts == 0] * sizes["layers"]
-    config.get("num_experts_per_tok")
+    config.ignore("num_experts_per_tok")
     if experts:
         counts(config, metadata, sizes, "num_local_experts", width="")
         metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
@@ -129,8 +128,7 @@ GRANITE_HYBRID = Decoder(
 def without_limits(config: Config) -> None:
     """Refuses limits of the time steps; reads keys that only training uses."""
     config.only("time_step_limit", [0, math.inf], [0, {"__float__": "Infinity"}])
-    for key in ("time_step_min", "time_step_max", "time_step_floor", "num_logits_to_keep"):
-        config.get(key)
+    config.ignore("time_step_min", "time_step_max", "time_step_floor", "num_logits_to_keep")
 
 
 FACTORS = {
@@ -152,10 +150,9 @@ def falcon_h1(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     sizes.kinds["normed"] = [normed] * sizes["layers"]
     config.only("mamba_norm_before_gate", False, *(() if normed else (True,)))
     config.only("mamba_conv_bias", True)
-    for key in ("mamba_proj_bias", "projectors_bias", "attention_bias", "mlp_bias"):
-        config.only(key, False)
-    for key in ("mamba_chunk_size", "mamba_use_mlp", "attn_layer_indices", "layers_block_type"):
-        config.get(key)  # says how, or what holds anyway
+    config.require(mamba_proj_bias=False, projectors_bias=False, attention_bias=False, mlp_bias=False)
+    # these say how, or what holds anyway
+    config.ignore("mamba_chunk_size", "mamba_use_mlp", "attn_layer_indices", "layers_block_type")
     without_limits(config)
     for name, key in FACTORS.items():
         sizes.factors[name] = config.number(key, 1.0)
@@ -255,7 +252,7 @@ def nemotron(config: Config) -> Decoder:
 
 def count_layers(config: Config) -> None:
     """Sets the number of layers, which the pattern determines."""
-    config.get("num_hidden_layers")
+    config.ignore("num_hidden_layers")
     config.values["num_hidden_layers"] = len(nemotron_kinds(config))
     config.values.setdefault("intermediate_size", 21504)
     if config.has("attention_head_dim"):
@@ -277,13 +274,9 @@ def nemotron_h(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     groups = config.size("n_groups", config.get("mamba_n_groups", 8))
     state_space(metadata, sizes, heads, inner, groups, config.size("ssm_state_size", 128), taps)
     config.only("use_conv_bias", True)
-    for key in ("use_bias", "mamba_proj_bias", "attention_bias"):
-        config.only(key, False)
-    config.only("mamba_hidden_act", "silu")
-    config.only("mlp_hidden_act", "relu2")
-    config.get("sliding_window")  # that the class does not read
-    for key in NOTHING_NEW:
-        config.get(key)
+    config.require(use_bias=False, mamba_proj_bias=False, attention_bias=False)
+    config.require(mamba_hidden_act="silu", mlp_hidden_act="relu2")
+    config.ignore("sliding_window", *NOTHING_NEW)  # the first is not read by the class
     without_limits(config)
     nemotron_experts(config, metadata, sizes, any(sizes.kinds["routed"]))
     return {}
@@ -292,9 +285,9 @@ def nemotron_h(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 def nemotron_experts(config: Config, metadata: Metadata, sizes: Sizes, has: bool) -> None:
     """Experts without gates, which may work on a narrower vector."""
     keys = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    for key in (*keys, "moe_shared_expert_intermediate_size", "n_shared_experts", "moe_latent_size",
-                "routed_scaling_factor", "norm_topk_prob", "n_group", "topk_group"):  # fmt: skip
-        config.get(key)  # without such layers they are only numbers
+    # without such layers they are only numbers
+    config.ignore(*keys, "moe_shared_expert_intermediate_size", "n_shared_experts", "moe_latent_size")
+    config.ignore("routed_scaling_factor", "norm_topk_prob", "n_group", "topk_group")
     latent = has and config.has("moe_latent_size")
     sizes.kinds["latent"] = [latent and each for each in sizes.kinds["routed"]]
     if not has:

@@ -36,7 +36,7 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
 def without_windows(config: Config, sizes: Sizes) -> None:
     """Raises LoadError if layers have windows."""
     config.only("use_sliding_window", False)
-    config.get("sliding_window")  # without the flag it is only a number
+    config.ignore("sliding_window")  # without the flag it is only a number
     config.only("layer_types", ["full_attention"] * sizes["layers"])
 
 
@@ -80,8 +80,7 @@ def counts(
 
 def in_every_layer(config: Config) -> None:
     """Raises LoadError if some of Qwen's layers have no experts."""
-    config.only("decoder_sparse_step", 1)
-    config.only("mlp_only_layers", [])
+    config.require(decoder_sparse_step=1, mlp_only_layers=[])
 
 
 def shared_expert(config: Config, metadata: Metadata, sizes: Sizes) -> None:
@@ -101,7 +100,7 @@ def qwen(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def qwen2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    config.get("attention_bias")  # there always are those of q, k and v, and no other
+    config.ignore("attention_bias")  # there always are those of q, k and v, and no other
     return qwen(config, metadata, sizes)
 
 
@@ -118,7 +117,7 @@ def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    config.get("attention_bias")
+    config.ignore("attention_bias")
     shared_expert(config, metadata, sizes)
     return qwen_experts(config, metadata, sizes)
 
@@ -193,8 +192,7 @@ def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 
 def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    config.only("mlp_type", "default")
-    config.only("norm_type", "layer_norm")
+    config.require(mlp_type="default", norm_type="layer_norm")
     return llama(config, metadata, sizes)
 
 
@@ -207,14 +205,13 @@ def smollm3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Every fourth layer does not rotate, which GGUF cannot express."""
     without_windows(config, sizes)
     turning = [int((i + 1) % 4 > 0) for i in range(sizes["layers"])]
-    config.only("no_rope_layers", turning)
-    config.only("no_rope_layer_interval", 4)
+    config.require(no_rope_layers=turning, no_rope_layer_interval=4)
     return rotation(config, metadata, sizes["dim"], 2e6)
 
 
 def seed_oss(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("attention_out_bias", False)
-    config.get("residual_dropout")
+    config.ignore("residual_dropout")
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -244,14 +241,12 @@ def apertus(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     }
     if not config.has("rope_parameters") and not config.has("rope_scaling"):
         config.values["rope_parameters"] = usual
-    config.get("post_norm")  # which the class does not read
-    config.get("qk_norm")
+    config.ignore("post_norm", "qk_norm")  # which the class does not read
     return rotation(config, metadata, sizes["dim"], 12e6)
 
 
 def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    config.only("attention_bias", True)
-    config.only("mlp_bias", True)
+    config.require(attention_bias=True, mlp_bias=True)
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -282,7 +277,7 @@ def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) 
 def many_experts_of_sight(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Qwen 3's experts; the weights of the chosen ones always sum to 1."""
     key = "num_local_experts" if config.has("num_local_experts") else "num_experts"
-    config.get("num_experts")
+    config.ignore("num_experts")
     counts(config, metadata, sizes, key)
     config.only("norm_topk_prob", True)
     in_every_layer(config)

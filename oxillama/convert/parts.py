@@ -26,11 +26,7 @@ ATTENTION = (
     Part("self_attn.v_proj", "attn_v", "v d", "attention_bias"),
     Part("self_attn.o_proj", "attn_output", "d q", "attention_bias"),
 )
-FEED = (
-    Part("mlp.gate_proj", "ffn_gate", "ff d", "mlp_bias"),
-    Part("mlp.up_proj", "ffn_up", "ff d", "mlp_bias"),
-    Part("mlp.down_proj", "ffn_down", "d ff", "mlp_bias"),
-)
+FEED = tuple(replace(part, bias="mlp_bias") for part in gated("mlp.{}_proj"))
 BEFORE = (Part("input_layernorm", "attn_norm", "d"), Part("post_attention_layernorm", "ffn_norm", "d"))
 BOTH_SIDES = (
     Part("input_layernorm", "attn_norm", "d"),

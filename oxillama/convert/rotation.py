@@ -117,7 +117,7 @@ def longrope(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Te
     if config.has("original_max_position_embeddings") or nested is not None:
         original = config.size("original_max_position_embeddings", nested)
         stretch = context / original
-        rope.get("factor")  # the quotient stands for it
+        rope.ignore("factor")  # the quotient stands for it
     else:
         original, stretch = context, rope.number("factor")
     usual = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 and original > 1 else 1.0

@@ -67,9 +67,7 @@ def matrices_of(
     found: list[tuple[Wanted, Stored]] = []
     for name, path in zip(names, paths):
         config = Config(read_json(path / "config.json"), f"{path.name}/config.json")
-        config.only("in_features", width)
-        config.only("bias", False)
-        config.only("activation_function", "torch.nn.modules.linear.Identity")
+        config.require(in_features=width, bias=False, activation_function="torch.nn.modules.linear.Identity")
         shape = (config.size("out_features"), width)
         tensors = {tensor.name: tensor for tensor in read_file(path / "model.safetensors")}
         if tensors.keys() != {"linear.weight"} or tensors["linear.weight"].shape != shape:

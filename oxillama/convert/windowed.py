@@ -46,7 +46,7 @@ def three_of_four(sizes: Sizes) -> list[bool]:
 def exaone4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Layers without windows do not rotate, where others have them."""
     n, has = sizes["layers"], config.has("sliding_window")
-    config.get("sliding_window_pattern")  # layer_types say the same
+    config.ignore("sliding_window_pattern")  # layer_types say the same
     if has != (n == MANY):
         expected = f"a number with {MANY} layers, and with no other number of layers"
         raise LoadError(f"{config.name}: sliding_window: expected {expected}, got {n} layers")
@@ -59,7 +59,7 @@ def exaone4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def exaone_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Layers without windows do not rotate; the first have dense blocks."""
-    config.get("sliding_window_pattern")
+    config.ignore("sliding_window_pattern")
     windows_only(config, metadata, three_of_four(sizes))
     counts(config, metadata, sizes)
     dense_first(config, metadata, sizes, config.size("first_k_dense_replace", 0, least=0))
@@ -69,10 +69,8 @@ def exaone_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
     metadata["expert_gating_func"] = SIGMOID
     weights_of_experts(config, metadata)
-    config.only("scoring_func", "sigmoid")
-    config.only("topk_method", "noaux_tc")
-    for key in ("num_nextn_predict_layers", "mtp_layer_type"):
-        config.get(key)  # of blocks that are left out
+    config.require(scoring_func="sigmoid", topk_method="noaux_tc")
+    config.ignore("num_nextn_predict_layers", "mtp_layer_type")  # of blocks that are left out
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -100,19 +98,16 @@ def afmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Every fourth layer neither rotates nor has a window; embeddings are multiplied by sqrt(d)."""
     if not config.flag("mup_enabled"):
         raise LoadError(f"{config.name}: mup_enabled: expected true, got false, which GGUF cannot express")
-    config.get("global_attn_every_n_layers")  # layer_types say the same
+    config.ignore("global_attn_every_n_layers")  # layer_types say the same
     windows_only(config, metadata, three_of_four(sizes), same=True)
     counts(config, metadata, sizes)
     dense_first(config, metadata, sizes, config.size("num_dense_layers", 1, least=0))
     shared(config, metadata, sizes, "num_shared_experts")
     metadata["expert_gating_func"], metadata["expert_weights_norm"] = SIGMOID, True
     metadata["expert_weights_scale"] = config.number("route_scale", 1.0)
-    config.only("score_func", "sigmoid")
-    config.only("route_norm", True)
-    for key in ("n_group", "topk_group", "num_expert_groups", "num_limited_groups"):
-        config.only(key, 1)
-    for key in ("load_balance_coeff", "use_grouped_mm"):
-        config.get(key)  # of training, or how it is computed
+    config.require(score_func="sigmoid", route_norm=True)
+    config.require(n_group=1, topk_group=1, num_expert_groups=1, num_limited_groups=1)
+    config.ignore("load_balance_coeff", "use_grouped_mm")  # of training, or how it is computed
     return rotation(config, metadata, sizes["dim"])
 
 
@@ -215,12 +210,11 @@ def mimo2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     windowed = windows_only(config, metadata, usual)
     if config.has("sliding_window_size"):  # without the token itself
         metadata["attention.sliding_window"] = config.size("sliding_window_size") + 1
-    config.only("hybrid_layer_pattern", [int(each) for each in windowed])
-    config.only("layernorm_epsilon", config.number("rms_norm_eps"))
+    config.require(hybrid_layer_pattern=[int(each) for each in windowed])
+    config.require(layernorm_epsilon=config.number("rms_norm_eps"))
     for key in ("head_dim", "num_attention_heads", "v_head_dim"):
         config.only(f"swa_{key}", config.get(key))
-    config.only("add_swa_attention_sink_bias", True)
-    config.only("add_full_attention_sink_bias", False)
+    config.require(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)
     value = metadata["attention.value_length"] = config.size("v_head_dim", 128)
     kv = {True: config.size("swa_num_key_value_heads", 2 * sizes["kv_heads"]), False: sizes["kv_heads"]}
     sizes.kinds["windowed"], sizes.kinds["full"] = windowed, [not each for each in windowed]
@@ -237,9 +231,7 @@ def mimo2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     metadata["expert_gating_func"] = SIGMOID
     config.only("norm_topk_prob", True)
     config.only("routed_scaling_factor", 1, 1.0)
-    config.only("n_group", 1)
-    config.only("topk_group", 1)
-    config.only("scoring_func", "sigmoid")
+    config.require(n_group=1, topk_group=1, scoring_func="sigmoid")
     return mimo2_rotation(config, metadata, sizes)
 
 
@@ -248,8 +240,7 @@ def mimo2_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     both = config.table("rope_parameters")
     full, local = both.table("full_attention"), both.table("sliding_attention")
     share = full.number("partial_rotary_factor", config.number("partial_rotary_factor", 0.334))
-    local.only("partial_rotary_factor", share)
-    local.only("rope_type", "default")
+    local.require(partial_rotary_factor=share, rope_type="default")
     full.only("rope_type", "default")
     full.values["partial_rotary_factor"] = share
     metadata["rope.freq_base_swa"] = local.number("rope_theta", config.number("swa_rope_theta", 10000.0))
