@@ -125,7 +125,8 @@ def hosted_model(
 
     engine_config = replace(engine_config, model_path=path)
     n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
-    return Hosted(name, load=partial(load_engine, engine_config, args), path=path, n_bytes=n_bytes)
+    load, mmproj = partial(load_engine, engine_config, args), engine_config.mmproj
+    return Hosted(name, load=load, path=path, n_bytes=n_bytes, mmproj=mmproj)
 
 
 def for_others(config: EngineConfig) -> EngineConfig:
@@ -133,7 +134,13 @@ def for_others(config: EngineConfig) -> EngineConfig:
     speculate = config.speculate if config.speculate in DRAFTERS else None
     packed = config.packed if config.packed in PACKED else "auto"
     return replace(
-        config, adapters=(), tokenizer_path=None, chat_template=None, speculate=speculate, packed=packed
+        config,
+        adapters=(),
+        tokenizer_path=None,
+        chat_template=None,
+        speculate=speculate,
+        packed=packed,
+        mmproj=None,
     )
 
 

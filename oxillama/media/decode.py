@@ -39,6 +39,12 @@ RATE = 16000
 MOST_SAMPLES = RATE * 3600
 """Of a sound."""
 
+MOST_RATE = 192_000
+"""Samples per second of a file."""
+
+BLOCK = 1 << 18
+"""Samples that are decoded, or resampled, at a time."""
+
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Of pictures, by Pillow's names."""
 
@@ -241,17 +247,40 @@ def _from_array(array: np.ndarray) -> np.ndarray:
 
 
 def _decoded_sound(data: bytes) -> tuple[np.ndarray, int]:
+    """float32 (n,), the mean of the channels, and its rate.
+
+    Blocks are decoded until the file ends: what its head says of its length allocates nothing.
+    """
     try:
         import soundfile
     except (ImportError, OSError) as error:
         raise ConfigError(f"sound: needs soundfile, which is not installed: {install('media')}") from error
     with soundfile.SoundFile(io.BytesIO(data)) as file:
-        most = MOST_SAMPLES // RATE * file.samplerate
-        if file.frames > most or file.channels > 64:
-            raise MediaError(
-                f"sound: expected at most an hour, got {file.frames} samples at {file.samplerate}"
-            )
-        return file.read(dtype="float32", always_2d=True, frames=most), int(file.samplerate)
+        rate = int(file.samplerate)
+        check_rate(rate, MOST_RATE)
+        if file.channels > 64:
+            raise MediaError(f"sound: expected at most 64 channels, got {file.channels}")
+        most, n, blocks = MOST_SAMPLES // RATE * rate, 0, []
+        while len(block := file.read(BLOCK // file.channels, dtype="float32", always_2d=True)):
+            n += len(block)
+            if n > most:
+                raise MediaError(f"sound: expected at most an hour, got more than {most} samples at {rate}")
+            blocks.append(_mean(block))
+        return np.concatenate(blocks) if blocks else np.zeros(0, np.float32), rate
+
+
+def check_rate(rate: Any, most: int = 1_000_000) -> None:
+    """Raises MediaError for samples per second that are none, or over a limit."""
+    if isinstance(rate, bool) or not isinstance(rate, int) or not 1000 <= rate <= most:
+        raise MediaError(f"sound: expected 1,000 to {most:,} samples per second, got {rate}")
+
+
+def _mean(samples: np.ndarray) -> np.ndarray:
+    """float32 (n,) of samples (n, channels): the channels are added in order."""
+    total = np.zeros(len(samples), np.float32)
+    for channel in samples.T:
+        total += channel
+    return total / np.float32(samples.shape[1])
 
 
 def _mono(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -262,18 +291,14 @@ def _mono(samples: np.ndarray, rate: int) -> np.ndarray:
         raise ConfigError(
             f"sound: expected floats or int16 (n,) or (n, channels), got {samples.dtype} {samples.shape}"
         )
-    if isinstance(rate, bool) or not isinstance(rate, int) or not 1000 <= rate <= 1_000_000:
-        raise MediaError(f"sound: expected 1,000 to 1,000,000 samples per second, got {rate}")
+    check_rate(rate)
     if not len(samples) or samples.size == 0:
         raise MediaError("sound: is empty")
-    if len(samples) > MOST_SAMPLES * max(1, rate // RATE):
+    if len(samples) > MOST_SAMPLES // RATE * rate:
         raise MediaError(f"sound: expected at most an hour, got {len(samples)} samples at {rate}")
-    found = samples.astype(np.float32)
+    found = samples.astype(np.float32, copy=False)
     if found.ndim == 2:
-        total = np.zeros(len(found), np.float32)
-        for channel in found.T:  # in order
-            total += channel
-        found = total / np.float32(samples.shape[1])
+        found = _mean(found)
     if not np.isfinite(found).all():
         raise MediaError("sound: expected finite samples")
     return np.ascontiguousarray(found if rate == RATE else resampled(found, rate))
@@ -281,15 +306,22 @@ def _mono(samples: np.ndarray, rate: int) -> np.ndarray:
 
 def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
     """float32 at 16,000 per second, by a windowed sinc over 16 zero crossings, in exact order."""
+    found = np.empty(max(1, int(len(samples) * RATE // rate)), np.float32)
+    for begin in range(0, len(found), BLOCK):
+        found[begin : begin + BLOCK] = _resampled(samples, rate, begin, min(begin + BLOCK, len(found)))
+    return found
+
+
+def _resampled(samples: np.ndarray, rate: int, begin: int, end: int) -> np.ndarray:
+    """float64: some of the samples at 16,000 per second."""
     from oxillama.media.resize import sinc
 
-    n = max(1, int(len(samples) * RATE // rate))
     step = rate / RATE
     stretch = max(1.0, step)
     reach = int(16 * stretch) + 1
-    places = np.arange(n) * step
+    places = np.arange(begin, end) * step
     first = np.floor(places).astype(np.int64) - reach
-    total, weight = np.zeros(n), np.zeros(n)
+    total, weight = np.zeros(end - begin), np.zeros(end - begin)
     for k in range(2 * reach + 2):
         at = first + k
         x = (at - places) / stretch
@@ -297,4 +329,5 @@ def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
         inside = (at >= 0) & (at < len(samples))
         total += np.where(inside, samples[np.clip(at, 0, len(samples) - 1)], 0.0) * factor
         weight += factor
-    return (total / weight).astype(np.float32)
+    found: np.ndarray = total / weight
+    return found

@@ -11,7 +11,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,13 @@ from oxillama.config import available_cpus, checks
 from oxillama.engine.building import EngineFactory
 from oxillama.engine.loading import LoadedModel
 from oxillama.errors import ConfigError, LoadError
+from oxillama.media.beside import found_beside
 from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
 from oxillama.media.encoder import Encoded, MediaEncoder
 from oxillama.media.given import DeepLayer
 from oxillama.media.prompt import MARKER, MediaPrompt, build, cut_at
 from oxillama.models.decoder import Decoder
 from oxillama.models.rope import Rope
-
-BESIDE = "mmproj*.gguf"
-"""Projector files beside a model."""
 
 KEPT_BYTES = 128 << 20
 """Of embeddings of media that are kept for later prompts."""
@@ -211,12 +208,10 @@ def source_of(where: str, part: Mapping[str, Any], kind: str) -> Any:
 
 
 def projector_path(model: LoadedModel) -> str | os.PathLike[str] | None:
-    """The projector file that was named, or the only one beside the model; None for none."""
+    """The projector file that was named, or the one beside the model; None for none."""
     if model.config.mmproj is not None:
         return model.config.mmproj
-    paths = model.file.paths
-    beside = sorted(Path(paths[0]).parent.glob(BESIDE)) if paths else []
-    return beside[0] if len(beside) == 1 else None
+    return found_beside(model.file.paths[0]) if model.file.paths else None
 
 
 def check_widths(encoder: MediaEncoder, model: LoadedModel) -> None:

@@ -29,8 +29,21 @@ MOST_CHOICES = 1024
 """Texts that a request may ask for: prompts times samples."""
 
 
-Prompt = str | list[int | str]
-"""A text, or token ids with texts among them."""
+@dataclass(frozen=True)
+class MediaText:
+    """llama-server's prompt with media.
+
+    Attributes
+    ----------
+    text : with a marker in the place of each medium. data : base64 of each.
+    """
+
+    text: str
+    data: list[str]
+
+
+Prompt = str | list[int | str] | MediaText
+"""A text, token ids with texts among them, or a text with media."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,11 @@ def prompt(value: Any) -> Prompt | None:
     if isinstance(value, list):
         is_one = all(type(item) in (int, str) for item in value) and any(type(item) is int for item in value)
         return value if is_one else None
-    if not isinstance(value, dict) or len(value) != 1:
+    if not isinstance(value, dict):
+        return None
+    if set(value) == {"prompt_string", "multimodal_data"}:
+        return media_text(value["prompt_string"], value["multimodal_data"])
+    if len(value) != 1:
         return None
     text, parts = value.get("prompt_string"), value.get("content")
     if isinstance(text, str):
@@ -75,6 +92,13 @@ def prompt(value: Any) -> Prompt | None:
     if isinstance(parts, list) and parts and all(map(is_text_part, parts)):
         return "".join(part["text"] for part in parts)
     return None
+
+
+def media_text(text: Any, data: Any) -> Prompt | None:
+    """llama-server's prompt with media, a text without any; None for what is none."""
+    if not isinstance(text, str) or not isinstance(data, list) or not all(type(x) is str for x in data):
+        return None
+    return MediaText(text, data) if data else text
 
 
 def is_text_part(value: Any) -> bool:

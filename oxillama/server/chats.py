@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oxillama.config import GenerationOptions
-from oxillama.conversations.prompt import BUDGET, SWITCHES, chat_prompt, chat_text, template_of
+from oxillama.conversations.prompt import BUDGET, SWITCHES, chat_prompt, chat_text, is_text, template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import TemplateBody
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.media import ClientMedia, marker_text
 from oxillama.server.options import options_of
 from oxillama.server.prompts import bounded
 from oxillama.server.running import checked_prompt
@@ -56,13 +57,18 @@ class Chat:
         return sum(len(each) for each in calls if isinstance(each, list))
 
     def text(self, engine: InferenceEngine) -> str:
-        """The prompt, as text. Raises as `chat_text`."""
+        """The prompt, as text, with markers in the places of media. Raises as `chat_text`."""
         begun = {"answer": self.answer, "reasoning": self.reasoning}
-        return chat_text(engine.tokenizer, self.messages, self.tools, self.variables, **begun)
+        return chat_text(engine.tokenizer, marker_text(self.messages), self.tools, self.variables, **begun)
 
     def n_tokens(self, engine: InferenceEngine) -> int:
         """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
-        return len(bounded(engine, self.name, fits=False).encode_rendered(self.text(engine)))
+        if all(map(is_text, self.messages)):
+            return len(bounded(engine, self.name, fits=False).encode_rendered(self.text(engine)))
+        messages, held = ClientMedia(engine, self.name).take(self.messages)
+        text = replace(self, messages=messages).text(engine)  # which refuses parts of other kinds
+        assert held is not None
+        return len(held.prompt(text))
 
     def prepared(
         self,
@@ -72,7 +78,7 @@ class Chat:
         known: Iterable[str] = (),
         **fixed: Any,
     ) -> tuple[list[int], GenerationOptions]:
-        """The token ids of the prompt, and the options of the request.
+        """The token ids of the prompt, a `MediaPrompt` if it has media, and the options of the request.
 
         Parameters
         ----------
@@ -95,6 +101,7 @@ class Chat:
             answer=self.answer,
             reasoning=self.reasoning,
             parse=bool(self.tools) or not (self.keeps_reasoning or rules_text(options)),
+            media=lambda: ClientMedia(engine, self.name),
         )
         return checked_prompt(engine, prompt, name=self.name), options
 
@@ -187,7 +194,7 @@ def function_call(id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def tool_result(id: str, content: str, names: Mapping[str, str]) -> dict[str, Any]:
+def tool_result(id: str, content: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """The result of a call as a message in OpenAI's form; ``names`` has the tools by the ids of calls."""
     message = {"role": "tool", "tool_call_id": id, "content": content}
     return {**message, "name": names[id]} if id in names else message

@@ -12,6 +12,7 @@ from oxillama.errors import (
     EngineClosed,
     GrammarError,
     KvCacheFullError,
+    MediaError,
     OxiLlamaError,
     PromptError,
     QueueFull,
@@ -40,6 +41,7 @@ STATUS: tuple[tuple[type[OxiLlamaError], int, str | None], ...] = (
     (ChatTemplateError, 400, "invalid_messages"),
     (GrammarError, 400, "invalid_grammar"),
     (SamplingError, 400, "no_token"),
+    (MediaError, 400, "invalid_media"),
     (ConfigError, 400, "invalid_value"),
 )
 """Status and code of the library's errors; any other is a 500."""

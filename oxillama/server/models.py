@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
+from oxillama.media.beside import found_beside, takes
 from oxillama.server.callers import context
 from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError, without_paths
+from oxillama.server.media import taken_by
 from oxillama.server.slots import Slots
 from oxillama.server.urgency import be_urgent
 
@@ -43,6 +46,7 @@ class Hosted:
     load : makes the engine, in a thread of its own; None for a model whose engine is given.
     path : of its file; None for the one that the engine was made with.
     n_bytes : of its weights in memory, known before it is loaded.
+    mmproj : its projector file; None for the one beside the model.
 
     Attributes
     ----------
@@ -70,8 +74,10 @@ class Hosted:
         load: Callable[[], InferenceEngine] | None = None,
         path: str | None = None,
         n_bytes: int = 0,
+        mmproj: str | os.PathLike[str] | None = None,
     ) -> None:
         self.name: str = name
+        self.mmproj = mmproj
         self.engine: InferenceEngine | None = engine
         self.load = load
         self.n_bytes: int = n_bytes
@@ -103,6 +109,15 @@ class Hosted:
         if self.has_begun or self.waiting:
             return "loading"
         return "unloaded" if self.failure is None else "failed"
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """What it takes beside text: "image", "audio"; loaded or not."""
+        if self.engine is not None:
+            return taken_by(self.engine)
+        if self.mmproj is not None:
+            return takes(self.mmproj)
+        return () if self.path is None else takes(found_beside(self.path))
 
     def metrics(self) -> MetricsSnapshot | None:
         """What all its engines have counted, and the gauges of the present one; None before it is loaded."""

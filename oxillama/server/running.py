@@ -19,10 +19,12 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.events import Event, TextPart
 from oxillama.grammar.compiling import COMPILER
+from oxillama.media.prompt import MARKER
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.server.bodies import MOST_CHOICES, Prompt
+from oxillama.server.bodies import MOST_CHOICES, MediaText, Prompt
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long, stopping
+from oxillama.server.media import MAY_ENCODE, ClientMedia, HasMedia
 from oxillama.server.models import Hosted, Models
 from oxillama.server.processes import JobTooLate, NoProcess
 from oxillama.server.prompts import bounded
@@ -144,7 +146,12 @@ def checked_prompt(
 
 
 def prompt_lists(
-    engine: InferenceEngine, prompts: list[Prompt] | list[str], *, name: str = "prompt", free: int = 1
+    engine: InferenceEngine,
+    prompts: list[Prompt] | list[str],
+    *,
+    name: str = "prompt",
+    free: int = 1,
+    media: bool = False,
 ) -> list[list[int]]:
     """The token ids of each prompt of a body.
 
@@ -152,6 +159,7 @@ def prompt_lists(
     ----------
     name : of the field that it stands in.
     free : tokens for which the context must have room behind it.
+    media : whether prompts may have some. They are each a `MediaPrompt` then.
 
     Raises
     ------
@@ -161,6 +169,8 @@ def prompt_lists(
     """
     if len(prompts) > MOST_CHOICES:
         raise invalid(name, f"at most {MOST_CHOICES}", len(prompts))
+    if not media and any(isinstance(one, MediaText) for one in prompts):
+        raise invalid(name, "texts or token ids: /completion and chats take media", "multimodal_data")
     if "" in prompts:
         raise ApiError(400, f"{name}: is empty", param=name, code="invalid_prompt")
     lists = [encoded(engine, one) for one in prompts]
@@ -172,6 +182,10 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
 
     A text among token ids brings no special tokens of its own, unless it is the first item.
     """
+    if isinstance(prompt, MediaText):
+        media, texts = ClientMedia(engine, "prompt"), prompt.text.split(MARKER)
+        given: Any = media.between("prompt.multimodal_data", texts, prompt.data)
+        return given  # type: ignore[no-any-return]
     encode: Callable[..., list[int]] = bounded(engine).encode
     if isinstance(prompt, str):
         return encode(prompt, add_special)
@@ -185,8 +199,19 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
 
 
 async def in_thread(job: Callable[..., T], *arguments: Any) -> T:
-    """The result of a job that would hold up the event loop, when it is the client's turn."""
-    return await pools().prepare.run(job, *arguments, size=context().n_bytes)
+    """The result of a job that would hold up the event loop, when it is the client's turn.
+
+    One that comes upon media begins again in a thread of those that run encoders.
+    """
+    with suppress(HasMedia):
+        return await pools().prepare.run(job, *arguments, size=context().n_bytes)
+    return await pools().encode.run(encoding, job, *arguments)
+
+
+def encoding(job: Callable[..., T], *arguments: Any) -> T:
+    """The result of a job that may run encoders."""
+    MAY_ENCODE.set(True)
+    return job(*arguments)
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
@@ -265,7 +290,8 @@ async def compile_rules(
     if sampler is not None and sampler.constraint is not None:
         jobs.append(partial(model.feature("constraints").new, sampler))
     if options.tools is not None:
-        jobs += [partial(model.feature("parsers").new, options, prompt) for prompt in prompts]
+        lists = [getattr(prompt, "tokens", prompt) for prompt in prompts]  # of a MediaPrompt
+        jobs += [partial(model.feature("parsers").new, options, tokens) for tokens in lists]
     compile, seconds = pools().compile, context().config.compile_seconds
     for job in jobs:
         if pools().processes.most and seconds > AT_ONCE:

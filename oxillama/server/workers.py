@@ -251,7 +251,8 @@ class Workers:
 
 
 class Pools:
-    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars.
+    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars, of
+    media.
 
     Large jobs that threads do run one after another: Python's lock lets one of them run at a time anyway, and
     the more of them want it, the longer an engine waits for it after each of its kernels.
@@ -267,9 +268,10 @@ class Pools:
         self.parse: Workers = Workers("parsing", alone=alone)
         self.prepare: Workers = Workers("tokenizing", alone=alone)
         self.compile: Workers = Workers("compiling", alone=alone, is_heavy=True)
+        self.encode: Workers = Workers("encoding", is_heavy=True)
 
     def close(self) -> None:
-        for workers in (self.parse, self.prepare, self.compile):
+        for workers in (self.parse, self.prepare, self.compile, self.encode):
             workers.close()
         self.processes.close()
 

@@ -231,6 +231,7 @@ def test_messages_as_the_template_has_them() -> None:
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+URL_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
 
 
 @pytest.mark.parametrize(
@@ -240,9 +241,11 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"content": "x"}, ".role", "expected one of"),
         ({"role": "user"}, ".content", "expected a text or a list of blocks, got None"),
         ({"role": "user", "content": "x", "name": "y"}, ".name", "expected one of role, content"),
-        ({"role": "user", "content": [IMAGE]}, ".content[0]", "image input is not supported"),
+        ({"role": "system", "content": [IMAGE]}, ".content[0]", "of type text, got 'image'"),
+        ({"role": "user", "content": [{"type": "image"}]}, ".content[0].source", "expected an object"),
+        ({"role": "user", "content": [URL_IMAGE]}, ".content[0].source.type", "the server fetches nothing"),
         ({"role": "user", "content": [{"type": "document"}]}, ".content[0]", "got 'document'"),
-        ({"role": "user", "content": ["x"]}, ".content[0]", "expected a block of type text or tool_result"),
+        ({"role": "user", "content": ["x"]}, ".content[0]", "expected a block of type text or image"),
         ({"role": "user", "content": [{"type": "tool_use"}]}, ".content[0]", "got 'tool_use'"),
         ({"role": "system", "content": [{"type": "thinking"}]}, ".content[0]", "got 'thinking'"),
         ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "expected a text, got None"),
@@ -257,9 +260,12 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "expected none",
         ),
         (
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}]},
-            ".content[0].content[0]",
-            "image input is not supported",
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [URL_IMAGE]}],
+            },
+            ".content[0].content[0].source.type",
+            "expected base64",
         ),
         (
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]},

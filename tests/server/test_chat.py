@@ -176,7 +176,7 @@ def test_any_object_and_any_text(client: Client) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages[0].content[0]",
-            "messages[0].content[0]: expected a part of type text, got 'image_url'",
+            "messages[0].content[0]: the model takes no pictures: it has no projector file (mmproj)",
         ),
         ({"messages": [{"role": "user", "content": [5]}]}, "messages[0].content[0]", ""),
         ({"top_logprobs": 2}, "top_logprobs", "top_logprobs: expected logprobs true beside it"),

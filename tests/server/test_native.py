@@ -89,7 +89,7 @@ def test_why_a_text_has_ended(client: Client, alone: InferenceEngine) -> None:
         ({"n": 2}, "n: is no option"),
         ({"post_sampling_probs": True}, "post_sampling_probs: expected n_probs beside it, got none"),
         ({"prompt": {"prompt_string": 5}}, "prompt: expected a text, token ids, or a list of these"),
-        ({"prompt": {"prompt_string": "a", "multimodal_data": []}}, "prompt: expected a text, token ids"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": [5]}}, "prompt: expected a text, token ids"),
         ({"prompt": [["a"]]}, "prompt: expected a text, token ids, or a list of these"),
         ({"prompt": [5, True]}, "prompt: expected a text, token ids, or a list of these"),
     ],

@@ -286,7 +286,7 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
         ("/api/chat", {"messages": [{"role": "user", "content": "x", "name": "y"}]}, 400, "messages[0].name"),
         ("/api/chat", {"messages": [{"role": "user", "tool_name": "y"}]}, 400, "messages.tool_name"),
         ("/api/chat", {"messages": MESSAGES, "top_logprobs": 2}, 400, "top_logprobs: expected logprobs"),
-        ("/api/generate", {"prompt": "x", "images": ["aa"]}, 400, "images: expected"),
+        ("/api/generate", {"prompt": "x", "images": ["aa"]}, 400, "images[0]: the model takes no pictures"),
         ("/api/generate", {"prompt": "x", "template": "y"}, 400, "template: expected that of the"),
         ("/api/generate", {"prompt": "x", "raw": True, "system": "y"}, 400, "system: expected none beside"),
         ("/api/generate", {"prompt": "x", "raw": True, "context": [1]}, 400, "context: expected none beside"),

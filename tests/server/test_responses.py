@@ -317,7 +317,7 @@ def test_items_as_the_template_has_them() -> None:
         ({"role": "user"}, ".content", "expected a text or a list of parts, got None"),
         ({"role": "user", "content": "x", "oops": 1}, ".oops", "got another field"),
         (
-            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
+            {"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]},
             ".content[0]",
             "expected a part of type input_text or output_text, got 'input_image'",
         ),

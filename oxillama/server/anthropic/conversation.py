@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama.server.chats import function_call, refuse_others, tool_result
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.media import image_part
 
 Block = tuple[str, Mapping[str, Any]]
 """A block of a message, after the place it stands at."""
@@ -17,12 +18,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "thinking": ("thinking", "signature"),
     "tool_use": ("id", "name", "input", "caller"),
     "tool_result": ("tool_use_id", "content", "is_error"),
+    "image": ("source",),
 }
 """Kinds of blocks, and their fields beside those that all have."""
 
 ALL_HAVE = ("type", "cache_control")
 
-KINDS = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+KINDS = {
+    "user": ("text", "image", "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+    "system": ("text",),
+}
 """Blocks that a message of a role may have."""
 
 TOOL_FIELDS = (
@@ -83,8 +89,7 @@ def blocks_of(where: str, content: Any, kinds: Collection[str]) -> list[Block]:
         place = f"{where}[{i}]"
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str) or kind not in kinds:
-            got = "a block of type image: image input is not supported" if kind == "image" else repr(kind)
-            message = f"{place}: expected a block of type {' or '.join(kinds)}, got {got:.200}"
+            message = f"{place}: expected a block of type {' or '.join(kinds)}, got {kind!r:.200}"
             raise ApiError(400, message, param=place, code="unsupported_value")
         refuse_others(place, block, (*ALL_HAVE, *FIELDS[kind]))
         check_block(place, kind, block)
@@ -94,7 +99,7 @@ def blocks_of(where: str, content: Any, kinds: Collection[str]) -> list[Block]:
 
 def check_block(where: str, kind: str, block: Mapping[str, Any]) -> None:
     """Raises ApiError for a wrong field."""
-    texts = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name")}
+    texts = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name"), "image": ()}
     for name in texts.get(kind, ("tool_use_id",)):
         if not isinstance(block.get(name), str):
             raise invalid(f"{where}.{name}", "a text", block.get(name))
@@ -107,6 +112,32 @@ def check_block(where: str, kind: str, block: Mapping[str, Any]) -> None:
 def text_of(blocks: Sequence[Block]) -> str:
     """The text of blocks; between two of them stands a line break."""
     return "\n".join(block["text"] for _, block in blocks if block["type"] == "text")
+
+
+def content_of(blocks: Sequence[Block]) -> str | list[dict[str, Any]]:
+    """The content of a message: the text of blocks, or parts in OpenAI's form where some are pictures."""
+    if all(block["type"] == "text" for _, block in blocks):
+        return text_of(blocks)
+    return [
+        {"type": "text", "text": block["text"]} if block["type"] == "text" else picture_of(where, block)
+        for where, block in blocks
+    ]
+
+
+def picture_of(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
+    """The part for a picture. Raises ApiError for one that is no base64: the server fetches nothing."""
+    source, place = block.get("source"), f"{where}.source"
+    if not isinstance(source, dict):
+        raise invalid(place, "an object", source)
+    if source.get("type") != "base64":
+        wanted = "base64, for the server fetches nothing"
+        message = f"{place}.type: expected {wanted}, got {source.get('type')!r:.200}"
+        raise ApiError(400, message, param=f"{place}.type", code="unsupported_value")
+    refuse_others(place, source, ("type", "media_type", "data"))
+    form = source.get("media_type")
+    if not isinstance(form, str) or not form.startswith("image/"):
+        raise invalid(f"{place}.media_type", "the type of a picture, as image/png", form)
+    return image_part(f"{place}.data", source.get("data"))
 
 
 def begun_answer(blocks: Sequence[Block]) -> str:
@@ -141,24 +172,28 @@ def user_messages(blocks: Sequence[Block], names: Mapping[str, str]) -> list[dic
     found: list[dict[str, Any]] = []
     said: list[Block] = []
     for where, block in blocks:
-        if block["type"] == "text":
+        if block["type"] != "tool_result":
             said.append((where, block))
             continue
         if said:
-            found.append({"role": "user", "content": text_of(said)})
+            found.append({"role": "user", "content": content_of(said)})
             said = []
         found.append(result_message(where, block, names))
-    return [*found, {"role": "user", "content": text_of(said)}] if said or not found else found
+    return [*found, {"role": "user", "content": content_of(said)}] if said or not found else found
 
 
 def result_message(where: str, block: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """What came of one call."""
     content = block.get("content")
-    text = "" if content is None else text_of(blocks_of(f"{where}.content", content, ("text",)))
+    blocks = [] if content is None else blocks_of(f"{where}.content", content, ("text", "image"))
     is_error = block.get("is_error", False)
     if not isinstance(is_error, (bool, type(None))):
         raise invalid(f"{where}.is_error", "true or false", is_error)
-    return tool_result(block["tool_use_id"], f"Error: {text}" if is_error else text, names)
+    found = content_of(blocks)
+    if is_error:
+        is_list = isinstance(found, list)
+        found = [{"type": "text", "text": "Error:"}, *found] if is_list else f"Error: {found}"
+    return tool_result(block["tool_use_id"], found, names)
 
 
 def functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

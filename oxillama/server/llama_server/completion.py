@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
+from oxillama.media.prompt import MediaPrompt
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
 from oxillama.server.callers import context
@@ -96,7 +97,7 @@ class Answer:
         if isinstance(body, InfillBody):
             self.prompts: list[list[int]] = [infill_prompt(engine, body)]
         else:
-            self.prompts = prompt_lists(engine, body.prompt.each)
+            self.prompts = prompt_lists(engine, body.prompt.each, media=True)
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[list[Generation]]:
@@ -108,6 +109,8 @@ class Answer:
         if len(prompts) > 1:
             message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
             raise ApiError(400, message, param="id_slot", code="invalid_value")
+        if isinstance(prompts[0], MediaPrompt):
+            raise ApiError(400, "id_slot: expected -1 for a prompt with media, got another", param="id_slot")
         await compile_rules(self.engine, prompts, self.options)
         async with self.hosted.slots.used(self.engine, id, context().caller.name) as slot:
             generation = await to_its_end(slot.start, self.engine, prompts[0], self.options)
@@ -170,7 +173,7 @@ class Answer:
             "tokens_predicted": len(generation.tokens),
             "tokens_evaluated": len(generation.prompt_tokens),
             "generation_settings": settings(self.options) | {"seed": generation.seed},
-            "prompt": self.engine.tokenizer.decode(generation.prompt_tokens, skip_special=False),
+            "prompt": self.prompt_text(index, generation),
             "has_new_line": "\n" in generation.text,
             "truncated": False,
             "stop_type": kind,
@@ -179,6 +182,12 @@ class Answer:
             "timings": timings(generation),
             **receipt_of(generation),
         }
+
+    def prompt_text(self, index: int, generation: Generation) -> str:
+        """The text that the prompt's tokens stand for; one with media as the body has it."""
+        if isinstance(self.prompts[index], MediaPrompt):
+            return str(self.body.prompt.each[index].text)
+        return self.engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
 
     def probabilities(self, sampled: list[SampledToken]) -> dict[str, Any]:
         """Of tokens and of the likeliest others, if they are wanted: log-probabilities in the model's own

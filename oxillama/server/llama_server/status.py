@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
+from oxillama.media.prompt import MARKER
 from oxillama.observability.exposition import prometheus_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.server.callers import context
@@ -128,6 +129,7 @@ def model_card(hosted: Hosted) -> dict[str, Any]:
         "created": hosted.created,
         "owned_by": "oxillama",
         "status": {"value": hosted.state},
+        "architecture": {"input_modalities": ["text", *hosted.takes], "output_modalities": ["text"]},
     }
     if hosted.engine is not None:
         engine = hosted.engine
@@ -161,7 +163,8 @@ async def props(request: Request) -> Response:
             "chat_template": tokenizer.chat_template_source("default") if template else "",
             "bos_token": special_text(engine, tokenizer.bos_id),
             "eos_token": special_text(engine, tokenizer.eos_id),
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": "image" in here.hosted.takes, "audio": "audio" in here.hosted.takes},
+            "media_marker": MARKER,
             "build_info": f"oxillama {__version__}",
         }
     )

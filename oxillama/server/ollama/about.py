@@ -29,6 +29,9 @@ INTERFACE = "0.12.0"
 
 NEVER = "9999-12-31T23:59:59Z"
 
+VERBS = {"image": "vision", "audio": "audio"}
+"""Ollama's words for what a model takes."""
+
 CHAT_TEMPLATE = "tokenizer.chat_template"
 FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
@@ -154,7 +157,7 @@ def described(hosted: Hosted, verbose: bool) -> dict[str, Any]:
             "license": str(facts.get("general.license") or ""),
             "details": details_of(file),
             "model_info": info,
-            "capabilities": capabilities(facts, template),
+            "capabilities": capabilities(facts, template) + [VERBS[each] for each in hosted.takes],
             "modified_at": stamp(path.stat().st_mtime),
         }
 

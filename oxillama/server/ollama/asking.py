@@ -15,6 +15,7 @@ from oxillama.conversations.prompt import template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.chats import EFFORT, effort_variables, function_call, thinking_variables
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.media import image_part
 from oxillama.server.models import Hosted, Models
 from oxillama.server.ollama.bodies import Message
 from oxillama.server.running import leased, served
@@ -138,13 +139,22 @@ def refused(name: str, expected: str, value: object) -> ApiError:
     return found
 
 
+def with_images(text: str, images: Sequence[str], where: str) -> Any:
+    """The content of a message: a text, with pictures in base64 before it."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = [image_part(f"{where}[{i}]", data) for i, data in enumerate(images)]
+    return [*parts, {"type": "text", "text": text}] if text else parts
+
+
 def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as OpenAI has them: a result of a tool belongs to the first call of that name without one."""
     found: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []  # id and name of calls without results
     n_calls = 0
-    for message in messages:
-        plain: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    for i, message in enumerate(messages):
+        content = with_images(message.content or "", message.images or (), f"messages[{i}].images")
+        plain: dict[str, Any] = {"role": message.role, "content": content}
         if message.thinking:
             plain["reasoning_content"] = message.thinking
         calls = []

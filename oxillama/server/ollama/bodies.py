@@ -39,7 +39,7 @@ class GenerateBody(TextBody):
     template: str | None = None
     context: list[int] = Field(default_factory=list)
     raw: bool = False
-    images: list[Any] = Field(default_factory=list, max_length=0)
+    images: list[str] = Field(default_factory=list)
 
 
 class OllamaChatBody(TextBody):
@@ -54,7 +54,7 @@ class Message(Part):
     role: str
     content: str | None = ""
     thinking: str | None = None
-    images: list[Any] | None = Field(None, max_length=0)
+    images: list[str] | None = None
     tool_calls: list[Call] | None = None
     tool_name: str | None = None
 

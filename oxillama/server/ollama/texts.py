@@ -20,6 +20,7 @@ from oxillama.server.chats import Chat
 from oxillama.server.errors import ApiError, invalid, prompt_too_long
 from oxillama.server.infill import infill_tokens
 from oxillama.server.json_text import JsonAnswer
+from oxillama.server.media import ClientMedia
 from oxillama.server.ollama.asking import (
     Asked,
     ask,
@@ -29,6 +30,7 @@ from oxillama.server.ollama.asking import (
     idle_seconds,
     schema_of,
     thinking,
+    with_images,
 )
 from oxillama.server.ollama.bodies import GenerateBody, OllamaChatBody, TextBody
 from oxillama.server.openai.logprobs import chat_logprobs
@@ -169,7 +171,7 @@ async def generate(request: Request) -> Response | EventStream:
     """Text that goes on from a prompt."""
     body = await read_body(request, GenerateBody)
     body.refuse_rest()
-    if not (body.prompt or body.suffix or body.context):
+    if not (body.prompt or body.suffix or body.context or body.images):
         return await only_load(request, body, response({}))
     asked = await ask(request, body.model, body.keep_alive)
     return await answer(request, body, await in_thread(plan_of_text, asked, body, request.state.request_id))
@@ -242,6 +244,9 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
             raise invalid(name, "none beside raw or suffix", getattr(body, name))
     if body.raw and body.suffix:
         raise invalid("suffix", "none beside raw", body.suffix)
+    for name in ("suffix", "context"):
+        if body.images and getattr(body, name):
+            raise invalid("images", f"none beside {name}", len(body.images))
     plain = body.raw or body.suffix or not has_template
     if plain and body.think is not None:
         raise invalid("think", "none for a text without a template", body.think)
@@ -251,14 +256,16 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
         plan = plan_of_plain(asked, body, request_id)
     else:
         said = [{"role": "system", "content": body.system}] if body.system else []
-        said += [{"role": "user", "content": body.prompt}] if body.prompt or not body.context else []
+        content = with_images(body.prompt, body.images, "images")
+        said += [{"role": "user", "content": content}] if content or not body.context else []
         plan = plan_of_talk(asked, body, Chat(said, name="prompt"), request_id)
         plan = replace(plan, shape=response)
     if body.context:
         opening = plan.prompt[1:] if plan.prompt[:1] == [tokenizer.bos_id] else plan.prompt
         plan = replace(plan, prompt=[*body.context, *opening])
     _, context = context_of(asked.engine, body.options)
-    return within_context(replace(plan, keeps_context=not body.raw), context, "prompt")
+    keeps_context = not (body.raw or body.images)  # tokens do not hold pictures
+    return within_context(replace(plan, keeps_context=keeps_context), context, "prompt")
 
 
 def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
@@ -268,7 +275,11 @@ def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     options: GenerationOptions = options_of(
         rest, engine, (), {"max_tokens": None}, request_id=request_id, **fixed_of(body)
     )
-    if body.suffix:
+    prompt: Any
+    if body.images:
+        texts = [*[""] * len(body.images), body.prompt]
+        prompt = ClientMedia(engine, "prompt").between("images", texts, body.images)
+    elif body.suffix:
         prompt = infill_tokens(engine, body.prompt, body.suffix, "suffix")
     else:
         prompt = bounded(engine).encode(body.prompt)

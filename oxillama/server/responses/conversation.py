@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama.server.chats import function_call, refuse_others, tool_result
 from oxillama.server.errors import invalid
+from oxillama.server.media import Placed
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "message": ("role", "content", "phase"),
@@ -64,7 +65,8 @@ def conversation_messages(
         kind = checked_kind(where, item)
         last: dict[str, Any] = found[-1] if found else {"role": ""}
         if kind == "message":
-            role, text = item["role"], text_of(f"{where}.content", item.get("content"))
+            role, read = item["role"], content_of if item["role"] == "user" else text_of
+            text: Any = read(f"{where}.content", item.get("content"))
             role = "system" if role == "developer" else role
             if role == "system" and all(message["role"] == "system" for message in found) and found:
                 last["content"] += BETWEEN + text
@@ -73,7 +75,7 @@ def conversation_messages(
             else:
                 found.append({"role": role, "content": text})
         elif kind == "function_call_output":
-            found.append(tool_result(item["call_id"], text_of(f"{where}.output", item["output"]), names))
+            found.append(tool_result(item["call_id"], content_of(f"{where}.output", item["output"]), names))
         elif kind == "function_call":
             names[item["call_id"]] = item["name"]
             if last["role"] != "assistant":
@@ -122,14 +124,32 @@ def is_object(text: str) -> bool:
         return False
 
 
-def text_of(where: str, content: Any) -> str:
-    """The text of a content, with line breaks between its parts. Raises ApiError for one that is no text."""
+def content_of(where: str, content: Any) -> str | list[Any]:
+    """The text of a content, or parts in OpenAI's form where some are media. Raises ApiError."""
+    if not isinstance(content, list):
+        return text_of(where, content)
+    parts: list[Any] = []
+    for i, part in enumerate(content):
+        place = f"{where}[{i}]"
+        if isinstance(part, dict) and part.get("type") in ("input_image", "input_audio"):
+            parts.append(Placed(place, part))
+        else:
+            parts.append({"type": "text", "text": text_of(where, [part], i)})
+    is_text = not any(isinstance(part, Placed) for part in parts)
+    return "\n".join(part["text"] for part in parts) if is_text else parts
+
+
+def text_of(where: str, content: Any, first: int = 0) -> str:
+    """The text of a content, with line breaks between its parts, whose numbers begin with ``first``.
+
+    Raises ApiError for a content that is no text.
+    """
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise invalid(where, "a text or a list of parts", content)
     found = []
-    for i, part in enumerate(content):
+    for i, part in enumerate(content, first):
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or kind not in TEXTS or not isinstance(part.get(TEXTS[kind]), str):
             raise invalid(f"{where}[{i}]", "a part of type input_text or output_text", kind)

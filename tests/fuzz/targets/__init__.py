@@ -8,6 +8,7 @@ from tests.fuzz.targets.calls import CommandTarget, OptionsTarget, PromptTarget
 from tests.fuzz.targets.containers import ContainerTarget, ImatrixTarget, ModelTarget
 from tests.fuzz.targets.folders import FolderTarget, PeftTarget
 from tests.fuzz.targets.grammars import GbnfTarget, RegexTarget, SchemaTarget
+from tests.fuzz.targets.media import MediumTarget, ProjectorTarget
 from tests.fuzz.targets.messages import MessageTarget, ToolTarget
 from tests.fuzz.targets.receipts import ReceiptTarget
 from tests.fuzz.targets.snapshots import SnapshotTarget
@@ -37,5 +38,7 @@ TARGETS: dict[str, Target] = {
         PromptTarget(),
         ReceiptTarget(),
         CommandTarget(),
+        MediumTarget(),
+        ProjectorTarget(),
     )
 }

@@ -1,0 +1,401 @@
+"""Pictures and sounds of clients, in each interface's form: what `engine.chat` makes of them, or an error."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import InferenceEngine
+from oxillama.media.decode import Picture
+from oxillama.server import media as module
+from oxillama.server.callers import CONTEXT, RequestContext
+from oxillama.server.errors import ApiError
+from oxillama.server.models import Hosted
+from oxillama.server.workers import Pools
+from tests.support.media import WIDTH, picture, projector_file
+from tests.support.server import Client, serving, serving_models
+from tests.support.tiny_file import write_tiny_model
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+SEED = 4
+OPTIONS = {"temperature": 0, "max_tokens": 6}
+
+
+def png(seed: int = 0) -> bytes:
+    held = io.BytesIO()
+    Image.fromarray(picture(40, 30, seed)).save(held, "PNG")
+    return held.getvalue()
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def url(data: bytes, form: str = "image/png") -> str:
+    return f"data:{form};base64,{encoded(data)}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("media")
+    (found / "plain").mkdir()
+    for path in (found / "tiny.gguf", found / "plain" / "plain.gguf"):
+        write_tiny_model(path, n_embd=WIDTH, ends=False, context_length=256)
+    (found / "mmproj-tiny.gguf").write_bytes(projector_file())
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Client]:
+    tiny = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
+    plain = InferenceEngine.from_gguf(folder / "plain" / "plain.gguf", num_threads=1)
+    with serving_models(Hosted("tiny", tiny), Hosted("plain", plain)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Iterator[InferenceEngine]:
+    with InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1) as engine:
+        yield engine
+
+
+def said(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def wanted(alone: InferenceEngine, *parts: Any) -> str:
+    found = alone.chat(said(*parts), **OPTIONS)
+    assert isinstance(found, str)
+    return found
+
+
+# --- what each interface calls a picture --------------------------------------------------------------
+
+
+def openai(client: Client, *parts: Any, **more: Any) -> Any:
+    return client.ask("/v1/chat/completions", {"messages": said(*parts), **OPTIONS, **more})
+
+
+def test_openai(client: Client, alone: InferenceEngine) -> None:
+    data = png()
+    answer = wanted(alone, text("once"), {"type": "image", "image": data}, text("upon"))
+    assert answer != wanted(alone, text("once"), {"type": "image", "image": png(1)}, text("upon"))
+    part = {"type": "image_url", "image_url": {"url": url(data), "detail": "auto"}}
+    for given in (part, {**part, "image_url": url(data)}, {"type": "input_image", "image_url": url(data)}):
+        found = openai(client, text("once"), given, text("upon"))
+        assert found.status == 200, found.text
+        assert found.json["choices"][0]["message"]["content"] == answer
+    prompt = found.json["usage"]["prompt_tokens"]
+    counted = client.ask(
+        "/v1/chat/completions/input_tokens", {"messages": said(text("once"), part, text("upon"))}
+    )
+    assert counted.json["input_tokens"] == prompt
+
+
+def test_a_stream(client: Client, alone: InferenceEngine) -> None:
+    part = {"type": "image_url", "image_url": {"url": url(png())}}
+    found = openai(client, part, stream=True)
+    pieces = [event["choices"][0]["delta"].get("content") or "" for event in found.events[:-1]]
+    assert "".join(pieces) == wanted(alone, {"type": "image", "image": png()})
+
+
+def test_several_samples(client: Client, alone: InferenceEngine) -> None:
+    found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}}, n=2)
+    answers = {choice["message"]["content"] for choice in found.json["choices"]}
+    assert answers == {wanted(alone, {"type": "image", "image": png()})}
+
+
+def test_responses(client: Client, alone: InferenceEngine) -> None:
+    answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
+    content = [{"type": "input_image", "image_url": url(png()), "detail": "high"}]
+    content += [{"type": "input_text", "text": "once"}]
+    body = {"input": [{"role": "user", "content": content}], "temperature": 0, "max_output_tokens": 6}
+    found = client.ask("/v1/responses", body)
+    assert found.status == 200, found.text
+    assert found.json["output"][0]["content"][0]["text"] == answer
+    more = {
+        "previous_response_id": found.json["id"],
+        "input": "upon",
+        "temperature": 0,
+        "max_output_tokens": 6,
+    }
+    again = client.ask("/v1/responses", more)
+    messages: list[Any] = said({"type": "image", "image": png()}, text("once"))
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "upon"}]
+    assert again.json["output"][0]["content"][0]["text"] == alone.chat(messages, **OPTIONS)
+    counted = client.ask("/v1/responses/input_tokens", {"input": body["input"]})
+    assert counted.json["input_tokens"] == found.json["usage"]["input_tokens"]
+
+
+def test_anthropic(client: Client, alone: InferenceEngine) -> None:
+    answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
+    content = [{"type": "image", "source": source}, text("once")]
+    body = {"messages": [{"role": "user", "content": content}]}
+    found = client.ask("/v1/messages", {**body, **OPTIONS})
+    assert found.status == 200, found.text
+    assert found.json["content"][0]["text"] == answer
+    counted = client.ask("/v1/messages/count_tokens", body)
+    usage = found.json["usage"]
+    assert counted.json["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_pictures_in_results_of_tools(client: Client) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": source}]}
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]}
+    n = [
+        client.ask("/v1/messages/count_tokens", {"messages": messages}).json["input_tokens"]
+        for messages in (body["messages"], [body["messages"][0], said({**result, "content": []})[0]])
+    ]
+    assert n[0] >= n[1] + 16  # the tokens of the picture
+
+
+def test_ollama(client: Client, alone: InferenceEngine) -> None:
+    answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
+    options = {"temperature": 0, "num_predict": 6}
+    message = {"role": "user", "content": "once", "images": [encoded(png())]}
+    found = client.ask("/api/chat", {"messages": [message], "options": options, "stream": False})
+    assert found.status == 200, found.text
+    assert found.json["message"]["content"] == answer
+    body = {"prompt": "once", "images": [encoded(png())], "options": options, "stream": False}
+    found = client.ask("/api/generate", body)
+    assert found.json["response"] == answer
+    assert "context" not in found.json  # which could not hold the picture
+    raw = client.ask("/api/generate", {**body, "raw": True})
+    prompt = alone.model.feature("media").prompt("<__media__>once", [png()])
+    assert raw.json["response"] == alone.generate(prompt, **OPTIONS)
+
+
+def test_llama_server(client: Client, alone: InferenceEngine) -> None:
+    given = "once <__media__> upon"
+    answer = alone.generate(alone.model.feature("media").prompt(given, [png()]), **OPTIONS)
+    prompt = {"prompt_string": given, "multimodal_data": [encoded(png())]}
+    found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
+    assert found.status == 200, found.text
+    assert (found.json["content"], found.json["prompt"]) == (answer, given)
+    both = client.ask("/completion", {"prompt": [prompt, "once"], "temperature": 0, "n_predict": 6})
+    assert both.json[0]["content"] == answer
+    marked = client.ask("/apply-template", {"messages": said({"type": "image_url", "image_url": "x"})})
+    assert marked.json["prompt"].count(client.ask("/props").json["media_marker"]) == 1
+
+
+def test_sounds_are_for_models_that_take_them(client: Client) -> None:
+    part = {"type": "input_audio", "input_audio": {"data": encoded(b"RIFF"), "format": "wav"}}
+    found = openai(client, part)
+    assert found.status == 400
+    assert (
+        "messages[0].content[0]: the model takes no sounds: its projector file has no encoder" in found.text
+    )
+
+
+# --- what a model takes -------------------------------------------------------------------------------
+
+
+def test_models_say_what_they_take(client: Client, folder: Path) -> None:
+    cards = {card["id"]: card for card in client.ask("/v1/models").json["data"]}
+    takes = {name: card["architecture"]["input_modalities"] for name, card in cards.items()}
+    assert takes == {"tiny": ["text", "image"], "plain": ["text"]}
+    assert client.ask("/props").json["modalities"] == {"vision": True, "audio": False}
+    assert client.ask("/props?model=plain").json["modalities"] == {"vision": False, "audio": False}
+    assert "vision" in client.ask("/api/show", {"model": "tiny"}).json["capabilities"]
+    assert "vision" not in client.ask("/api/show", {"model": "plain"}).json["capabilities"]
+    assert Hosted("a", path=str(folder / "tiny.gguf")).takes == ("image",)
+    other = folder / "plain" / "plain.gguf"
+    assert Hosted("a", path=str(other)).takes == ()
+    assert Hosted("a", path=str(other), mmproj=folder / "mmproj-tiny.gguf").takes == ("image",)
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": url(b"x")}}
+SOURCE = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+WITHOUT: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": said(PICTURE)}, "messages[0].content[0]"),
+    (
+        "/v1/responses",
+        {
+            "instructions": "a",
+            "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+        },
+        "input[0].content[0]",
+    ),
+    (
+        "/v1/messages",
+        {
+            "system": "a",
+            "messages": said({"type": "image", "source": SOURCE}),
+            "max_tokens": 3,
+        },
+        "messages[0].content[0]",
+    ),
+    ("/api/chat", {"messages": [{"role": "user", "images": ["AAAA"]}]}, "messages[0].images[0]"),
+    ("/api/generate", {"images": ["AAAA"]}, "images[0]"),
+    (
+        "/completion",
+        {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["AAAA"]}},
+        "prompt.multimodal_data[0]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "place"), WITHOUT)
+def test_a_model_without_a_projector(client: Client, path: str, body: dict[str, Any], place: str) -> None:
+    found = client.ask(path, {**body, "model": "plain"})
+    assert found.status == 400, found.text
+    assert f"{place}" in found.text
+    assert "the model takes no pictures: it has no projector file (mmproj)" in found.text
+
+
+@pytest.mark.parametrize(
+    "address", ["http://a/b.png", "https://a/b.png", "file:///etc/passwd", "/etc/passwd", "x"]
+)
+def test_nothing_is_fetched_or_opened(client: Client, address: str) -> None:
+    fetches = "the server fetches nothing"
+    for part in (
+        {"type": "image_url", "image_url": {"url": address}},
+        {"type": "input_image", "image_url": address},
+    ):
+        found = openai(client, part)
+        assert (found.status, fetches in found.text) == (400, True), found.text
+    source = {"type": "url", "url": address}
+    found = client.ask(
+        "/v1/messages", {"messages": said({"type": "image", "source": source}), "max_tokens": 3}
+    )
+    assert (found.status, fetches in found.text) == (400, True), found.text
+    for part in ({"type": "image", "path": address}, {"type": "image", "image": address}):
+        found = openai(client, part)
+        assert found.status == 400 and "expected a part of type text, image_url" in found.text
+    found = client.ask("/api/generate", {"images": [address], "stream": False})
+    assert found.status == 400 and ("fetches nothing" in found.text or "base64" in found.text), found.text
+
+
+BAD: list[tuple[Any, str]] = [
+    (
+        {"type": "image_url", "image_url": {"url": url(b"GIF89a")}},
+        "content[0].image_url.url: picture: cannot be",
+    ),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,!!"}}, "expected base64"),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,\u00e9"}}, "expected base64"),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}, "picture: is empty"),
+    ({"type": "image_url", "image_url": {"url": 3}}, "image_url.url: expected a data URL, got 3"),
+    ({"type": "image_url"}, "content[0].image_url: expected a data URL, got None"),
+    ({"type": "image_url", "image_url": {"url": url(b""), "detail": "low"}}, "detail: expected one of auto"),
+    ({"type": "input_image", "file_id": "file-1"}, "file_id: expected one of type, image_url, detail"),
+    ({"type": "video_url", "video_url": {"url": url(b"")}}, "expected a part of type text, got 'video_url'"),
+]
+
+
+@pytest.mark.parametrize(("part", "message"), BAD, ids=range(len(BAD)))
+def test_what_is_no_picture(client: Client, part: Any, message: str) -> None:
+    found = openai(client, part)
+    assert found.status == 400, found.text
+    assert message in found.error["message"]
+
+
+def test_media_stand_where_they_can(client: Client) -> None:
+    image = {"prompt_string": "<__media__>", "multimodal_data": [encoded(png())]}
+    for path, body, message in (
+        ("/completion", {"prompt": {**image, "prompt_string": "none"}}, "one for each of 0 markers"),
+        ("/completion", {"prompt": {**image, "multimodal_data": [3]}}, "expected a text, token ids"),
+        ("/completion", {"prompt": image, "id_slot": 0}, "id_slot: expected -1 for a prompt with media"),
+        ("/v1/completions", {"prompt": image}, "/completion and chats take media"),
+        ("/v1/embeddings", {"input": image}, "/completion and chats take media"),
+        (
+            "/api/generate",
+            {"images": [encoded(png())], "context": [3]},
+            "images: expected none beside context",
+        ),
+        ("/api/generate", {"images": [encoded(png())], "suffix": "a"}, "images: expected none beside suffix"),
+    ):
+        found = client.ask(path, body)
+        assert found.status == 400, found.text
+        assert message in found.text
+    many = openai(client, *[PICTURE | {"image_url": {"url": url(png())}}] * 65)
+    assert many.status == 400 and "expected at most 64 media" in many.text
+
+
+# --- processes ----------------------------------------------------------------------------------------
+
+
+def crash(data: bytes, kind: str) -> Any:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(data: bytes, kind: str) -> Any:
+    while True:
+        pass
+
+
+def devour(data: bytes, kind: str) -> Any:
+    with module.limited_memory():
+        return (1,), bytes(1 << 40)
+
+
+@pytest.fixture
+def pools() -> Iterator[Pools]:
+    made = Pools(1)
+    token = CONTEXT.set(RequestContext(pools=made))
+    yield made
+    CONTEXT.reset(token)
+    made.close()
+
+
+def test_a_process_decodes(pools: Pools) -> None:
+    found = module.decoded("a", encoded(png()), "image")
+    assert isinstance(found, Picture) and (found.pixels == picture(40, 30)).all()
+    assert len(pools.processes.pids) == 1 and os.getpid() not in pools.processes.pids
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds", "message"),
+    [(crash, 60.0, "the process that decoded it has ended"), (hang, 0.5, "is not decoded after 0.5 s")],
+)
+def test_a_hostile_file_ends_its_process_alone(
+    pools: Pools, job: Any, seconds: float, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.decoded("a", encoded(png()), "image")
+    monkeypatch.setattr(module, "decoded_bytes", job)
+    monkeypatch.setattr(module, "SECONDS", seconds)
+    with pytest.raises(ApiError, match=message) as caught:
+        module.decoded("a", encoded(png()), "image")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_media", "a")
+    monkeypatch.undo()
+    assert isinstance(module.decoded("a", encoded(png()), "image"), Picture)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not tell its memory")
+def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "decoded_bytes", devour)
+    with pytest.raises(ApiError, match="needs too much memory"):
+        module.decoded("a", encoded(png()), "image")
+
+
+def test_without_processes_a_thread_decodes(folder: Path) -> None:
+    engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
+    with serving(engine, "tiny", job_processes=0) as client:
+        found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
+        assert found.status == 200, found.text
+        bad = openai(client, {"type": "image_url", "image_url": {"url": url(b"x" * 99)}})
+        assert bad.status == 400 and "cannot be decoded" in bad.text
+
+
+def test_a_sound_becomes_samples(pools: Pools) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    held, tone = io.BytesIO(), np.sin(np.arange(1600) / 9).astype(np.float32) / 2
+    soundfile.write(held, tone, 16000, format="WAV", subtype="FLOAT")
+    found: Any = module.decoded("a", encoded(held.getvalue()), "audio")
+    assert (found.samples == tone).all()
+    assert module.is_sound(encoded(held.getvalue())) and not module.is_sound(encoded(png()))
