@@ -256,8 +256,8 @@ class Keys:
         self._anybody = Caller()
         self.load()
 
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def load(self) -> None:
         """Reads the table again: new keys and limits apply at once, also to callers who have requests."""

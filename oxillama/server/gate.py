@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
-from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext
+from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext, too_many
+from oxillama.server.connections import most_connections
 from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error, stopping
 from oxillama.server.workers import Pools
 
@@ -29,6 +30,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before the answer."""
+
+MOST_OF_FREE = 3
+"""Requests that a key may have for each free connection: so that a few are left for every other key, whoever
+takes what there is (dynamic thresholds; Choudhury and Hahne, 1998)."""
 
 REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 """Ids that clients may choose."""
@@ -62,6 +67,10 @@ class InFlight:
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = found
+
+    def n_of(self, caller: Caller) -> int:
+        """How many of them are of one caller."""
+        return sum(found.caller is caller for found in self._tasks.values())
 
     def remove(self) -> None:
         """Ends what `add` began."""
@@ -104,6 +113,7 @@ class Gate:
         self.keys: Keys = keys
         self.pools: Pools = pools
         self.in_flight: InFlight = in_flight
+        self.most_connections: int = most_connections(config)
         self.open_paths, self.unlogged_paths = frozenset(open_paths), frozenset(unlogged_paths)
         names = (*LOOPBACK, *config.allowed_hosts)
         is_checked = config.is_local or not config.has_keys
@@ -176,9 +186,18 @@ class Gate:
             raise ApiError(401, f"api key: expected a valid one, got {got}", code="invalid_api_key")
         else:
             found.caller = NOBODY
+        self.check_connections(found.caller)
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.config.max_body_bytes:
             raise self.too_large(int(length))
+
+    def check_connections(self, caller: Caller) -> None:
+        """Raises ApiError for a request with which one of several keys has too many of the connections."""
+        n, most = len(self.in_flight), self.most_connections
+        if len(self.keys) > 1 and n > most // 2:
+            n_own = self.in_flight.n_of(caller)
+            if n_own > max(1, MOST_OF_FREE * (most - n)):
+                raise too_many(f"{n_own - 1} of {most} connections are of this key", "key_connections", 1)
 
     def check_host(self, said: str) -> None:
         """Raises ApiError for a host name that may be another site's, or that is malformed."""

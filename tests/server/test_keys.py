@@ -261,24 +261,28 @@ class Steps(Observer):
             self.waits.append(self.n - self._since.pop(request))
 
 
-def test_many_streams_of_one_key_do_not_starve_another(engine: InferenceEngine) -> None:
+@pytest.mark.parametrize("others", [("alice",), ("alice", "carol", "dave")])
+def test_many_streams_of_other_keys_do_not_starve_one(
+    engine: InferenceEngine, others: tuple[str, ...]
+) -> None:
     long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 30}
     scheduler = engine.model.scheduler
-    with serving(engine, api_keys=("alice", "bob")) as client:
+    with serving(engine, api_keys=(*others, "bob")) as client:
         caller = client.server._app.state.keys.caller("bob")
         steps = Steps(caller.name)
         loop = engine.model.loop
         engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
         held = [client.connect() for _ in range(10)]
-        for connection in held:
-            client.send(connection, PATH, long, headers={"Authorization": "Bearer alice"})
+        for n, connection in enumerate(held):
+            key = others[n % len(others)]
+            client.send(connection, PATH, long, headers={"Authorization": f"Bearer {key}"})
         until(lambda: len(scheduler.waiting) + len(scheduler.running) > 280)
         for _ in range(20):
             assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         assert len(scheduler.waiting) + len(scheduler.running) > 200  # the others still run
         for connection in held:
             connection.close()
-    n_keys = 2
+    n_keys = len(others) + 1
     assert len(steps.waits) == 20
     assert max(steps.waits) <= n_keys, steps.waits
 
@@ -295,6 +299,39 @@ def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         response.close()
         connection.close()
+
+
+def test_a_key_does_not_take_all_connections(engine: InferenceEngine) -> None:
+    body = {"prompt": "Once", "max_tokens": 1}
+    with serving(engine, api_keys=("alice", "bob", "carol"), max_connections=12) as client:
+        in_flight, held = client.server._app.state.in_flight, []
+        with stopped(engine):
+            for key, n in (("alice", 9), ("bob", 2), ("carol", 1)):
+                for _ in range(n):
+                    held.append(client.connect())
+                    client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+                    until(lambda: len(in_flight) == len(held))
+                if key != "carol":
+                    refused = ask(client, key, PATH, body)
+                    assert (refused.status, refused.error["code"]) == (429, "key_connections")
+                    assert int(refused.headers["retry-after"]) >= 1
+        for connection in held:
+            assert connection.getresponse().status == 200
+            connection.close()
+
+
+def test_a_single_key_may_have_all_connections(engine: InferenceEngine) -> None:
+    with serving(engine, api_keys=("alone",), max_connections=3) as client:
+        in_flight, held = client.server._app.state.in_flight, []
+        with stopped(engine):
+            for _ in range(3):
+                held.append(client.connect())
+                body = {"prompt": "Once", "max_tokens": 1}
+                client.send(held[-1], PATH, body, headers={"Authorization": "Bearer alone"})
+                until(lambda: len(in_flight) == len(held))
+        for connection in held:
+            assert connection.getresponse().status == 200
+            connection.close()
 
 
 def digest(key: str) -> str:

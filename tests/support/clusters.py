@@ -42,13 +42,14 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def workers(name: str) -> list[int]:
-    """Processes of this cluster's actors whose name begins so. They are children of its raylet."""
+def workers(name: str, node: Any = None) -> list[int]:
+    """Processes of a machine's actors whose name begins so; None for the first machine. They are children of
+    its raylet."""
     if not sys.platform.startswith("linux"):
         pytest.skip("the workers of a cluster are found in /proc")
     from ray._private import worker
 
-    node: Any = worker._global_node
+    node = node or worker._global_node
     raylet = node.all_processes["raylet"][0].process.pid
     found = []
     for folder in Path("/proc").iterdir():
