@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-from oxillama._kernels.grammar.nodes import productive_rules, references
+from oxillama._kernels.grammar.nodes import children, productive_rules, references
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Distinct, Node, Repeat, Rules, Seq
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """The nodes that a node is made of."""
-    if isinstance(node, (Seq, Alt)):
-        return node.items
-    if isinstance(node, Distinct):
-        parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
-        return tuple([part for part in (*parts, node.separator) if part is not None])
-    return (node.item,) if isinstance(node, Repeat) else ()
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -27,6 +17,40 @@ def walk(node: Node) -> Iterator[Node]:
         node = todo.pop()
         yield node
         todo += children(node)
+
+
+def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node, with what ``change`` makes of each node that it is made of."""
+    if isinstance(node, (Seq, Alt)):
+        return type(node)(tuple(map(change, node.items)))
+    if isinstance(node, Repeat):
+        return Repeat(change(node.item), node.least, node.most)
+    if not isinstance(node, Distinct):
+        return node
+
+    def member(one: Member) -> Member:
+        return replace(one, node=change(one.node), rest=None if one.rest is None else change(one.rest))
+
+    return replace(
+        node,
+        places=tuple([tuple(map(member, place)) for place in node.places]),
+        separator=None if node.separator is None else change(node.separator),
+        needed=tuple(map(change, node.needed)),
+    )
+
+
+def replaced(node: Node, change: Callable[[Ref], Node]) -> Node:
+    """A node with others in place of its references."""
+
+    def changed(item: Node) -> Node:
+        return change(item) if isinstance(item, Ref) else rebuilt(item, changed)
+
+    return changed(node)
+
+
+def renamed(node: Node, names: dict[str, str]) -> Node:
+    """A node whose references go by other names."""
+    return replaced(node, lambda ref: Ref(names[ref.name]) if ref.name in names else ref)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES, Constraint
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
+from oxillama.grammar.grammar_text import TokenIds
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.packed import PackedRules, packed
 from oxillama.grammar.plain import plain_rules
@@ -75,12 +76,7 @@ class Grammar:
         GrammarError
             The text is no grammar (with line and column), no text matches it, or it is too large.
         """
-
-        def token_ids(spelled: str) -> list[int]:
-            assert tokenizer is not None
-            return tokenizer.encode(spelled, add_special=False, parse_special=True)
-
-        return cls(parse_gbnf(text, root, token_ids if tokenizer is not None else None))
+        return cls(parse_gbnf(text, root, None if tokenizer is None else spelled_ids(tokenizer)))
 
     @classmethod
     def from_rules(cls, rules: Rules) -> Grammar:
@@ -183,6 +179,11 @@ class Grammar:
             if len(self._constraints) > MOST_CONSTRAINTS:
                 del self._constraints[next(iter(self._constraints))]
         return found
+
+
+def spelled_ids(tokenizer: TokenizerBridge) -> TokenIds:
+    """What finds the tokens that are spelled so, as readers of grammars take it."""
+    return lambda spelled: tokenizer.encode(spelled, add_special=False, parse_special=True)
 
 
 def unpickled(rules: PackedRules, found: Found) -> Grammar:

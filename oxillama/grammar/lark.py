@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import walk
+from oxillama.grammar.analysis import replaced, walk
 from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import EMPTY
 from oxillama.grammar.grammar_text import MAX_DEPTH, TokenIds
@@ -23,7 +23,6 @@ from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
-from oxillama.grammar.schema.writer import replaced
 from oxillama.grammar.structural_fields import Fields, mapping, parsed, texts_of, within
 
 HEADER = "%llguidance"

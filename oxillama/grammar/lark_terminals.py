@@ -9,6 +9,7 @@ from unicodedata import category
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import rebuilt
 from oxillama.grammar.codepoints import complement, union
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text
@@ -77,11 +78,7 @@ def folded(node: Node) -> Node:
             for other in _cases(chr(code))
         ]
         return Chars(union(cased))
-    if isinstance(node, (Seq, Alt)):
-        return type(node)(tuple(folded(item) for item in node.items))
-    if isinstance(node, Repeat):
-        return Repeat(folded(node.item), node.least, node.most)
-    return node
+    return rebuilt(node, folded)
 
 
 def _folded_class(node: Chars) -> Chars:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from oxillama.grammar.analysis import renamed
 from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANYTHING, sequence
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Dfa, Node, Ref, Rules, Text
-from oxillama.grammar.schema.writer import renamed
 
 
 class RuleBook:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from oxillama.config.sampler import SamplerConfig
@@ -11,6 +11,7 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.compiling import compiled_by
+from oxillama.grammar.grammar import spelled_ids
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark import is_lark, parse_lark
 from oxillama.grammar.python_types import schema_of_type
@@ -107,8 +108,3 @@ def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
     if is_lark(text):
         return Grammar.from_rules(parse_lark(text, spelled, config.any_order))
     return Grammar.parse(text, tokenizer=tokenizer)
-
-
-def spelled_ids(tokenizer: TokenizerBridge) -> Callable[[str], list[int]]:
-    """What finds the tokens that are spelled so."""
-    return lambda spelled: tokenizer.encode(spelled, add_special=False, parse_special=True)

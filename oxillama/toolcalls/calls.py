@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.events import (
@@ -51,6 +52,7 @@ class Part:
         self._held = ""
 
 
+@dataclass(eq=False, repr=False)
 class Calls:
     """Emits the events of calls.
 
@@ -66,22 +68,15 @@ class Calls:
     name : of the tool that the last call is of.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        emit: Callable[[Event], None],
-        grammar: ToolCallGrammar,
-        tools: frozenset[str] | None,
-        schemas: Mapping[str, Any],
-        constrained: bool = False,
-    ) -> None:
-        self.source = source
-        self.grammar = grammar
-        self.constrained = constrained
-        self.emit = emit
-        self.tools = tools
-        self.schemas = schemas
-        self.types: dict[tuple[str, str], frozenset[str]] = parameter_types(schemas)
+    source: Source
+    emit: Callable[[Event], None]
+    grammar: ToolCallGrammar
+    tools: frozenset[str] | None
+    schemas: Mapping[str, Any]
+    constrained: bool = False
+
+    def __post_init__(self) -> None:
+        self.types: dict[tuple[str, str], frozenset[str]] = parameter_types(self.schemas)
         self.n_begun: int = 0
         self.n_failed: int = 0
         self.name: str = ""

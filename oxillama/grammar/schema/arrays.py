@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
-from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, lower, not_all
 
 
 class Contains(NamedTuple):
@@ -40,12 +40,11 @@ class Arrays(NamedTuple):
         """Both; None where the lengths exclude each other."""
         pairs = zip_longest(self.prefix, other.prefix)
         prefix = [both(self.rest if a is None else a, other.rest if b is None else b) for a, b in pairs]
-        mosts = [most for most in (self.most, other.most) if most is not None]
         return Arrays(
             tuple(prefix),
             both(self.rest, other.rest),
             max(self.least, other.least),
-            min(mosts) if mosts else None,
+            lower(self.most, other.most),
             tuple(dict.fromkeys(self.contains + other.contains)),
             self.unique or other.unique,
         ).settled()

@@ -117,25 +117,29 @@ def ordered(state: State) -> list[Condition]:
     return sorted(state)
 
 
+def lower(a: int | None, b: int | None) -> int | None:
+    """The lower of two upper bounds, of which None is no bound."""
+    return b if a is None else a if b is None else min(a, b)
+
+
 # --------------------------------------------------------------------------- JSON values
 
-TYPES = ("null", "boolean", "number", "string", "array", "object")
+_CLASSES: dict[str, type | tuple[type, ...]] = {
+    "null": type(None),
+    "boolean": bool,  # before numbers: a boolean is an int, too
+    "number": (int, float, Decimal),
+    "string": str,
+    "array": list,
+    "object": dict,
+}
+TYPES = tuple(_CLASSES)
 
 
 def json_type(value: object, path: str) -> str:
     """The type of a JSON value; GrammarError where it is none."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, (int, float, Decimal)):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, list):
-        return "array"
-    if isinstance(value, dict):
-        return "object"
+    for name, classes in _CLASSES.items():
+        if isinstance(value, classes):
+            return name
     raise GrammarError(f"{path}: expected a JSON value, got {type(value).__name__}")
 
 

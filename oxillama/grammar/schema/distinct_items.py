@@ -20,7 +20,7 @@ from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Alt, Dfa, Distinct, Member, Node, Ref, Text
 from oxillama.grammar.schema.array_text import MAX_COUNTING, counting_array, plain_array
 from oxillama.grammar.schema.arrays import Arrays
-from oxillama.grammar.schema.conditions import NOTHING, State, both, not_all
+from oxillama.grammar.schema.conditions import NOTHING, State, both, lower, not_all
 from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.formulas import TOP, Box
 from oxillama.grammar.schema.json_text import bracketed, decimal_text
@@ -59,11 +59,6 @@ def _differ(box: Arrays, writer: Writer) -> bool:
         for i, a in enumerate(states)
         for b in states[i + 1 :]
     )
-
-
-def _lowest(*bounds: int | None) -> int | None:
-    """The lowest of some upper bounds, of which None is no bound."""
-    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 class _SeveralWays(Exception):
@@ -133,8 +128,8 @@ class _Items:
             others = both(others, not_all(kind.state))
         states = [*(both(box.rest, kind.state) for kind in kinds), others]
         counts = [self.count(state, 0) for state in states]
-        mosts = [*(_lowest(kind.most, count) for kind, count in zip(kinds, counts)), counts[-1]]
-        most = _lowest(box.most, None if None in mosts else sum(n for n in mosts if n is not None))
+        mosts = [*(lower(kind.most, count) for kind, count in zip(kinds, counts)), counts[-1]]
+        most = lower(box.most, None if None in mosts else sum(n for n in mosts if n is not None))
         least = sum(kind.least for kind in kinds)
         too_few = any(n is not None and n < kind.least for kind, n in zip(kinds, mosts))
         if too_few or (most is not None and most < max(box.least, least)):

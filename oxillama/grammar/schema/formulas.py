@@ -88,6 +88,7 @@ Formula = Atom | Is | All | Any | Not | One | Unknown
 TRUE, FALSE = All(), Any()
 
 
+@dataclass(eq=False, repr=False)
 class Expander:
     """Brings conditions and states into boxes, and keeps what it has found.
 
@@ -99,15 +100,11 @@ class Expander:
         error.
     """
 
-    def __init__(
-        self,
-        formulas: Callable[[Condition, str], Iterable[Formula]],
-        kinds: Callable[[Schema], Sequence[str]],
-        unenforced: Callable[[str, str], None],
-    ) -> None:
-        self.formulas = formulas
-        self.kinds = kinds
-        self.unenforced = unenforced
+    formulas: Callable[[Condition, str], Iterable[Formula]]
+    kinds: Callable[[Schema], Sequence[str]]
+    unenforced: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
         self.known: dict[str, dict[Condition, Boxes | None]] = {kind: {} for kind in TOP}
         self.meanings: dict[tuple[Condition, str], Formula] = {}
         self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}

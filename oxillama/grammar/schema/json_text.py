@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from oxillama._kernels.grammar.spelling import EVERY_WAY, ONE_WAY, spell
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import rebuilt
 from oxillama.grammar.codepoints import Ranges, difference
 from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 
@@ -113,17 +114,13 @@ def spelled_expression(node: Node) -> Node:
         return spelled_char(node.ranges)
     if isinstance(node, Text):
         return literal(node.text)
-    if isinstance(node, Seq):
-        return Seq(tuple([spelled_expression(item) for item in node.items]))
-    if isinstance(node, Alt):
-        return Alt(tuple([spelled_expression(item) for item in node.items]))
-    if isinstance(node, Repeat):
-        if not isinstance(node.item, Chars):
-            return Repeat(spelled_expression(node.item), node.least, node.most)
+    if isinstance(node, Repeat) and isinstance(node.item, Chars):
         char = spelled_char(node.item.ranges)
         if (node.least, node.most) == (0, None) or (isinstance(char, Dfa) and char.holds_text()):
             return counted(spelled_run(node.item.ranges), node.least, node.most)
         return Repeat(char, node.least, node.most)
+    if isinstance(node, (Seq, Alt, Repeat)):
+        return rebuilt(node, spelled_expression)
     if isinstance(node, Dfa):
         return spell(node)
     raise TypeError(f"not an expression over characters: {type(node).__name__}")

@@ -7,6 +7,7 @@ nothing about the type are true. Values of keywords are checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -130,6 +131,7 @@ class Place(NamedTuple):
         return value
 
 
+@dataclass(eq=False, repr=False)
 class Keywords:
     """The meaning of schemas.
 
@@ -142,19 +144,12 @@ class Keywords:
         error.
     """
 
-    def __init__(
-        self,
-        references: References,
-        formats: bool | None,
-        plain_integers: bool,
-        unenforced: Callable[[str, str], None],
-    ) -> None:
-        self.references = references
-        self.formats = formats
-        self.plain_integers = plain_integers
-        self.unenforced = unenforced
-        self.constants: dict[str, Schema] = {}
-        self.kinds_of: dict[Schema, Sequence[str]] = {}
+    references: References
+    formats: bool | None
+    plain_integers: bool
+    unenforced: Callable[[str, str], None]
+    constants: dict[str, Schema] = field(default_factory=dict, init=False)
+    kinds_of: dict[Schema, Sequence[str]] = field(default_factory=dict, init=False)
 
     def kinds(self, schema: Schema) -> Sequence[str]:
         """The types of values that a schema has to be asked about: it allows none of the others."""

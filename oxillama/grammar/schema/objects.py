@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from oxillama.grammar.rules import Node
-from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, lower, not_all
 
 T = TypeVar("T")
 
@@ -53,14 +53,13 @@ class Objects(NamedTuple):
         properties = self.properties or other.properties
         if self.properties and other.properties:
             properties = _merged(dict(self.properties), dict(other.properties))
-        mosts = [most for most in (self.most, other.most) if most is not None]
         return Objects(
             properties,
             _joined(self.rules, other.rules),
             both(self.names, other.names),
             _joined(self.required, other.required),
             max(self.least, other.least),
-            min(mosts) if mosts else None,
+            lower(self.most, other.most),
             _joined(self.exists, other.exists),
         ).settled()
 

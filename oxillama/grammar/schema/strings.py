@@ -17,6 +17,7 @@ from oxillama.grammar.counts import within
 from oxillama.grammar.dfa import all_but, automaton, language, meet, number_of_texts, only, texts_of
 from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.schema.conditions import lower
 from oxillama.grammar.schema.json_text import (
     ANY_NAME,
     ANY_TEXT,
@@ -54,10 +55,9 @@ class Strings(NamedTuple):
         values = self.values if other.values is None else other.values
         if self.values is not None and other.values is not None:
             values = self.values & other.values
-        mosts = [most for most in (self.most, other.most) if most is not None]
         both = Strings(
             max(self.least, other.least),
-            min(mosts) if mosts else None,
+            lower(self.most, other.most),
             self.patterns | other.patterns,
             self.absent | other.absent,
             values,
@@ -221,10 +221,10 @@ def _bounded(node: Node, least: int, most: int | None) -> Node | None:
     run = items[i]
     assert isinstance(run, Repeat)
     low = max(run.least, least - fixed)
-    highs = [high for high in (run.most, None if most is None else most - fixed) if high is not None]
-    if highs and low > min(highs):
+    high = lower(run.most, None if most is None else most - fixed)
+    if high is not None and low > high:
         return Alt(())
-    items[i] = Repeat(run.item, low, min(highs) if highs else None)
+    items[i] = Repeat(run.item, low, high)
     return sequence(items)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Node, Ref, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -30,6 +30,7 @@ T = TypeVar("T")
 VALUE, STRING, NUMBER = "json", "json-string", "json-number"
 
 
+@dataclass(eq=False, repr=False)
 class Writer:
     """Makes the rules of states.
 
@@ -46,26 +47,17 @@ class Writer:
     path, state : the schema whose rule is being written, and all that its values meet; for messages.
     """
 
-    def __init__(
-        self,
-        expander: Expander,
-        followed: Callable[[Condition], Condition],
-        layout: Layout,
-        any_order: bool,
-        open_objects: bool,
-        unenforced: Callable[[str, str], None],
-        array_node: Callable[[Arrays, Writer], Node],
-        object_node: Callable[[Objects, Writer], Node],
-    ) -> None:
-        self.expander = expander
-        self.impossible: Callable[[State], bool] = expander.impossible
-        self.followed = followed
-        self.layout = layout
-        self.any_order = any_order
-        self.open_objects = open_objects
-        self.unenforced = unenforced
-        self.array_node = array_node
-        self.object_node = object_node
+    expander: Expander
+    followed: Callable[[Condition], Condition]
+    layout: Layout
+    any_order: bool
+    open_objects: bool
+    unenforced: Callable[[str, str], None]
+    array_node: Callable[[Arrays, Writer], Node]
+    object_node: Callable[[Objects, Writer], Node]
+
+    def __post_init__(self) -> None:
+        self.impossible: Callable[[State], bool] = self.expander.impossible
         self.path: str = "#"
         self.state: State = ANYTHING
         self.rules: dict[str, Node] = {}
@@ -208,33 +200,3 @@ def path_of(state: State) -> str:
         if isinstance(condition.what, Schema):
             return condition.what.path
     return "#"
-
-
-def renamed(node: Node, names: dict[str, str]) -> Node:
-    """A node whose references go by other names."""
-    return replaced(node, lambda ref: Ref(names[ref.name]) if ref.name in names else ref)
-
-
-def replaced(node: Node, change: Callable[[Ref], Node]) -> Node:
-    """A node with others in place of its references."""
-    if isinstance(node, Ref):
-        return change(node)
-    if isinstance(node, Seq):
-        return Seq(tuple([replaced(item, change) for item in node.items]))
-    if isinstance(node, Alt):
-        return Alt(tuple([replaced(item, change) for item in node.items]))
-    if isinstance(node, Repeat):
-        return Repeat(replaced(node.item, change), node.least, node.most)
-    if isinstance(node, Distinct):
-        return replace(
-            node,
-            places=tuple([tuple([_replaced_member(m, change) for m in place]) for place in node.places]),
-            separator=None if node.separator is None else replaced(node.separator, change),
-            needed=tuple([replaced(item, change) for item in node.needed]),
-        )
-    return node
-
-
-def _replaced_member(member: Member, change: Callable[[Ref], Node]) -> Member:
-    rest = None if member.rest is None else replaced(member.rest, change)
-    return replace(member, node=replaced(member.node, change), rest=rest)

@@ -11,8 +11,9 @@ from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
+ENCODER = LLAMA.derive("", routing=None, causal=False, output="none")
 BERT = register(
-    LLAMA.derive(
+    ENCODER.derive(
         "bert",
         rope="none",
         positions="yes",
@@ -28,20 +29,15 @@ BERT = register(
         output_norm="",
         gate="none",
         activation="gelu",
-        routing=None,
-        causal=False,
-        output="none",
         classifier="cls",
     )
 )
 
-NOMIC_BERT = register(BERT.derive("nomic-bert", rope="neox", positions="no", gate="pair", activation="silu"))
-
+JINA_BERT_V3 = register(BERT.derive("jina-bert-v3", rope="neox", positions="no"))
+NOMIC_BERT = register(JINA_BERT_V3.derive("nomic-bert", gate="pair", activation="silu"))
 NOMIC_BERT_MOE = register(
-    BERT.derive(
+    JINA_BERT_V3.derive(
         "nomic-bert-moe",
-        rope="neox",
-        positions="no",
         routing=Routing(options=("moe_every_n_layers",), normalize=False, gated=False),
     )
 )
@@ -57,20 +53,9 @@ JINA_BERT_V2 = register(
     )
 )
 
-JINA_BERT_V3 = register(BERT.derive("jina-bert-v3", rope="neox", positions="no"))
-
 # Encoders that are built like decoders, with norms before the blocks.
-NEO_BERT = register(
-    LLAMA.derive(
-        "neo-bert",
-        gate="fused",
-        output_norm="enc.output_norm",
-        routing=None,
-        causal=False,
-        output="none",
-    )
-)
-EURO_BERT = register(LLAMA.derive("eurobert", rope="neox", routing=None, causal=False, output="none"))
+NEO_BERT = register(ENCODER.derive("neo-bert", gate="fused", output_norm="enc.output_norm"))
+EURO_BERT = register(ENCODER.derive("eurobert", rope="neox"))
 
 
 def stated_activation(spec: Spec, read: Reader) -> Spec:
@@ -84,7 +69,7 @@ def stated_activation(spec: Spec, read: Reader) -> Spec:
 
 # The first layer of ModernBERT reads the normed embeddings as they are.
 MODERN_BERT = register(
-    LLAMA.derive(
+    ENCODER.derive(
         "modern-bert",
         options=WINDOWS,
         rope="neox",
@@ -98,9 +83,6 @@ MODERN_BERT = register(
         centred_windows=True,
         local_rope="plain",
         local_base=10000.0,
-        routing=None,
-        causal=False,
-        output="none",
     ),
     stated_activation,
 )
@@ -114,7 +96,7 @@ def gate_if_stored(spec: Spec, read: Reader) -> Spec:
 
 
 T5_ENCODER = register(
-    LLAMA.derive(
+    ENCODER.derive(
         "t5encoder",
         options=("attention.relative_buckets_count",),
         rope="none",
@@ -122,9 +104,6 @@ T5_ENCODER = register(
         score_scale="one",
         activation="gelu",
         output_norm="enc.output_norm",
-        routing=None,
-        causal=False,
-        output="none",
         block_prefix="enc.",
         renamed=(("attn_output", "attn_o"),),
     ),

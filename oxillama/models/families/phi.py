@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+from oxillama.models.families.gpt import ROTATING
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
-PHI2 = register(
-    LLAMA.derive(
-        "phi2",
-        rope="neox",
-        norm="layer",
-        norm_bias="yes",
-        residual="parallel",
-        ffn_norm="",
-        gate="none",
-        activation="gelu",
-        routing=None,
-        output="own",
-    )
-)
+PHI2 = register(ROTATING.derive("phi2", residual="parallel", ffn_norm="", output="own"))
 
 
 def listed_windows(spec: Spec, read: Reader) -> Spec:
