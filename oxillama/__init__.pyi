@@ -9,7 +9,7 @@ from oxillama.beams.search import BeamForwardPass as BeamForwardPass
 from oxillama.beams.search import BeamHypothesis as BeamHypothesis
 from oxillama.beams.search import BeamSearchConfig as BeamSearchConfig
 from oxillama.beams.search import beam_generate as beam_generate
-from oxillama.cache.kv import KvCache as KvCache
+from oxillama.cache.contiguous import KvCache as KvCache
 from oxillama.cache.kv import PagedKvCache as PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool as KvCachePool
 from oxillama.cache.prefix import PrefixKvCache as PrefixKvCache

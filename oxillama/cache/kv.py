@@ -3,7 +3,7 @@
 `PagedKvCache` has a block table for each page group: pages in order of position, some perhaps shared with
 other sequences or with the prefix cache. A shared page is copied whole before a position in it is written.
 Memory behind the last position is never read. Pages that are out of the window of all later rows are freed.
-`KvCache` is the contiguous case: one page as long as the context.
+`contiguous` has the case of one page as long as the context.
 """
 
 from __future__ import annotations
@@ -337,13 +337,3 @@ def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
         return PagedKvCache(pool, checkpoints > 0)
     cache: PagedKvCache = new_recurrent_cache(pool, states, checkpoints)
     return cache
-
-
-class KvCache(PagedKvCache):
-    """A contiguous cache: one page, so the context is the pool's ``page_size`` (a power of two)."""
-
-    def reserve(self, start: int, end: int, n_open: int = 0) -> None:
-        """As `PagedKvCache.reserve`. Raises ConfigError beyond the one page, KvCacheFullError."""
-        if end > self.pool.page_size:
-            raise ConfigError(f"end: expected at most {self.pool.page_size} tokens, got {end}")
-        super().reserve(start, end)

@@ -30,7 +30,7 @@ from oxillama.cache.prefix import PrefixKvCache
 from oxillama.disk_prefixes.background import Background
 from oxillama.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder, chain
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.prefixes import PrefixLayer
+from oxillama.engine.prefix_layer import PrefixLayer
 from oxillama.engine.protocols import PrefixStore
 from oxillama.engine.request import Request
 from oxillama.faults import note

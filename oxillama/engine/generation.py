@@ -237,10 +237,11 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         try:
             while True:
                 with self._reading.lock:  # two consumers' pieces come in order
+                    if not self._parts and self.finish_reason is None:
+                        self._take(self._event())
                     if self._parts:
                         part = self._parts.popleft()
                     elif self.finish_reason is None:
-                        self._take(self._event())
                         continue
                     else:
                         break

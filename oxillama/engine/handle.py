@@ -98,13 +98,15 @@ class Handle(NotCopied):
     def _event(self) -> Event:
         """Waits for the next event. Raises what ended the request, if that was an error."""
         self._thread.check_outside()
+        request = self._request
         while True:
-            is_last = self._is_published()
+            is_last = request.is_published
             try:
-                return self._checked(self._request.events.get(timeout=0 if is_last else LOST))
+                return self._checked(request.events.get(timeout=0 if is_last else LOST))
             except Empty:
                 if is_last:
                     return self._checked(self._lost_end())
+                self._is_published()
 
     def _is_published(self) -> bool:
         """Whether there will be no more events than there are."""

@@ -1,4 +1,4 @@
-"""Prefix stores: the radix tree of the prefix cache in memory, and the base of those that wrap another."""
+"""The prefix store of an engine: the radix tree of the prefix cache in memory."""
 
 from __future__ import annotations
 
@@ -106,56 +106,3 @@ class CachedPrefixes(PrefixStore):
             return []
         self.cache.check_integrity()
         return [Holder(self.cache.pages(), self.cache.slots(), [])]
-
-
-class PrefixLayer(PrefixStore):
-    """A store that wraps another one; methods that it does not change are those of the other."""
-
-    def __init__(self, inner: PrefixStore) -> None:
-        self.inner = inner
-
-    @property
-    def fetched_tokens(self) -> int:
-        return self.inner.fetched_tokens
-
-    def arrive(self, request: Request) -> None:
-        self.inner.arrive(request)
-
-    def begin(self, request: Request) -> None:
-        self.inner.begin(request)
-
-    def admit(self, request: Request) -> None:
-        self.inner.admit(request)
-
-    def wait(self, request: Request) -> None:
-        self.inner.wait(request)
-
-    def at_most(self, request: Request, n: int) -> int:
-        return self.inner.at_most(request, n)
-
-    def is_coming(self, request: Request, running: Listed[Request], batched: Listed[Request]) -> bool:
-        return self.inner.is_coming(request, running, batched)
-
-    def insert(self, request: Request) -> None:
-        self.inner.insert(request)
-
-    def keep(self, request: Request) -> None:
-        self.inner.keep(request)
-
-    def end(self, request: Request) -> None:
-        self.inner.end(request)
-
-    def needed_from(self, request: Request) -> float:
-        return self.inner.needed_from(request)
-
-    def reclaim(self, but: Request | None = None) -> bool:
-        return self.inner.reclaim(but)
-
-    def lose(self) -> None:
-        self.inner.lose()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def holders(self) -> list[Holder]:
-        return self.inner.holders()

@@ -44,9 +44,9 @@ class StatePart(NamedTuple):
     settled: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Batch:
-    """Rows to run, sequence by sequence.
+    """Rows to run, sequence by sequence. It does not change.
 
     Examples: a chunk of a prompt, one decode step of many sequences, tokens to score.
 

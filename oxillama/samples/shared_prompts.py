@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Listed
 from typing import Any
 
-from oxillama.engine.prefixes import PrefixLayer
+from oxillama.engine.prefix_layer import PrefixLayer
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence

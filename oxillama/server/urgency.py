@@ -1,10 +1,10 @@
 """Whose turn it is at Python's lock: the event loop and the engines come before heavy work.
 
 A thread that waits for the lock asks its holder for it after the switch interval of the process. A thread of
-an engine waits for it after each kernel, some hundred times for a token: with Python's 5 ms a token takes ten
-times as long while another thread parses a large body. The interval of a server is therefore short. Threads
-that do heavy work do not ask as often, since their timers are late (Linux: timer slack): they have the lock
-when others leave it, or after `PATIENCE`.
+an engine waits for it after each matrix product, some hundred times for a token: with Python's 5 ms a token
+takes ten times as long while another thread parses a large body. The interval of a server is therefore short.
+Threads that do heavy work do not ask as often, since their timers are late (Linux: timer slack): they have
+the lock when others leave it, or after `PATIENCE`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from oxillama.cache.kv import KvCache, PagedKvCache
+from oxillama.cache.contiguous import KvCache
+from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pages import PagePool
 from oxillama.cache.pool import CachePool, cache_pool

@@ -185,7 +185,7 @@ cdef class PagedBatch:
         """
         cdef Pages shape = self.shape
         check_dimensions(x, 2, "x")
-        cdef Py_ssize_t width = x.shape[1], s, r
+        cdef Py_ssize_t width = x.shape[1], s, r, first, end
         cdef const float* xp = f32_rows(x, self.n_rows, width, "x")
         self.check_layer(layer)
         check_threads(n_threads)
@@ -194,9 +194,13 @@ cdef class PagedBatch:
             raise ValueError(f"store: expected keys and values within rows of {width}, "
                              f"got columns {key_column} and {value_column}")
         for s in range(self.n_sequences):
-            for r in prange(self.row_start[s], self.row_start[s + 1], nogil=True, schedule="dynamic", chunksize=16,
-                            num_threads=n_threads if self.row_start[s + 1] - self.row_start[s] >= 64 else 1):
-                self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
+            first, end = self.row_start[s], self.row_start[s + 1]
+            if end - first < 64:
+                for r in range(first, end):
+                    self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
+            else:
+                for r in prange(first, end, nogil=True, schedule="dynamic", chunksize=16, num_threads=n_threads):
+                    self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
 
     cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k,
                         const float* v) noexcept nogil:
@@ -427,6 +431,10 @@ cdef class PagedBatch:
         cdef float* states = memory + n_threads * own
         if n_threads > 1 and n_units < SHARE * n_threads and self.longest > PARTITION:
             self.share_partitions(c, n_units, memory, n_threads)
+            return
+        if n_threads == 1:
+            for unit in range(n_units):
+                self.run_unit(c, n_units - 1 - unit, memory, states)
             return
         for unit in prange(n_units, schedule="dynamic", num_threads=n_threads):
             self.run_unit(c, n_units - 1 - unit, memory + threadid() * own, states + 2 * threadid() * state)

@@ -101,7 +101,10 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     check_apart(blocks, out, "blocks, out")
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
     cdef Py_ssize_t steps = (n_blocks + step - 1) // step
-    for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads if steps > 1 else 1):
+    if steps <= 1:  # without a parallel region, and with the interpreter's lock
+        dequantize_blocks(c.format, bp, n_blocks, op)
+        return
+    for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads):
         dequantize_blocks(c.format, bp + i * step * c.block_bytes, min(step, n_blocks - i * step),
                           op + i * step * c.block_len)
 

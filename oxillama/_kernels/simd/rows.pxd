@@ -11,9 +11,15 @@ cdef enum:
     PARALLEL_FROM = 1 << 16  # elements; below it starting threads costs more than it saves
 
 
+cdef inline bint is_small(Py_ssize_t elements) noexcept nogil:
+    """Whether a call should stay in the caller's thread, and keep the interpreter's lock: a parallel region costs a
+    microsecond even for one thread, and a lock that others wait for costs ten to get back."""
+    return elements < PARALLEL_FROM
+
+
 cdef inline int threads_for(Py_ssize_t elements, int n_threads) except -1:
     check_threads(n_threads)
-    return n_threads if elements >= PARALLEL_FROM else 1
+    return 1 if is_small(elements) else n_threads
 
 
 cdef inline f32x16 load_part(const float* p, Py_ssize_t left, float fill) noexcept nogil:

@@ -13,7 +13,7 @@ from oxillama._kernels.arrays cimport (
     check_apart, check_dimensions, check_same_or_apart, checked, f32_data, f32_out, f32_rows, f32_rows_out, fits,
     i32_data, rows_of)
 from oxillama._kernels.simd.mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
-from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part, threads_for
+from oxillama._kernels.simd.rows cimport is_small, load_part, softmax_row, store_part, threads_for
 from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
@@ -67,6 +67,10 @@ cdef void norm_rows(cnp.ndarray x, weight, bias, float eps, bint centred, cnp.nd
     cdef float* op = f32_rows_out(out, n, d, "out")
     cdef int threads = threads_for(n * d, n_threads)
     check_same_or_apart(x, out, "x, out")
+    if is_small(n * d):
+        for i in range(n):
+            norm_row(xp + i * d, wp, bp, d, eps, centred, accumulate, op + i * d)
+        return
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         norm_row(xp + i * d, wp, bp, d, eps, centred, accumulate, op + i * d)
 
@@ -90,6 +94,16 @@ def layer_norm(cnp.ndarray x, weight, float eps, cnp.ndarray out, int n_threads,
     norm_rows(x, weight, bias, eps, True, out, n_threads, accumulate)
 
 
+cdef void norm_heads(float* x, const float* weight, const float* bias, Py_ssize_t heads, Py_ssize_t head_dim,
+                     float eps, bint centred) noexcept nogil:
+    """The heads of one row."""
+    cdef Py_ssize_t h, at
+    for h in range(heads):
+        at = h * head_dim
+        norm_row(x + at, NULL if weight == NULL else weight + at, NULL if bias == NULL else bias + at, head_dim, eps,
+                 centred, False, x + at)
+
+
 def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, float eps, int n_threads,
               Py_ssize_t column=0, bint centred=False, bias=None):
     """Norm of each head in place: `rms_norm`, or `layer_norm` where ``centred``, over ``head_dim`` elements.
@@ -99,21 +113,21 @@ def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, floa
     x : float32 (n, width); its ``heads * head_dim`` columns from ``column`` on are normalized
     weight, bias : float32 (heads, head_dim), or None
     """
-    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i, part
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i
     cdef float* xp = f32_out(x, 0, "x")
     cdef const float* wp
     cdef const float* bp
-    cdef float* row
     if head_dim < 1 or not 0 <= column <= width or not fits(heads, head_dim, width - column):
         raise ValueError(f"head_norm: expected heads within rows of {width}, got {heads} of {head_dim} at {column}")
     wp = NULL if weight is None else f32_data(weight, heads * head_dim, "weight")
     bp = NULL if bias is None else f32_data(bias, heads * head_dim, "bias")
     cdef int threads = threads_for(n * heads * head_dim, n_threads)
-    for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=64, num_threads=threads):
-        part = i % heads * head_dim
-        row = xp + i // heads * width + column + part
-        norm_row(row, NULL if wp == NULL else wp + part, NULL if bp == NULL else bp + part, head_dim, eps,
-                 centred, False, row)
+    if is_small(n * heads * head_dim):
+        for i in range(n):
+            norm_heads(xp + i * width + column, wp, bp, heads, head_dim, eps, centred)
+        return
+    for i in prange(n, nogil=True, schedule="dynamic", num_threads=threads):
+        norm_heads(xp + i * width + column, wp, bp, heads, head_dim, eps, centred)
 
 
 # --- activations -------------------------------------------------------------------------------------
@@ -238,6 +252,10 @@ def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
     cdef float* op = f32_out(out, size, "out")
     cdef int threads = threads_for(size, n_threads)
     check_same_or_apart(x, out, "x, out")
+    if is_small(size):
+        for i in range(n):
+            run_row(kind, xp + i * d, NULL, d, op + i * d)
+        return
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         run_row(kind, xp + i * d, NULL, d, op + i * d)
 
@@ -257,6 +275,10 @@ def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
     cdef const float* gp = f32_rows(gate_up, n, 2 * d, "gate_up")
     cdef int threads = threads_for(n * d, n_threads)
     check_apart(gate_up, out, "gate_up, out")
+    if is_small(n * d):
+        for i in range(n):
+            run_row(kind, gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
+        return
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         run_row(kind, gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
 
@@ -352,6 +374,10 @@ def add_scaled(cnp.ndarray x, cnp.ndarray y, float factor, int n_threads):
     cdef float* xp = f32_rows_out(x, n, d, "x")
     cdef int threads = threads_for(n * d, n_threads)
     check_same_or_apart(x, y, "x, y")
+    if is_small(n * d):
+        for i in range(n):
+            add_row(xp + i * d, yp + i * d, factor, d)
+        return
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         add_row(xp + i * d, yp + i * d, factor, d)
 
@@ -490,8 +516,13 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
             or not fits(heads - 1, head_dim, width - 2 * m - column)):
         raise ValueError(f"rope: expected heads within rows of {width}, got {heads} of {head_dim} with {m} pairs")
     cdef int threads = threads_for(n * heads * m, n_threads)
+    cdef Py_ssize_t apart = m if neox else 1, step = 1 if neox else 2
+    if is_small(n * heads * m):
+        for i in range(n):
+            rope_row(xp + i * width + column, heads, head_dim, tp + 2 * i * m, m, apart, step)
+        return
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
-        rope_row(xp + i * width + column, heads, head_dim, tp + 2 * i * m, m, m if neox else 1, 1 if neox else 2)
+        rope_row(xp + i * width + column, heads, head_dim, tp + 2 * i * m, m, apart, step)
 
 
 # --- softmax -------------------------------------------------------------------------------------------
