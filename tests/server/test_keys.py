@@ -20,9 +20,10 @@ from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
 from oxillama.config.server import ServerConfig
 from oxillama.engine.protocols import Observer, Observers
 from oxillama.errors import LoadError
-from oxillama.server.callers import Keys
+from oxillama.server.callers import Keys, context
 from oxillama.server.errors import without_paths
 from oxillama.server.models import Hosted
+from oxillama.server.openai import completions
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
@@ -285,6 +286,80 @@ def test_many_streams_of_other_keys_do_not_starve_one(
     n_keys = len(others) + 1
     assert len(steps.waits) == 20
     assert max(steps.waits) <= n_keys, steps.waits
+
+
+def test_embeddings_of_one_key_do_not_starve_those_of_another(engine: InferenceEngine) -> None:
+    many = {"input": [[5 + (i + j) % 200 for j in range(100)] for i in range(1000)]}
+    scheduler, loop = engine.model.scheduler, engine.model.loop
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        steps = Steps(client.server._app.state.keys.caller("bob").name)
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
+        held = client.connect()
+        client.send(held, "/v1/embeddings", many, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(scheduler.waiting) > 500)
+        for _ in range(5):
+            assert ask(client, "bob", "/v1/embeddings", {"input": PROMPT}).status == 200
+        assert len(scheduler.waiting) > 100
+        held.close()
+    assert len(steps.waits) == 5 and max(steps.waits) <= 2, steps.waits
+
+
+class Cached(Observer):
+    """Tokens of prompts that were cached, of each request."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    def ended(self, request: Any, now: float) -> None:
+        self.found.append(request.n_cached)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed"])
+def test_embeddings_see_nothing_of_another_key_and_are_charged(engine: InferenceEngine, path: str) -> None:
+    body, loop, cached = {"input": PROMPT, "model": "story"}, engine.model.loop, Cached()
+    if path == "/api/embed":
+        body["input"] = "Once upon a time there was a fox. " * 9
+    with serving(engine, api_keys=("alice", "bob"), key_tokens=150) as client:
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, cached])))
+        statuses = [
+            ask(client, key, path, body).status for key in ("alice", "bob", "alice", "alice", "alice")
+        ]
+    n = len(cached.found)
+    assert statuses == [200] * n + [429] * (5 - n) and 3 <= n < 5
+    assert cached.found[:2] == [0, 0] and cached.found[2] > 40
+
+
+def test_prompts_with_log_probabilities_are_run_in_turns(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"prompt": [PROMPT] * 3, "echo": True, "logprobs": 1, "max_tokens": 1}
+    real, ran, go_on, running = completions.score, list[str](), threading.Event(), threading.Lock()
+    pools = list[Any]()
+
+    def score(*arguments: Any) -> Any:
+        assert running.acquire(blocking=False)  # one at a time
+        pools.append(context().pools)
+        assert go_on.wait(20)
+        ran.append(context().client)
+        found = real(*arguments)
+        running.release()
+        return found
+
+    monkeypatch.setattr(completions, "score", score)
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        keys = client.server._app.state.keys
+        alice, bob = (keys.caller(key).name for key in ("alice", "bob"))
+        held = list[Any]()
+        for key in ("alice", "alice", "bob"):
+            held.append(client.connect())
+            client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+            until(lambda: bool(pools) and sum(map(len, pools[0].score._small.values())) == len(held) - 1)
+        go_on.set()
+        for connection in held:
+            assert connection.getresponse().status == 200
+            connection.close()
+    assert ran[:6] == [alice, alice, bob, alice, bob, alice]
+    assert ran.count(bob) == 3 and ran.count(alice) == 6
 
 
 def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
