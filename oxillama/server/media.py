@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.engine.engine import InferenceEngine
-from oxillama.errors import MediaError
+from oxillama.errors import ConfigError, MediaError
 from oxillama.media.beside import takes
 from oxillama.media.decode import (
     DATA_URL,
@@ -47,8 +47,6 @@ MOST_MEDIA = 64
 
 PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio"}
 """Types of parts that are media, and their kinds."""
-
-WORDS = {"image": "pictures", "audio": "sounds"}
 
 DETAILS = ("auto", "high", "original")
 """Values of OpenAI's ``detail`` that ask for no less than the model takes."""
@@ -276,7 +274,10 @@ class ClientMedia:
 
     def check(self, where: str, kind: str) -> None:
         """Raises ApiError unless the model takes media of a kind, and the request may have one more."""
-        check_taken(self.engine, where, kind)
+        try:
+            media_of(self.engine).check_takes(where, kind)
+        except ConfigError as error:
+            raise ApiError(400, str(error), param=where, code="unsupported_value") from error
         self._n += 1
         if self._n > MOST_MEDIA:
             raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)
@@ -312,19 +313,6 @@ class HeldPrompt:
         """As `HeldMedia.prompt`. Raises ApiError for a text that is too long."""
         check_text(self._media.engine, text, self._media.name)
         return self._held.prompt(text)
-
-
-def check_taken(engine: InferenceEngine, where: str, kind: str) -> None:
-    """Raises ApiError unless a model takes media of a kind."""
-    if kind in taken_by(engine):
-        return
-    if media_of(engine).path is None:
-        reason = "it has no projector file (mmproj)"
-    else:
-        media_of(engine).encoder  # noqa: B018  # says what is wrong with the file
-        reason = f"its projector file has no encoder of {WORDS[kind]}"
-    message = f"{where}: the model takes no {WORDS[kind]}: {reason}"
-    raise ApiError(400, message, param=where, code="unsupported_value")
 
 
 def is_sound(text: str) -> bool:
