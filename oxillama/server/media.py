@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -164,7 +164,7 @@ def decoded(where: str, text: str, kind: str) -> Picture | Sound:
         raise not_decoded(where, "expected base64, got other characters")
     data = text.encode("ascii")
     try:
-        shape, values = in_process(decoded_bytes, data, kind)
+        shape, values = in_process(data, kind)
     except MediaError as error:
         raise not_decoded(where, str(error)) from error
     except MemoryError as error:
@@ -185,45 +185,48 @@ def not_decoded(where: str, reason: str) -> ApiError:
     return ApiError(400, f"{where}: {reason}", param=where, code="invalid_media")
 
 
-def in_process(job: Callable[[bytes, str], Found], data: bytes, kind: str) -> Found:
-    """What a process makes of bytes; this one, if there are to be no processes."""
+def in_process(data: bytes, kind: str) -> Found:
+    """What a process makes of base64; this one, without its limits, if there are to be no processes."""
     try:
-        return pools().processes.run(job, data, kind, seconds=SECONDS)
+        return pools().processes.run(decoded_alone, data, kind, seconds=SECONDS)
     except NoProcess:
-        return job(data, kind)
+        return decoded_bytes(data, kind)
+
+
+def decoded_alone(text: bytes, kind: str) -> Found:
+    """`decoded_bytes` within `MEMORY`, in a process that does nothing else. Raises MemoryError, too."""
+    with limited_memory():
+        return decoded_bytes(text, kind)
 
 
 def decoded_bytes(text: bytes, kind: str) -> Found:
-    """What base64 decodes to, as plain values, within `MEMORY`. Raises MediaError, ConfigError."""
+    """What base64 decodes to, as plain values. Raises MediaError, ConfigError."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise MediaError("expected base64, got a text that is none") from error
-    with limited_memory():
-        if kind == "image":
-            values: np.ndarray = read_picture(data).pixels
-        else:
-            values = read_sound(data).samples
-        return values.shape, values.tobytes()
+    values: np.ndarray = read_picture(data).pixels if kind == "image" else read_sound(data).samples
+    return values.shape, values.tobytes()
 
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
     """Inside, the process may take `MEMORY` bytes of data more than it has, where the system can tell."""
-    restore: Callable[[], object] = bool
+    before: tuple[int, int] | None = None
     with suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = pages * resource.getpagesize() + MEMORY
-        if soft in (resource.RLIM_INFINITY,) or wanted < soft:
+        if soft == resource.RLIM_INFINITY or wanted < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
-            restore = lambda: resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # noqa: E731
+            before = soft, hard
     try:
         yield
     finally:
-        restore()
+        if before is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 # --- prompts ------------------------------------------------------------------------------------------
@@ -274,6 +277,8 @@ class ClientMedia:
 
     def check(self, where: str, kind: str) -> None:
         """Raises ApiError unless the model takes media of a kind, and the request may have one more."""
+        if not MAY_ENCODE.get():
+            raise HasMedia  # before the encoder is loaded
         try:
             media_of(self.engine).check_takes(where, kind)
         except ConfigError as error:
@@ -281,8 +286,6 @@ class ClientMedia:
         self._n += 1
         if self._n > MOST_MEDIA:
             raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)
-        if not MAY_ENCODE.get():
-            raise HasMedia
 
     def between(self, where: str, texts: Sequence[str], data: Sequence[Any]) -> MediaPrompt:
         """A prompt of texts with a medium, base64 or a data URL, between each two. Raises ApiError."""

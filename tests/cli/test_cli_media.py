@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, InferenceEngine
+from oxillama.cli import build_parser
 from oxillama.cli.conversation import Conversation, messages_of
 from oxillama.cli.media import content_of, part_of, shown_content
+from oxillama.cli.serve import hosted_models, server_config
 from oxillama.media import encode_media
 from oxillama.media.beside import found_beside, missing_reason, takes
 from tests.support.command_line import error, output, run
@@ -186,6 +188,14 @@ def test_the_projector_file_of_a_model(tmp_path: Path) -> None:
     (top / "Q4").mkdir(parents=True)
     (top / "mmproj.gguf").touch()
     assert found_beside(top / "Q4" / "a.gguf") == top / "mmproj.gguf"
+
+
+def test_a_projector_file_is_for_the_default_model(folder: Path) -> None:
+    model, other = str(folder / "tiny.gguf"), str(folder / "plain" / "plain.gguf")
+    flags = ["--mmproj", str(folder / "mmproj-tiny.gguf"), "-q"]
+    args = build_parser().parse_args(["serve", other, "-m", model, "-m", f"again={other}", *flags])
+    found = {each.name: each.takes for each in hosted_models(args, server_config(args))}
+    assert found == {"plain": ("image",), "tiny": ("image",), "again": ()}
 
 
 def test_encode_media(folder: Path, engine: InferenceEngine) -> None:
