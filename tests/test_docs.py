@@ -73,7 +73,7 @@ def needs_mcp(folder: Path) -> None:
     pytest.importorskip("mcp", reason="comes with the extra test")
 
 
-NEEDS = {"docs/mcp.md": needs_mcp, "docs/media.md": needs_media}
+NEEDS = {"docs/mcp.md": needs_mcp, "docs/media.md": needs_media, "docs/chat.md": needs_media}
 """What the examples of a page need beside the files that all have."""
 
 
@@ -129,6 +129,7 @@ def test_command_lines_of_a_page_parse(name: str) -> None:
 
 @pytest.mark.parametrize("name", few(names_of("sh"), ("docs/chat.md",)))
 def test_command_lines_of_a_page_run(name: str, folder: Path) -> None:
+    NEEDS.get(name, lambda folder: None)(folder)
     for block in blocks(BY_NAME[name], "sh"):
         if block.text.startswith("#!"):
             continue  # a script for a cluster

@@ -28,6 +28,9 @@ OWN = ("logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls"
 
 TEMPLATE = "chat_template_kwargs"
 
+MEDIA = "media"
+"""The field with files or data URLs for the markers of a prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -82,10 +85,15 @@ def start(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -
     template = rest.pop(TEMPLATE, None)
     if template is not None and (kind == "prompt" or not isinstance(template, dict)):
         raise invalid(TEMPLATE, "an object beside messages", template)
+    media = rest.pop(MEDIA, None)
+    if media is not None and (kind != "prompt" or not isinstance(media, list) or not isinstance(given, str)):
+        raise invalid(MEDIA, "a list of files or data URLs beside a prompt that is a text", media)
     fixed = {name: rest.pop(name) for name in OWN if name in rest}
-    known = (kind, TEMPLATE, *OWN, *skipped)
+    known = (kind, TEMPLATE, MEDIA, *OWN, *skipped)
     defaults = {} if settings.max_tokens is None else {"max_tokens": most(settings.max_tokens)}
     options = options_of(rest, engine, known, defaults, **fixed)
+    if media is not None:
+        given = engine.model.feature("media").prompt(given, media)
     if kind == "prompt":
         return engine.stream(given, options)
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):

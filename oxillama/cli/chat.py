@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.console import read_text, say
+from oxillama.cli.media import add_media_options
 from oxillama.cli.message_input import MessageInput
 from oxillama.cli.models import add_model
 from oxillama.cli.sessions import add_session_option
@@ -34,6 +35,7 @@ def add_commands(commands: Any) -> None:
   oxillama chat                                    the story model that the package ships
   oxillama chat model.gguf --system "Be brief."    a conversation
   oxillama chat model.gguf "What is a llama?"      one question, then the end
+  oxillama chat model.gguf "What is this?" --image cat.png
   git diff | oxillama chat model.gguf "What does this change do?" -
 """,
     )
@@ -55,6 +57,7 @@ def add_commands(commands: Any) -> None:
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
     add_session_option(chat)
+    add_media_options(chat, "of the first message")
     add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     chat.add_argument(
         "--markdown",
@@ -74,7 +77,7 @@ def run_chat(args: argparse.Namespace) -> int:
     talk = Talk(args, replace(options.generation_options(args), receipt=receipt_wanted(args)))
     try:
         if question is not None:
-            talk.answer(question)
+            talk.ask(question)
             return INTERRUPTED if talk.was_stopped else 0
         source = MessageInput(sys.stdin.isatty())
         if source.interactive:
@@ -105,7 +108,7 @@ def converse(source: MessageInput, talk: Talk) -> None:
         try:
             if not run_command(talk, text) and text.strip():
                 talk.n_again = 0
-                talk.answer(text)
+                talk.ask(text)
         except EOFError:  # the command to exit
             break
         except KeyboardInterrupt:  # between two answers: nothing was said

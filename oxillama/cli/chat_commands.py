@@ -14,6 +14,7 @@ from typing import Any
 from oxillama import ConfigError, GenerationOptions, SamplerConfig
 from oxillama.cli import mcp, options
 from oxillama.cli.console import printable
+from oxillama.cli.media import part_of, shown_content
 from oxillama.cli.talk import Talk, with_fields
 from oxillama.cli.terminal import copy_to_clipboard, shown_text, styled
 from oxillama.config.checks import MAX_SEED
@@ -120,7 +121,7 @@ def regenerate(talk: Talk, argument: str) -> None:
 
 
 def undo(talk: Talk, argument: str) -> None:
-    talk.tell(f"took back: {talk.conversation.undo()}")
+    talk.tell(f"took back: {shown_content(talk.conversation.undo())}")
 
 
 def reset(talk: Talk, argument: str) -> None:
@@ -190,6 +191,16 @@ def copy(talk: Talk, argument: str) -> None:
     talk.tell(f"copied {len(text)} characters, if the terminal allows it (OSC 52)")
 
 
+def attach_image(talk: Talk, path: str) -> None:
+    talk.attach(part_of("image", path))
+    talk.tell(f"the next message begins with {path}")
+
+
+def attach_audio(talk: Talk, path: str) -> None:
+    talk.attach(part_of("audio", path))
+    talk.tell(f"the next message begins with {path}")
+
+
 def leave(talk: Talk, argument: str) -> None:
     raise EOFError
 
@@ -203,6 +214,8 @@ COMMANDS = {
     "reset": Command("", "forgets the conversation", reset),
     "save": Command("FILE", "writes the conversation to a JSON file", save),
     "load": Command("FILE", "continues the conversation of such a file", load),
+    "image": Command("FILE", "has the next message begin with a picture", attach_image),
+    "audio": Command("FILE", "has the next message begin with a sound", attach_audio),
     "model": Command("[MODEL]", "goes on with another model, or shows which one it is", set_model),
     "tools": Command("[TOOL]", "adds tools, as --tools does, or lists them", set_tools),
     "mcp": Command("[SERVER]", "lists the tool servers, or what one wrote to its stderr", show_servers),
@@ -249,7 +262,7 @@ def completions(line: str, word: str) -> list[str]:
     name = line.split(maxsplit=1)[0].lstrip("/")
     if name == "set" and len(line.split()) <= 1 + bool(word):
         return [option for option in sorted(OPTIONS) if option.startswith(word)]
-    if name not in ("save", "load", "model", "tools"):
+    if name not in ("save", "load", "model", "tools", "image", "audio"):
         return []
     paths = glob.glob(glob.escape(os.path.expanduser(word)) + "*")
     return [path + "/" * os.path.isdir(path) for path in sorted(paths)]

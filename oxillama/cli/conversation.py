@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama.atomic_file import replaced_file
 from oxillama.cli.console import read_text
+from oxillama.cli.media import KINDS, Part
 from oxillama.errors import ConfigError
 
 Message = dict[str, Any]
@@ -28,35 +29,37 @@ class Conversation:
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[Message] = list(self._opening)
 
-    def asking(self, text: str) -> list[Message]:
+    def asking(self, text: str | list[Part]) -> list[Message]:
         """The messages with a question behind them; the conversation itself is unchanged."""
         return [*self.messages, {"role": "user", "content": text}]
 
-    def add(self, question: str, answer: str) -> None:
+    def add(self, question: str | list[Part], answer: str) -> None:
         """Appends an exchange."""
         self.messages = [*self.asking(question), {"role": "assistant", "content": answer}]
 
-    def undo(self, command: str = "/undo") -> str:
+    def undo(self, command: str = "/undo") -> str | list[Part]:
         """Removes the last question and its answer; the question. Raises ConfigError if there is none."""
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not asked:
             raise ConfigError(f"{command}: expected an exchange to take back, got none")
-        question: str = self.messages[asked[-1]]["content"]
+        question: str | list[Part] = self.messages[asked[-1]]["content"]
         del self.messages[asked[-1] :]
         return question
 
-    def _last(self, role: str) -> str | None:
+    def _last(self, role: str) -> Any:
         return next((m["content"] for m in reversed(self.messages) if m["role"] == role), None)
 
     @property
-    def last_question(self) -> str | None:
-        """The text of the last question; None if nothing was asked."""
-        return self._last("user")
+    def last_question(self) -> str | list[Part] | None:
+        """The last question, a text or parts; None if nothing was asked."""
+        found: str | list[Part] | None = self._last("user")
+        return found
 
     @property
     def last_answer(self) -> str | None:
         """The text of the last answer; None if there is none."""
-        return self._last("assistant")
+        found: str | None = self._last("assistant")
+        return found
 
     @property
     def system(self) -> str | None:
@@ -105,5 +108,18 @@ def messages_of(found: object, option: str, path: str) -> list[Message]:
 
 
 def is_message(value: object) -> bool:
-    """Whether a JSON value has the texts of a message."""
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
+    """Whether a JSON value is a message: of a text, or of parts if it is the user's."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    if value["role"] == "user" and isinstance(content, list):
+        return bool(content) and all(map(is_part, content))
+    return isinstance(content, str)
+
+
+def is_part(value: object) -> bool:
+    """Whether a JSON value is a text, or a file, as a part of a message."""
+    if not isinstance(value, dict):
+        return False
+    key = {"text": "text", **dict.fromkeys(KINDS, "path")}.get(str(value.get("type")))
+    return key is not None and isinstance(value.get(key), str)

@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from typing import Any, get_args
 
-from oxillama.errors import ChatTemplateError
+from oxillama.errors import ChatTemplateError, OxiLlamaError
 from oxillama.formats import KV_TYPES, LAYOUTS
 from oxillama.gguf.model_file import ModelFile
+from oxillama.media.beside import MODALITIES, found_beside, takes
+from oxillama.media.facts import AudioFacts, VisionFacts, projector_name
 from oxillama.models import Spec
 from oxillama.models.family import RecurrentMixer
 from oxillama.models.preflight import Preflight, preflight
@@ -54,10 +56,62 @@ def describe(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...]
         "tokenizer": describe_tokenizer(file, found),
         "memory": describe_memory(spec, found) if spec and found.weight_bytes else None,
         "packed": describe_packed(file),
+        "projector": describe_beside(file),
         "surplus": list(found.surplus),
         "ignored": list(spec.ignored) if spec else [],
         "supported": not found.reasons,
         "missing": list(found.reasons),
+    }
+
+
+def describe_beside(file: ModelFile) -> dict[str, Any] | None:
+    """The projector file beside a model, and what it takes; None without one."""
+    path = found_beside(file.paths[0]) if file.paths else None
+    return None if path is None else {"file": str(path), "takes": list(takes(path))}
+
+
+def describe_projector(file: ModelFile) -> dict[str, Any]:
+    """Facts of a projector file. ``missing`` lists why it cannot be loaded, as far as its header tells."""
+    encoders: list[dict[str, Any]] = []
+    missing = []
+    for kind, facts_of in (("vision", VisionFacts), ("audio", AudioFacts)):
+        try:
+            name = projector_name(file, kind)
+            if name is not None:
+                encoders.append(describe_encoder(kind, name, facts_of(file, name)))
+        except OxiLlamaError as error:
+            missing.append(str(error))
+    if not encoders and not missing:
+        missing.append("clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none")
+    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
+    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    return {
+        "files": [str(path) for path in file.paths],
+        "file_bytes": file.file_size,
+        "gguf_version": file.version,
+        "architecture": "clip",
+        "name": plain(file.metadata.get("general.name")),
+        "takes": [MODALITIES[encoder["kind"]] for encoder in encoders],
+        "encoders": encoders,
+        "parameters": n_elements,
+        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
+        "formats": describe_formats(file),
+        "supported": not missing,
+        "missing": missing,
+    }
+
+
+def describe_encoder(kind: str, name: str, facts: VisionFacts | AudioFacts) -> dict[str, Any]:
+    """The sizes of an encoder; those of pictures are None for sounds."""
+    return {
+        "kind": kind,
+        "projector": name,
+        "layers": facts.n_blocks,
+        "width": facts.width,
+        "heads": facts.n_heads,
+        "image_size": getattr(facts, "image_size", None),
+        "patch_size": getattr(facts, "patch_size", None),
+        "embedding": facts.out_width,
     }
 
 

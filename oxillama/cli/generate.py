@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from oxillama import EngineConfig, OxiLlamaError, PromptError
+from oxillama import ConfigError, EngineConfig, OxiLlamaError, PromptError
 from oxillama.atomic_file import exists
 from oxillama.cli import options
 from oxillama.cli.console import read_text, say
+from oxillama.cli.media import add_media_options, media_prompt
 from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, prefill_bar, shows_bars
 from oxillama.cli.sessions import KeptSession, add_session_option
@@ -36,6 +37,7 @@ def add_commands(commands: Any) -> None:
   oxillama run model.gguf -f prompt.txt -n 500 --temp 0
   oxillama run model.gguf -p "Three colours, as JSON:" --json-schema schema.json
   oxillama run model.gguf -p "Once upon a time" --receipt receipt.json
+  oxillama run model.gguf --image cat.png -p "<__media__> shows"
 """,
     )
     add_model(run)
@@ -47,6 +49,7 @@ def add_commands(commands: Any) -> None:
     options.add_sampler_options(run)
     add_session_option(run)
     add_receipt_option(run)
+    add_media_options(run, "in the place of <__media__> in the prompt, or before it")
     run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
     run.add_argument(
         "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
@@ -70,9 +73,14 @@ def add_commands(commands: Any) -> None:
 
 def run_model(args: argparse.Namespace) -> int:
     goes_on = args.session is not None and exists(args.session)
-    prompt = read_prompt(args, needed=not goes_on)
+    prompt = read_prompt(args, needed=not (goes_on or args.media))
+    for option in ("session", "no_special"):
+        if args.media and getattr(args, option):
+            raise ConfigError(f"--{option.replace('_', '-')}: cannot be combined with --image and --audio")
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
-    engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
+    engine = load_engine(options.engine_config(args, model_path(args.model, args, bool(args.media))), args)
+    if args.media:
+        return finish(engine.stream(media_prompt(engine, prompt, args.media), chosen), args)
     special = not args.no_special and not goes_on
     tokens = (
         engine.tokenizer.encode(prompt, add_special=special, parse_special=args.parse_special)

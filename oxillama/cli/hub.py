@@ -19,7 +19,8 @@ def add_commands(commands: Any) -> None:
         "pull",
         help="download a model",
         description="Brings a model into the cache of huggingface_hub, as the hub has it now, and compares "
-        "the files that are there already with their hashes. HF_ENDPOINT, HF_HOME and HF_TOKEN have effect.",
+        "the files that are there already with their hashes. A projector file (mmproj) of the repository "
+        "comes with the model. HF_ENDPOINT, HF_HOME and HF_TOKEN have effect.",
         examples="""\
   oxillama pull Qwen/Qwen3-4B-GGUF:Q4_K_M
   oxillama pull hf://Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf
@@ -62,7 +63,7 @@ def run_pull(args: argparse.Namespace) -> int:
     from oxillama.hub.download import fetch
 
     name = hub_name_of(args.name)
-    path = fetch(name, progress=shows_bars(args), announce=announcer(args), check=True)
+    path = fetch(name, progress=shows_bars(args), announce=announcer(args), check=True, projector=True)
     print(printable(str(path)))
     return 0
 

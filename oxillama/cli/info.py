@@ -26,15 +26,25 @@ def add_commands(commands: Any) -> None:
     info.set_defaults(command=run_info)
 
 
+PROJECTOR = "clip"
+"""The architecture of projector files (mmproj)."""
+
+
 def run_info(args: argparse.Namespace) -> int:
-    from oxillama.cli.facts import describe, describe_adapter
+    from oxillama.cli.facts import describe, describe_adapter, describe_projector
     from oxillama.gguf.model_file import ModelFile
 
     model = model_path(args.model, args)
     with ModelFile.open(model) as file:
         is_adapter = file.metadata.get("general.type") == "adapter"
+        is_projector = file.metadata.get("general.architecture") == PROJECTOR
         pinned = tuple(args.offload_pinned or ())
-        facts = describe_adapter(model) if is_adapter else describe(file, args.offload_budget, pinned)
+        if is_adapter:
+            facts = describe_adapter(model)
+        elif is_projector:
+            facts = describe_projector(file)
+        else:
+            facts = describe(file, args.offload_budget, pinned)
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
@@ -42,6 +52,8 @@ def run_info(args: argparse.Namespace) -> int:
         ]
     if args.json:
         print_json(facts)
+    elif is_projector:
+        print_projector(facts)
     elif is_adapter:
         rows = {key.replace("_", " "): value for key, value in facts.items() if key != "tensors"}
         print_rows([key, shortened(value)] for key, value in rows.items() if value is not None)
@@ -51,6 +63,31 @@ def run_info(args: argparse.Namespace) -> int:
     for reason in missing:
         say("error", reason)
     return 1 if missing else 0
+
+
+def print_projector(facts: dict[str, Any]) -> None:
+    """The facts of a projector file."""
+    rows = {
+        "file": ", ".join(facts["files"]),
+        "size": f"{human_bytes(facts['file_bytes'])}, GGUF version {facts['gguf_version']}",
+        "projector file": f"takes {' and '.join(facts['takes']) or 'nothing'}",
+        "name": facts["name"],
+        "parameters": f"{human_count(facts['parameters'])}, {facts['bits_per_weight'] or 0} bits per weight",
+        **{each["kind"]: encoder_words(each) for each in facts["encoders"]},
+        "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
+    }
+    print_rows([label, shortened(value)] for label, value in rows.items() if value is not None)
+    print()
+    print_formats(facts)
+
+
+def encoder_words(encoder: dict[str, Any]) -> str:
+    """An encoder in one line."""
+    words = [str(encoder["projector"]), f"{encoder['layers']} layers of width {encoder['width']}"]
+    words.append(f"{encoder['heads']} heads")
+    if encoder["image_size"] is not None:
+        words.append(f"tiles of {encoder['image_size']} pixels, patches of {encoder['patch_size']}")
+    return ", ".join([*words, f"embeddings of width {encoder['embedding']}"])
 
 
 def print_facts(facts: dict[str, Any]) -> None:
@@ -74,6 +111,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         "vocabulary": f"{tokens} ({kind})" if kind else "none",
         "chat template": template_words(tokenizer),
         **({} if memory is None else memory_rows(memory)),
+        "projector file": projector_words(facts["projector"]),
         "packed file": "; ".join(map(packed_words, facts["packed"])) or None,
         "unused tensors": facts["surplus"] or None,
         "ignored tensors": facts["ignored"] or None,
@@ -81,6 +119,11 @@ def print_facts(facts: dict[str, Any]) -> None:
     }
     print_rows([label, shortened(value)] for label, value in rows.items() if value is not None)
     print()
+    print_formats(facts)
+
+
+def print_formats(facts: dict[str, Any]) -> None:
+    """Tensors by format, and each one if they are listed."""
     heading = ("format", "tensors", "bytes", "bits per weight", "kernel")
     numbers = [
         (
@@ -110,6 +153,14 @@ def template_words(tokenizer: dict[str, Any]) -> str | None:
         return f"cannot be used: {tokenizer['chat_template_error']}"
     names = tokenizer["chat_templates"]
     return {True: f"yes ({', '.join(names)})", False: "no", None: None}[tokenizer["chat_template"]]
+
+
+def projector_words(projector: dict[str, Any] | None) -> str | None:
+    """The projector file beside a model in one line."""
+    if projector is None:
+        return None
+    takes = " and ".join(projector["takes"])
+    return f"{projector['file']}, {f'takes {takes}' if takes else 'not supported (oxillama info says why)'}"
 
 
 def packed_words(packed: dict[str, Any]) -> str:

@@ -24,8 +24,12 @@ def add_model(parser: Any, name: str = "model", **how: Any) -> None:
     parser.add_argument(name, **{"metavar": "MODEL", "help": help, **how})
 
 
-def model_path(model: str, args: argparse.Namespace) -> str:
+def model_path(model: str, args: argparse.Namespace, projector: bool = False) -> str:
     """The path of the model that an argument names. A path that exists wins over a name.
+
+    Parameters
+    ----------
+    projector : whether the projector file of a model of the hub is downloaded, too.
 
     Raises
     ------
@@ -44,7 +48,8 @@ def model_path(model: str, args: argparse.Namespace) -> str:
     from oxillama.hub.download import fetch
 
     try:
-        return str(fetch(name, progress=shows_bars(args), announce=announcer(args)))
+        how = {"progress": shows_bars(args), "announce": announcer(args)}
+        return str(fetch(name, **how, projector=projector))
     except ModelFileError as error:
         if model.startswith(SCHEME):
             raise

@@ -13,6 +13,7 @@ from oxillama.cli.console import human_bytes, human_count, printable, say
 from oxillama.cli.conversation import Conversation, Message
 from oxillama.cli.generate import load_engine
 from oxillama.cli.mcp import connected
+from oxillama.cli.media import Part, content_of, media_of, read_part
 from oxillama.cli.models import model_path
 from oxillama.cli.sessions import KeptSession
 from oxillama.cli.terminal import styled
@@ -37,6 +38,7 @@ class Talk:
     n_again : answers to the last question before this one.
     was_stopped : whether Ctrl-C ended the last answer.
     thinks : whether the model is to reason; None for what its template says.
+    media : of the next message.
 
     Raises as loading a model, and ChatTemplateError if there is no template, or it is malformed.
     """
@@ -50,6 +52,7 @@ class Talk:
         self.n_again: int = 0
         self.was_stopped: bool = False
         self.thinks: bool | None = args.think
+        self.media: list[Part] = []
         self.load(args.model)
         self.servers = None if args.mcp is None else connected(args.mcp)
         self.box: ToolBox | None = None
@@ -60,12 +63,14 @@ class Talk:
             self.kept = KeptSession(self.engine, args.session, "chat")
             if not self.kept.is_new:
                 self.conversation.resume(self.kept.notes.get("messages"))
+        for part in args.media or ():
+            self.attach(part)
 
     def load(self, model: str | None) -> None:
         """Loads a model in the place of the one there is, if it can be loaded; None for the shipped one."""
         from oxillama.demo import STORY
 
-        path = str(STORY) if model is None else model_path(model, self.args)
+        path = str(STORY) if model is None else model_path(model, self.args, bool(self.args.media))
         engine = load_engine(options.engine_config(self.args, path), self.args)
         try:
             template = default_template(engine)
@@ -114,8 +119,25 @@ class Talk:
         self.variables = thinking_variables(self.template, thinks)
         self.thinks = thinks
 
-    def answer(self, text: str, seed: int | None = None) -> None:
-        """Answers a question; ``seed`` replaces that of the options."""
+    def attach(self, part: Part) -> None:
+        """Has the next message begin with a picture or a sound. Raises MediaError, ConfigError."""
+        if self.kept is not None:
+            raise ConfigError("--session: takes texts alone, got a picture or a sound")
+        self.engine.model.feature("media").check_takes(part["path"], part["type"])
+        read_part(part)
+        self.media.append(part)
+
+    def ask(self, text: str) -> None:
+        """Answers a message with the media that were attached to it."""
+        media, self.media = self.media, []
+        try:
+            self.answer(content_of(text, media))
+        except BaseException:
+            self.media = media
+            raise
+
+    def answer(self, text: str | list[Part], seed: int | None = None) -> None:
+        """Answers a question, a text or parts; ``seed`` replaces that of the options."""
         chosen = self.chosen
         if seed is not None:
             chosen = with_fields(chosen, self.engine, seed=seed)
@@ -130,7 +152,14 @@ class Talk:
         is_free = sampler.constraint in (None, "structural_tag")  # else a grammar rules the whole text
         messages = self.conversation.asking(text)
         generation = self._stream(
-            *chat_prompt(self.engine.tokenizer, messages, chosen, self.variables, parse=is_free)
+            *chat_prompt(
+                self.engine.tokenizer,
+                messages,
+                chosen,
+                self.variables,
+                parse=is_free,
+                media=media_of(self.engine),
+            )
         )
         if generation.text or generation.finish_reason != "cancelled":
             self.conversation.add(text, generation.text)
@@ -143,13 +172,11 @@ class Talk:
         write_receipt(generation, self.args)
         return generation
 
-    def _answer_with_tools(self, text: str, box: ToolBox, chosen: GenerationOptions) -> None:
+    def _answer_with_tools(self, text: str | list[Part], box: ToolBox, chosen: GenerationOptions) -> None:
         """Answers a question, and goes on with the results of the calls that were run."""
         messages: list[Message] = self.conversation.asking(text)
         for step in range(MAX_STEPS):
-            generation = self._stream(
-                *box.prompt(messages, chosen, self.engine.tokenizer, step, self.variables)
-            )
+            generation = self._stream(*box.prompt(messages, chosen, self.engine, step, self.variables))
             n_before = sum(len(message.get("tool_calls") or ()) for message in messages)
             told = box.told(generation, n_before)
             messages = [*messages, *told]

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli.console import printable, read_text
+from oxillama.cli.media import media_of
 from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama import Generation, GenerationOptions, TokenizerBridge
+    from oxillama import Generation, GenerationOptions, InferenceEngine
     from oxillama.cli.mcp import AskingDispatcher
     from oxillama.events import ToolCall
     from oxillama.toolcalls.definitions import Definition
@@ -99,7 +100,7 @@ class ToolBox:
         self,
         messages: list[Message],
         chosen: GenerationOptions,
-        tokenizer: TokenizerBridge,
+        engine: InferenceEngine,
         step: int,
         variables: Mapping[str, Any],
     ) -> tuple[list[int], GenerationOptions]:
@@ -110,7 +111,8 @@ class ToolBox:
 
         choice = self.choice if step == 0 or self.choice == "none" else "auto"
         with_tools = replace(chosen, tools=self.definitions, tool_choice=choice)
-        return chat_prompt(tokenizer, messages, with_tools, variables)
+        media = media_of(engine)
+        return chat_prompt(engine.tokenizer, messages, with_tools, variables, media=media)
 
     def told(self, generation: Generation, n_before: int) -> list[Message]:
         """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""

@@ -17,7 +17,7 @@ from typing import Any
 from oxillama.errors import ModelFileError
 from oxillama.hub.cached import snapshot_files
 from oxillama.hub.library import bars, check_reachable, is_answer, library, reason_of, typed_errors
-from oxillama.hub.names import HubName, model_files
+from oxillama.hub.names import HubName, model_files, projector_of
 
 CHUNK = 1 << 22
 """Bytes that are hashed at a time."""
@@ -48,6 +48,7 @@ def fetch(
     progress: bool = True,
     announce: Callable[[HubFile], object] = lambda file: None,
     check: bool = False,
+    projector: bool = False,
 ) -> Path:
     """The path of a model's (first) file in the cache; missing files are downloaded.
 
@@ -58,6 +59,7 @@ def fetch(
     progress : whether progress is shown on stderr.
     announce : called before a file is downloaded.
     check : whether files that are in the cache already are compared with their hashes, too.
+    projector : whether the repository's projector file (mmproj) comes with the model, if there is one.
 
     Raises
     ------
@@ -74,8 +76,9 @@ def fetch(
             raise ModelFileError(f"{name}: {reason_of(hub, error)}") from error
         return cached_model(hub, name, cache_dir, error)
     chosen = [files[path] for path in model_files(name, files)]
+    beside = projector_of(files) if projector else None
     found = []
-    for file in chosen:
+    for file in [*chosen, *([files[beside]] if beside is not None else [])]:
         known = hub.try_to_load_from_cache(name.repo, file.path, **place)
         is_new = not isinstance(known, str)
         if is_new:

@@ -101,6 +101,19 @@ def models_of(paths: Iterable[str]) -> list[list[str]]:
     return list(sets.values())
 
 
+def projector_of(paths: Iterable[str]) -> str | None:
+    """The projector file (mmproj) that is taken of several: of 16 bits, else the first by name.
+
+    None for none.
+    """
+    names = sorted(path for path in paths if re.fullmatch(r".*mmproj[^/]*\.gguf", path, re.IGNORECASE))
+    for word in (r"(?<!b)f16", "bf16", ""):
+        found = [name for name in names if re.search(word, name.rpartition("/")[2], re.IGNORECASE)]
+        if found:
+            return found[0]
+    return None
+
+
 def n_missing(files: list[str]) -> int:
     """How many files of a split model are missing."""
     shard = SHARD.fullmatch(files[0])

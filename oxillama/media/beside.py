@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from oxillama.errors import OxiLlamaError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.hub.names import projector_of
 from oxillama.media.facts import projector_name
 
 PATTERN = "*mmproj*.gguf"
 """Projector files beside a model."""
+
+MOST_LISTED = 10
+"""File names in a message."""
 
 MODALITIES = {"vision": "image", "audio": "audio"}
 """The names of media by those of encoders, in this order."""
@@ -22,21 +26,39 @@ FORMAT = re.compile(r"[-._](?:i?q\d\w*|bf16|f16|f32|mxfp4|ud|model)(?=[-._]|$)",
 
 
 def beside(model: str | os.PathLike[str]) -> list[Path]:
-    """The projector files in the folder of a model file, by name."""
+    """The projector files in the folder of a model file, by name.
+
+    Else those at the top of its repository, for a model in a folder of the hub's cache.
+    """
     path = Path(model)
-    return sorted(each for each in path.parent.glob(PATTERN) if each.name != path.name)
+    found = sorted(each for each in path.parent.glob(PATTERN) if each.name != path.name)
+    top = next((up for up in path.parents if up.parent.name == "snapshots"), path.parent)
+    return found or sorted(top.glob(PATTERN))
 
 
 def found_beside(model: str | os.PathLike[str]) -> Path | None:
-    """The one projector file that belongs to a model file; None for none, or if several may.
+    """The projector file that belongs to a model file; None for none, or if several may.
 
-    The only one in the folder does. Of several, the only one whose name is the model's beside "mmproj" and
-    words for formats.
+    The only one beside it does. Of several, one whose name is the model's apart from "mmproj" and words for
+    formats, else one that names no model; of 16 bits, if there are several formats.
     """
     paths = beside(model)
-    if len(paths) > 1:
-        paths = [path for path in paths if plain_name(path.name) == plain_name(Path(model).name)]
-    return paths[0] if len(paths) == 1 else None
+    if len(paths) < 2:
+        return paths[0] if paths else None
+    for wanted in (plain_name(Path(model).name), ""):
+        same = {path.name: path for path in paths if plain_name(path.name) == wanted}
+        if same:
+            return same[projector_of(same) or ""]
+    return None
+
+
+def missing_reason(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """Why a model of these files has no projector file."""
+    several = beside(paths[0]) if paths else []
+    if several:
+        names = ", ".join(path.name for path in several[:MOST_LISTED])
+        return f"of the projector files beside it none has its name, mmproj must say which: {names}"
+    return "it has no projector file (mmproj)"
 
 
 def plain_name(name: str) -> str:
@@ -44,16 +66,6 @@ def plain_name(name: str) -> str:
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", name.removesuffix(".gguf"))
     stem = re.sub("mmproj", "", stem, flags=re.IGNORECASE).strip("-._")
     return FORMAT.sub("", f"-{stem}").strip("-._").lower()
-
-
-def best_of(names: Iterable[str]) -> str | None:
-    """The projector file that is taken of a repository with several: of 16 bits, else the first by name."""
-    found = sorted(name for name in names if re.search("mmproj", Path(name).name, re.IGNORECASE))
-    for word in (r"(?<!b)f16", "bf16"):
-        exact = [name for name in found if re.search(word, Path(name).name, re.IGNORECASE)]
-        if exact:
-            return exact[0]
-    return found[0] if found else None
 
 
 def takes(path: str | os.PathLike[str] | None) -> tuple[str, ...]:

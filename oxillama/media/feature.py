@@ -19,7 +19,7 @@ from oxillama.config import available_cpus, checks
 from oxillama.engine.building import EngineFactory
 from oxillama.engine.loading import LoadedModel
 from oxillama.errors import ConfigError, LoadError
-from oxillama.media.beside import found_beside
+from oxillama.media.beside import found_beside, missing_reason
 from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
 from oxillama.media.encoder import Encoded, MediaEncoder
 from oxillama.media.given import DeepLayer
@@ -72,7 +72,8 @@ class Media:
     def _load(self) -> MediaEncoder:
         model, config = self._model, self._model.config
         if self.path is None:
-            raise ConfigError("mmproj: the model has no projector file, and takes no pictures and sounds")
+            reason = missing_reason(model.file.paths)
+            raise ConfigError(f"mmproj: the model takes no pictures and sounds: {reason}")
         if type(model.factory) is not EngineFactory:
             raise ConfigError("mmproj: cannot be combined with a pipeline")
         n_threads = config.num_threads or available_cpus()
@@ -85,6 +86,15 @@ class Media:
         if encoder.unused:
             warnings.warn(f"tensors that the encoders do not use: {', '.join(encoder.unused)}", stacklevel=4)
         return encoder
+
+    def check_takes(self, where: str, kind: str) -> None:
+        """Raises ConfigError unless the model takes "image" or "audio", and the errors of `encoder`."""
+        what, encoder = ("pictures", "vision") if kind == "image" else ("sounds", "audio")
+        if self.path is None:
+            raise ConfigError(f"{where}: the model takes no {what}: {missing_reason(self._model.file.paths)}")
+        if getattr(self.encoder, encoder) is None:
+            reason = f"its projector file has no encoder of {what}"
+            raise ConfigError(f"{where}: the model takes no {what}: {reason}")
 
     # --- embeddings ---------------------------------------------------------------------------------
 
@@ -148,14 +158,13 @@ class Media:
     # --- conversations ----------------------------------------------------------------------------------
 
     def take(self, messages: Sequence[Any]) -> tuple[list[Any], HeldMedia | None]:
-        """Messages with markers in the places of their media, and the media.
+        """Messages with markers in the places of their media, and the media; None for none.
 
-        Without a projector file the messages are left as they are. Raises MediaError, ConfigError.
+        Raises MediaError, and ConfigError for a medium that the model does not take.
         """
-        if self.path is None:
-            return list(messages), None
         held = HeldMedia(self)
-        return [held.taken(f"messages[{i}]", message) for i, message in enumerate(messages)], held
+        taken = [held.taken(f"messages[{i}]", message) for i, message in enumerate(messages)]
+        return taken, held if held.sources else None
 
 
 class HeldMedia:
@@ -178,6 +187,7 @@ class HeldMedia:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in (*IMAGE_PARTS, *SOUND_PARTS):
             return part
+        self._media.check_takes(where, "image" if kind in IMAGE_PARTS else "audio")
         source = source_of(where, part, kind)
         self.sources.append((read_picture if kind in IMAGE_PARTS else read_sound)(source))
         return {"type": "text", "text": self._marker(len(self.sources))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.engine.engine import InferenceEngine
-from oxillama.errors import MediaError
+from oxillama.errors import ConfigError, MediaError
 from oxillama.media.beside import takes
 from oxillama.media.decode import (
     DATA_URL,
@@ -47,8 +47,6 @@ MOST_MEDIA = 64
 
 PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio"}
 """Types of parts that are media, and their kinds."""
-
-WORDS = {"image": "pictures", "audio": "sounds"}
 
 DETAILS = ("auto", "high", "original")
 """Values of OpenAI's ``detail`` that ask for no less than the model takes."""
@@ -166,7 +164,7 @@ def decoded(where: str, text: str, kind: str) -> Picture | Sound:
         raise not_decoded(where, "expected base64, got other characters")
     data = text.encode("ascii")
     try:
-        shape, values = in_process(decoded_bytes, data, kind)
+        shape, values = in_process(data, kind)
     except MediaError as error:
         raise not_decoded(where, str(error)) from error
     except MemoryError as error:
@@ -187,45 +185,48 @@ def not_decoded(where: str, reason: str) -> ApiError:
     return ApiError(400, f"{where}: {reason}", param=where, code="invalid_media")
 
 
-def in_process(job: Callable[[bytes, str], Found], data: bytes, kind: str) -> Found:
-    """What a process makes of bytes; this one, if there are to be no processes."""
+def in_process(data: bytes, kind: str) -> Found:
+    """What a process makes of base64; this one, without its limits, if there are to be no processes."""
     try:
-        return pools().processes.run(job, data, kind, seconds=SECONDS)
+        return pools().processes.run(decoded_alone, data, kind, seconds=SECONDS)
     except NoProcess:
-        return job(data, kind)
+        return decoded_bytes(data, kind)
+
+
+def decoded_alone(text: bytes, kind: str) -> Found:
+    """`decoded_bytes` within `MEMORY`, in a process that does nothing else. Raises MemoryError, too."""
+    with limited_memory():
+        return decoded_bytes(text, kind)
 
 
 def decoded_bytes(text: bytes, kind: str) -> Found:
-    """What base64 decodes to, as plain values, within `MEMORY`. Raises MediaError, ConfigError."""
+    """What base64 decodes to, as plain values. Raises MediaError, ConfigError."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise MediaError("expected base64, got a text that is none") from error
-    with limited_memory():
-        if kind == "image":
-            values: np.ndarray = read_picture(data).pixels
-        else:
-            values = read_sound(data).samples
-        return values.shape, values.tobytes()
+    values: np.ndarray = read_picture(data).pixels if kind == "image" else read_sound(data).samples
+    return values.shape, values.tobytes()
 
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
     """Inside, the process may take `MEMORY` bytes of data more than it has, where the system can tell."""
-    restore: Callable[[], object] = bool
+    before: tuple[int, int] | None = None
     with suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = pages * resource.getpagesize() + MEMORY
-        if soft in (resource.RLIM_INFINITY,) or wanted < soft:
+        if soft == resource.RLIM_INFINITY or wanted < soft:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
-            restore = lambda: resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # noqa: E731
+            before = soft, hard
     try:
         yield
     finally:
-        restore()
+        if before is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 # --- prompts ------------------------------------------------------------------------------------------
@@ -276,12 +277,15 @@ class ClientMedia:
 
     def check(self, where: str, kind: str) -> None:
         """Raises ApiError unless the model takes media of a kind, and the request may have one more."""
-        check_taken(self.engine, where, kind)
+        if not MAY_ENCODE.get():
+            raise HasMedia  # before the encoder is loaded
+        try:
+            media_of(self.engine).check_takes(where, kind)
+        except ConfigError as error:
+            raise ApiError(400, str(error), param=where, code="unsupported_value") from error
         self._n += 1
         if self._n > MOST_MEDIA:
             raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)
-        if not MAY_ENCODE.get():
-            raise HasMedia
 
     def between(self, where: str, texts: Sequence[str], data: Sequence[Any]) -> MediaPrompt:
         """A prompt of texts with a medium, base64 or a data URL, between each two. Raises ApiError."""
@@ -312,19 +316,6 @@ class HeldPrompt:
         """As `HeldMedia.prompt`. Raises ApiError for a text that is too long."""
         check_text(self._media.engine, text, self._media.name)
         return self._held.prompt(text)
-
-
-def check_taken(engine: InferenceEngine, where: str, kind: str) -> None:
-    """Raises ApiError unless a model takes media of a kind."""
-    if kind in taken_by(engine):
-        return
-    if media_of(engine).path is None:
-        reason = "it has no projector file (mmproj)"
-    else:
-        media_of(engine).encoder  # noqa: B018  # says what is wrong with the file
-        reason = f"its projector file has no encoder of {WORDS[kind]}"
-    message = f"{where}: the model takes no {WORDS[kind]}: {reason}"
-    raise ApiError(400, message, param=where, code="unsupported_value")
 
 
 def is_sound(text: str) -> bool:

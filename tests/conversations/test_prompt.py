@@ -83,7 +83,9 @@ def test_the_engine_and_the_server_make_the_same_prompt(tmp_path: Path) -> None:
 def test_parts_that_cannot_be_shown_are_named(tmp_path: Path, kind: str) -> None:
     engine = engine_of(tmp_path, PARTS)
     said = [{"role": "user", "content": [*HELLO[:1], {"type": kind, kind: {}}]}]
-    message = rf"^messages\[0\]\.content\[1\]: expected a part of type text, got '{kind}'$"
+    words = {"image_url": "the model takes no pictures: ", "input_audio": "the model takes no sounds: "}
+    reason = words.get(kind, f"expected a part of type text, got '{kind}'$")
+    message = rf"^messages\[0\]\.content\[1\]: {reason}"
     with pytest.raises(ConfigError, match=message):
         engine.chat(said, max_tokens=1)
     with serving(engine) as client:

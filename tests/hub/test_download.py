@@ -26,6 +26,7 @@ from oxillama.hub import library
 from oxillama.hub.cached import cached_models, remove
 from oxillama.hub.download import fetch
 from oxillama.hub.names import HubName
+from oxillama.media.beside import found_beside
 from tests.support.faults import CHANGING, OTHERS, every_fault
 from tests.support.hub import COMMIT, Hub, serving
 from tests.support.paths import ROOT
@@ -282,6 +283,7 @@ constants.ENDPOINT, constants.HF_HUB_CACHE = sys.argv[1:]
 constants.HUGGINGFACE_CO_URL_TEMPLATE = sys.argv[1] + "/{repo_id}/resolve/{revision}/{filename}"
 from oxillama.hub.download import fetch
 from oxillama.hub.names import HubName
+from oxillama.media.beside import found_beside
 print(fetch(HubName("ann/tiny", tag="Q8_0"), progress=False))
 """
 
@@ -351,6 +353,19 @@ def test_a_packed_file_beside_a_model_of_the_hub(hub: Hub, capsys: pytest.Captur
     assert [str(model.name) for model in cached_models()] == ["hf://ann/tiny/tiny-Q8_0.gguf"]
     assert remove(NAME) > len(DRAFT)
     assert not path.exists()
+
+
+def test_a_projector_file_comes_with_its_model(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {f"mmproj-{name}.gguf": name.encode() for name in ("BF16", "F32", "F16")}
+    hub.repos["ann/tiny"] |= made
+    assert fetch(NAME, progress=False).read_bytes() == DRAFT
+    assert hub.downloads() == ["tiny-Q8_0.gguf"]
+    assert cli.main(["pull", "ann/tiny:Q8_0", "-q"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert hub.downloads() == ["tiny-Q8_0.gguf", "mmproj-F16.gguf"]
+    assert (path.name, path.with_name("mmproj-F16.gguf").read_bytes()) == ("tiny-Q8_0.gguf", b"F16")
+    assert found_beside(path) == path.with_name("mmproj-F16.gguf")
+    assert remove(NAME) and not path.exists()
 
 
 def test_models_of_the_hub_are_served(hub: Hub) -> None:

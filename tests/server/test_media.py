@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from oxillama.server.callers import CONTEXT, RequestContext
 from oxillama.server.errors import ApiError
 from oxillama.server.models import Hosted
 from oxillama.server.workers import Pools
-from tests.support.media import WIDTH, picture, projector_file
+from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 
@@ -367,7 +368,7 @@ def test_a_hostile_file_ends_its_process_alone(
     pools: Pools, job: Any, seconds: float, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module.decoded("a", encoded(png()), "image")
-    monkeypatch.setattr(module, "decoded_bytes", job)
+    monkeypatch.setattr(module, "decoded_alone", job)
     monkeypatch.setattr(module, "SECONDS", seconds)
     with pytest.raises(ApiError, match=message) as caught:
         module.decoded("a", encoded(png()), "image")
@@ -378,7 +379,7 @@ def test_a_hostile_file_ends_its_process_alone(
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not tell its memory")
 def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "decoded_bytes", devour)
+    monkeypatch.setattr(module, "decoded_alone", devour)
     with pytest.raises(ApiError, match="needs too much memory"):
         module.decoded("a", encoded(png()), "image")
 
@@ -390,6 +391,59 @@ def test_without_processes_a_thread_decodes(folder: Path) -> None:
         assert found.status == 200, found.text
         bad = openai(client, {"type": "image_url", "image_url": {"url": url(b"x" * 99)}})
         assert bad.status == 400 and "cannot be decoded" in bad.text
+
+
+def test_only_a_process_of_its_own_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "decoded_alone", None)
+    made = Pools(0)
+    token = CONTEXT.set(RequestContext(pools=made))
+    try:
+        assert isinstance(module.decoded("a", encoded(png()), "image"), Picture)
+    finally:
+        CONTEXT.reset(token)
+        made.close()
+
+
+def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
+    """A short prompt is tokenized while pictures keep the encoders busy."""
+    names: list[str] = []
+    media = client.hosted.ready().model.feature("media")
+    encode = media.encoder.encode
+    media.encoder.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
+    try:
+        assert openai(client, {"type": "image_url", "image_url": {"url": url(png(77))}}).status == 200
+    finally:
+        del media.encoder.encode
+    assert names == ["server encoding"]
+
+
+@pytest.mark.skipif("ultravox" not in PAIRS, reason="the reference files are not there")
+def test_sounds_in_each_form() -> None:
+    pytest.importorskip("soundfile")
+    folder, data = SHARED / "ultravox", next(iter(sorted((SHARED / "sounds").glob("*.wav")))).read_bytes()
+    engine = InferenceEngine.from_gguf(
+        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
+    )
+    parts: list[Any] = [{"type": "audio", "audio": data}, text("a")]
+    answer = engine.chat(said(*parts), **OPTIONS)
+    given = "<__media__> a"
+    plain = engine.generate(engine.model.feature("media").prompt(given, [data]), **OPTIONS)
+    with serving(engine, "hears") as client:
+        assert client.ask("/props").json["modalities"] == {"vision": False, "audio": True}
+        for part in (
+            {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}},
+            {"type": "audio_url", "audio_url": {"url": url(data, "audio/wav")}},
+        ):
+            found = openai(client, part, text("a"))
+            assert found.status == 200, found.text
+            assert found.json["choices"][0]["message"]["content"] == answer
+        prompt = {"prompt_string": given, "multimodal_data": [encoded(data)]}
+        found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
+        assert found.json["content"] == plain
+        wrong = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
+        assert "the model takes no pictures: its projector file has no encoder" in wrong.text
+        form = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "exe"}}
+        assert "format: expected one of wav" in openai(client, form).text
 
 
 def test_a_sound_becomes_samples(pools: Pools) -> None:

@@ -43,6 +43,7 @@ def chromium(downloads: Path) -> Iterator[Page]:
     for argument in (
         *("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "window-size=1280,800"),
         *("no-first-run", "disable-background-networking", "force-device-scale-factor=1"),
+        *("use-fake-device-for-media-stream", "use-fake-ui-for-media-stream"),  # a microphone that beeps
     ):
         options.add_argument(f"--{argument}")
     driver = webdriver.Chrome(options=options, service=Service(service))

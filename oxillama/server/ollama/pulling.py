@@ -78,7 +78,7 @@ async def pulled(models: Models, name: str, wanted: HubName) -> AsyncIterator[di
 
     def run() -> Path:
         try:
-            return fetch(wanted, progress=False, announce=announce)
+            return fetch(wanted, progress=False, announce=announce, projector=True)
         finally:
             loop.call_soon_threadsafe(files.put_nowait, None)
 

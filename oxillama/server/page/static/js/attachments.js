@@ -1,22 +1,22 @@
-/** Files that go into a message: texts are read here, PDFs by the server. */
+/** Files that go into a message: texts, pictures and sounds are read here, PDFs by the server. */
 
 import { ServerError } from "./api.js";
+import { AttachmentError, kindOf, medium } from "./media.js";
 
 const LARGEST = 1_000_000;
 
-/** @typedef {{name: string, text: string}} Attachment */
-
-/** A file that cannot be put into a message. */
-export class AttachmentError extends Error {}
+/** @typedef {{name: string, text: string, medium?: import("./media.js").Medium}} Attachment */
 
 /**
- * The text of a file.
+ * The text of a file, or the picture or sound that it is.
  * @param {File} file
  * @param {import("./api.js").Api} api
+ * @param {string[]} takes what the model takes beside text.
  * @returns {Promise<Attachment>}
  */
-export async function attachment(file, api) {
+export async function attachment(file, api, takes) {
   const name = file.name.replace(/[^\p{L}\p{N}\p{P} _+=-]|`/gu, "").slice(0, 200) || "file";
+  if (kindOf(file)) return { name, text: "", medium: await medium(file, name, takes) };
   const isPdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
   if (!isPdf && file.size > LARGEST) throw tooLarge(name, file.size);
   const text = isPdf ? await pdfText(name, file, api) : await plainText(name, file);
@@ -49,7 +49,7 @@ async function pdfText(/** @type {string} */ name, /** @type {File} */ file, /**
 
 /** A message with its files behind the text, each as a block of code below its name. @returns {string} */
 export function withFiles(/** @type {string} */ text, /** @type {Attachment[]} */ files) {
-  const blocks = files.map((file) => {
+  const blocks = files.filter((file) => !file.medium).map((file) => {
     let fence = "```";
     while (file.text.includes(fence)) fence += "`";
     const suffix = /\.(\w{1,10})$/.exec(file.name)?.[1] ?? "";

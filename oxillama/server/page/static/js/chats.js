@@ -71,14 +71,16 @@ export class Chats {
   /**
    * Sends a message of the user, behind the last one.
    * @param {string} text "" to go on without one.
+   * @param {import("./media.js").Medium[]} [media] of the message.
    * @throws {import("./request.js").SettingError} and then nothing has changed.
    */
-  send(text) {
+  send(text, media = []) {
     this.#check();
     const { open } = this;
     const last = shown(open).at(-1);
-    if (!open.messages.length && !open.named) open.title = titleOf(text);
-    const parent = text ? add(open, last?.id ?? null, { role: "user", content: text }) : last;
+    if (!open.messages.length && !open.named) open.title = titleOf(text || (media[0]?.name ?? ""));
+    const facts = { content: text, ...(media.length ? { media } : {}) };
+    const parent = text || media.length ? add(open, last?.id ?? null, { role: "user", ...facts }) : last;
     if (parent) this.#answer(parent);
   }
 
@@ -90,8 +92,8 @@ export class Chats {
       return;
     }
     this.#check();
-    const { role, call, name } = message;
-    let made = add(this.open, message.parent, { role, call, name, content: text });
+    const { role, call, name, media } = message;
+    let made = add(this.open, message.parent, { role, call, name, content: text, ...(media ? { media } : {}) });
     if (role === "tool") made = this.#otherResults(message, made);
     else if (message.parent === null && !this.open.named) this.open.title = titleOf(text);
     this.#answer(made);

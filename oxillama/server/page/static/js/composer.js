@@ -3,13 +3,15 @@
 import { withFiles } from "./attachments.js";
 import { byId, el } from "./dom.js";
 import { icon } from "./icons.js";
+import { mayRecord, mediumView, record } from "./media.js";
 
 /** The box, and its buttons. */
 export class Composer {
   /**
    * @param {object} actions
-   * @param {(text: string) => boolean} actions.send tells whether the text was taken.
+   * @param {(text: string, media: import("./media.js").Medium[]) => boolean} actions.send tells whether the message was taken.
    * @param {(file: File) => Promise<import("./attachments.js").Attachment | null>} actions.read a file; null if it cannot be.
+   * @param {(error: unknown) => void} actions.failed a recording was not made.
    * @param {() => void} actions.stop
    * @param {() => void} actions.editLast
    * @param {() => void} actions.settings
@@ -23,9 +25,21 @@ export class Composer {
     this.mayBeEmpty = false;
     /** @type {import("./attachments.js").Attachment[]} */
     this.files = [];
+    /** @type {{stop: () => void, sound: Promise<Blob>} | undefined} */
+    this.recording = undefined;
     this.input = byId("attach-file");
-    byId("attach").addEventListener("click", () => this.input.click());
-    this.input.addEventListener("change", () => this.#attach([...this.input.files]));
+    this.photos = byId("photo-file");
+    for (const [button, input] of [["attach", this.input], ["photo", this.photos]]) {
+      byId(button).addEventListener("click", () => input.click());
+      input.addEventListener("change", () => this.#attach([...input.files]));
+    }
+    byId("record").addEventListener("click", () => this.#record());
+    this.area.addEventListener("paste", (/** @type {ClipboardEvent} */ event) => {
+      const files = [...(event.clipboardData?.files ?? [])];
+      if (!files.length || event.clipboardData?.getData("text/plain")) return;
+      event.preventDefault();
+      this.#attach(files);
+    });
     this.form.addEventListener("dragover", (/** @type {DragEvent} */ event) => event.preventDefault());
     this.form.addEventListener("drop", (/** @type {DragEvent} */ event) => {
       if (!event.dataTransfer?.files.length) return;
@@ -57,7 +71,8 @@ export class Composer {
     if (!this.stop.hidden) return;
     if (!this.area.value.trim() && !this.files.length && !this.mayBeEmpty) return;
     const text = this.files.length ? withFiles(this.area.value, this.files) : this.area.value;
-    if (!this.actions.send(text)) return;
+    const media = this.files.flatMap((file) => file.medium ?? []);
+    if (!this.actions.send(text, media)) return;
     this.area.value = "";
     this.files = [];
     this.#drawFiles();
@@ -65,13 +80,30 @@ export class Composer {
   }
 
   async #attach(/** @type {File[]} */ files) {
-    this.input.value = "";
+    this.input.value = this.photos.value = "";
     for (const file of files) {
       const found = await this.actions.read(file);
       if (found) this.files.push(found);
     }
     this.#drawFiles();
     this.area.focus();
+  }
+
+  /** Begins a recording, or ends the one that runs and attaches it. */
+  async #record() {
+    if (this.recording) return this.recording.stop();
+    const button = byId("record");
+    try {
+      this.recording = await record();
+      button.setAttribute("aria-pressed", "true");
+      const sound = await this.recording.sound;
+      await this.#attach([new File([sound], "recording.wav", { type: sound.type })]);
+    } catch (error) {
+      this.actions.failed(error);
+    } finally {
+      this.recording = undefined;
+      button.setAttribute("aria-pressed", "false");
+    }
   }
 
   #drawFiles() {
@@ -82,7 +114,7 @@ export class Composer {
         this.area.focus();
       };
       const label = `Remove ${file.name}`;
-      return el("button", { type: "button", class: "chip file", "aria-label": label, title: label, onclick: remove }, file.name, icon("close"));
+      return el("button", { type: "button", class: "chip file", "aria-label": label, title: label, onclick: remove }, file.medium ? mediumView(file.medium) : file.name, icon("close"));
     });
     byId("files").replaceChildren(...chips);
     this.#enable();
@@ -114,8 +146,11 @@ export class Composer {
    * @param {boolean} how.chats whether the model has a chat template.
    * @param {boolean} how.goesOn whether an empty text is sent, too: the model goes on.
    * @param {string[]} how.chips settings in use.
+   * @param {string[]} how.takes what the model takes beside text.
    */
-  show({ running, chats, goesOn, chips }) {
+  show({ running, chats, goesOn, chips, takes }) {
+    byId("photo").hidden = !takes.includes("image");
+    byId("record").hidden = !takes.includes("audio") || !mayRecord();
     const focused = document.activeElement === this.send || document.activeElement === this.stop;
     this.send.hidden = running;
     this.stop.hidden = !running;

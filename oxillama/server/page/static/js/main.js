@@ -61,15 +61,16 @@ const thread = new Thread({
 });
 
 const composer = new Composer({
-  send: (text) => attempt(() => chats.send(text)),
+  send: (text, media) => attempt(() => chats.send(text, media)),
   read: async (file) => {
     try {
-      return await attachment(file, api);
+      return await attachment(file, api, server.takes);
     } catch (error) {
       toast(inWords(error), "fault");
       return null;
     }
   },
+  failed: (error) => toast(`The microphone cannot be used. ${error instanceof Error ? error.message : error}`, "fault"),
   stop: () => chats.stop(),
   editLast: () => thread.editLast(),
   settings: () => panels.show("settings", true),
@@ -114,6 +115,7 @@ function draw() {
     chats: server.chats,
     goesOn: !server.chats && line.length > 0,
     chips: inUse(open.settings),
+    takes: server.takes,
   });
   drawContext();
   const facts = `${open.id} ${server.chats} ${server.thinking.switch} ${server.thinking.delimited} ${JSON.stringify(server.defaults)}`;

@@ -3,6 +3,7 @@
 import { copyText, el } from "./dom.js";
 import { icon } from "./icons.js";
 import { folded } from "./mcp.js";
+import { mediumView } from "./media.js";
 import { codeView, drawMarkdown } from "./markdown_view.js";
 import { tokensView } from "./tokens_view.js";
 
@@ -44,6 +45,8 @@ export class MessageView {
     this.drawn = "";
     this.name = el("h2", { class: "who" }, this.#who());
     this.reasoning = el("details", { class: "reasoning" });
+    this.media = el("div", { class: "media" }, ...(message.media ?? []).map(mediumView));
+    this.media.hidden = !message.media?.length;
     this.text = el("div", { class: "text", dir: "auto" });
     this.calls = el("div", { class: "calls" });
     this.fault = el("div", { class: "fault-box" });
@@ -53,6 +56,7 @@ export class MessageView {
       { class: `message ${message.role}${place.plain ? " plain" : ""}`, "data-id": message.id },
       this.name,
       this.reasoning,
+      this.media,
       this.text,
       this.calls,
       this.fault,

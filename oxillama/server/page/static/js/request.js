@@ -1,5 +1,7 @@
 /** From a conversation to the body of a request. */
 
+import { partsOf } from "./media.js";
+
 /** A setting that no request can be made of. */
 export class SettingError extends Error {
   /**
@@ -49,6 +51,10 @@ export function requestOf(line, settings, { model, chats, thinking, tools = [] }
 /** A message as OpenAI's interface has it. Reasoning goes back only beside the calls that it led to. */
 function asMessage(/** @type {import("./tree.js").Message} */ message) {
   if (message.role === "tool") return { role: "tool", tool_call_id: message.call, content: message.content };
+  if (message.role === "user" && message.media?.length) {
+    const text = message.content ? [{ type: "text", text: message.content }] : [];
+    return { role: "user", content: [...partsOf(message.media), ...text] };
+  }
   if (message.role === "user" || !message.calls?.length) return { role: message.role, content: message.content };
   return {
     role: "assistant",

@@ -37,6 +37,11 @@ export class Server extends EventTarget {
     return this.models.find((each) => each.id === this.model);
   }
 
+  /** What the model in use takes beside text: "image", "audio". @returns {string[]} */
+  get takes() {
+    return this.chats ? (this.card?.architecture?.input_modalities ?? []) : [];
+  }
+
   /**
    * Asks the server for its models, and for the facts of the one in use, which is loaded for that. What an earlier
    * call learns meanwhile counts no more.

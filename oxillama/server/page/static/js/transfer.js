@@ -9,6 +9,8 @@ const ROLES = ["user", "assistant", "tool"];
 const MOST_MESSAGES = 10_000;
 /** Of a title, an id or a name. */
 const MOST_CHARACTERS = 1000;
+/** What a picture or sound is kept as. */
+const DATA = /^data:[\w./+-]*;base64,[A-Za-z0-9+/=]*$/;
 const NAMES = { user: "You", assistant: "Answer", tool: "Result" };
 
 /** A file, or what the browser kept, is no conversation. */
@@ -45,10 +47,14 @@ const isCall = (/** @type {any} */ call) => isText(call?.id) && isShort(call.nam
 const isPair = (/** @type {any} */ pair) => Array.isArray(pair) && isText(pair[0]) && isLogprob(pair[1]);
 const isToken = (/** @type {any} */ token) => isText(token?.text) && isLogprob(token.logprob) && isListOf(token.top, isPair);
 
+const isMedium = (/** @type {any} */ item) =>
+  ["image", "audio"].includes(item?.kind) && isShort(item.name) && isText(item.url) && DATA.test(item.url);
+
 /** Fields of a message that it need not have. @type {Record<string, Kind>} */
 const OPTIONAL = {
   created: ["milliseconds", isNumber],
   reasoning: ["a text", isText],
+  media: ["pictures and sounds", (value) => isListOf(value, isMedium)],
   error: ["a text", isText],
   name: ["a short text", isShort],
   model: ["a short text", isShort],
@@ -118,6 +124,7 @@ export function asMarkdown(/** @type {import("./tree.js").Conversation} */ conve
     const model = message.role === "assistant" && message.model ? ` (${message.model})` : "";
     const texts = [`## ${NAMES[message.role]}${message.name ? ` of ${message.name}` : model}`];
     if (message.reasoning) texts.push(message.reasoning.trim().replace(/^/gm, "> "));
+    for (const { name } of message.media ?? []) texts.push(`*${name}*`);
     if (message.content) texts.push(message.content.trim());
     for (const call of message.calls ?? []) texts.push(`\`\`\`json\n${call.name}(${call.arguments})\n\`\`\``);
     parts.push(texts.join("\n\n"));

@@ -41,6 +41,7 @@ export const VERSION = 1;
  * @property {"user" | "assistant" | "tool"} role
  * @property {string} content
  * @property {number} created milliseconds since 1970.
+ * @property {import("./media.js").Medium[]} [media] that stand before the text.
  * @property {string} [reasoning]
  * @property {Call[]} [calls]
  * @property {string} [call] id of the call that a tool's message answers.

@@ -1,0 +1,77 @@
+"""``--image`` and ``--audio``: pictures and sounds of a prompt, or of a message."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from oxillama.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oxillama import InferenceEngine
+
+Part = dict[str, Any]
+"""A part of a message: ``{"type": "image", "path": ...}``."""
+
+KINDS = ("image", "audio")
+
+
+def add_media_options(parser: argparse.ArgumentParser, where: str) -> None:
+    """The options; ``where`` says where the media stand."""
+    group = parser.add_argument_group("pictures and sounds")
+    for kind, word in zip(KINDS, ("picture", "sound"), strict=True):
+        group.add_argument(
+            f"--{kind}",
+            action="append",
+            type=partial(part_of, kind),
+            dest="media",
+            metavar="FILE",
+            help=f"a {word} {where} (repeatable), for a model with a projector file (--mmproj)",
+        )
+
+
+def part_of(kind: str, path: str) -> Part:
+    """The part for a file."""
+    return {"type": kind, "path": path}
+
+
+def read_part(part: Part) -> Any:
+    """The pixels or samples of a part. Raises MediaError, ConfigError."""
+    from oxillama.media.decode import read_picture, read_sound
+
+    return (read_picture if part["type"] == "image" else read_sound)(part["path"])
+
+
+def content_of(text: str, parts: Sequence[Part]) -> str | list[Part]:
+    """The content of a message: the text alone, or behind the media."""
+    return [*parts, {"type": "text", "text": text}] if parts else text
+
+
+def shown_content(content: str | Sequence[Part]) -> str:
+    """A content as one text, with the names of files in brackets."""
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] if part["type"] == "text" else f"[{part['path']}]" for part in content)
+
+
+def media_of(engine: InferenceEngine) -> Callable[[], Any]:
+    """What gives the media of a model, for `chat_prompt`."""
+    return partial(engine.model.feature, "media")
+
+
+def media_prompt(engine: InferenceEngine, text: str, parts: Sequence[Part]) -> Any:
+    """The prompt of a text with media, in the places of its markers, or before it if it has none.
+
+    Raises ConfigError unless there are as many markers as media, or none.
+    """
+    from oxillama.media.prompt import MARKER
+
+    media = engine.model.feature("media")
+    if MARKER not in text:
+        text = MARKER * len(parts) + text
+    if text.count(MARKER) != len(parts):
+        n = text.count(MARKER)
+        raise ConfigError(f"prompt: expected {MARKER} once for each medium, or not at all, got it {n} times")
+    return media.prompt(text, [read_part(part) for part in parts])
