@@ -6,8 +6,9 @@ which have the same bits on every machine; sums along an axis are written as add
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,8 +19,23 @@ from oxillama.models.layers.norm import Norm
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 
+T = TypeVar("T")
+
 Segments = Sequence[tuple[int, int]]
 """Beginnings and ends of rows that see each other."""
+
+Steps = Generator[None, None, T]
+"""Work that may be interrupted at each ``yield``, and what it comes to."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """The result of work that is done at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 @dataclass
@@ -246,13 +262,14 @@ class Block:
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
-    def run(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> np.ndarray:
+    def steps(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> Steps[np.ndarray]:
         """float32 (n, width) of float32 (n, width)."""
         n_threads = self.tools.n_threads
         y = self.attention.run(normed(self.attn_norm, x, n_threads), table, segments)
         if self.attn_scale is not None:
             y *= self.attn_scale
         x = x + normed(self.attn_post_norm, y, n_threads)
+        yield
         y = self.feed_forward.run(normed(self.ffn_norm, x, n_threads))
         y = normed(self.ffn_post_norm, y, n_threads)
         if self.ffn_scale is not None:
