@@ -52,10 +52,16 @@ class Tools:
         return Matrix(self, self.weights.linear([(name, rows)], cols), read_clamps(self, name))
 
     def unrolled(self, name: str, shape: tuple[int, ...]) -> Matrix:
-        """The kernel of a convolution as a matrix; ``shape`` in GGUF order, the last of it the outputs."""
+        """The kernel of a convolution as a matrix; ``shape`` in GGUF order, the last of it the outputs.
+
+        Convolutions multiply numbers of 16 bits, as ggml's do. Of two dimensions it is a matrix like others.
+        """
         values = self.weights.array(name, shape)
+        is_convolution = len(shape) > 2
+        if is_convolution:
+            values = halved(values)
         linear = self.weights.linear_from(name, values.reshape(shape[-1], -1))
-        return Matrix(self, linear, None)
+        return Matrix(self, linear, None, is_convolution)
 
     def norm(self, name: str, width: int, kind: str, eps: float) -> Norm:
         """A norm, "rms" or "layer", with the weight and the bias that the file has."""
@@ -105,10 +111,16 @@ def read_clamps(tools: Tools, name: str) -> Clamps | None:
 
 
 class Matrix:
-    """y = x W^T + b, of clamped inputs and then clamped where the file states bounds."""
+    """y = x W^T + b, of clamped inputs and then clamped where the file states bounds.
 
-    def __init__(self, tools: Tools, linear: Linear, clamps: Clamps | None) -> None:
+    Parameters
+    ----------
+    is_halved : x is rounded to float16 before.
+    """
+
+    def __init__(self, tools: Tools, linear: Linear, clamps: Clamps | None, is_halved: bool = False) -> None:
         self.linear = linear
+        self.is_halved = is_halved
         self.n_threads: int = tools.n_threads
         self.clamps = clamps
         self.rows: int = linear.rows
@@ -116,6 +128,8 @@ class Matrix:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows) of float32 (n, cols)."""
         x = np.ascontiguousarray(x, np.float32)
+        if self.is_halved:
+            x = halved(x)
         if self.clamps is not None:
             x = clamped(x, *self.clamps[:2])
         y = np.empty((len(x), self.linear.rows), np.float32)
@@ -123,6 +137,13 @@ class Matrix:
             scratch = aligned_empty(self.linear.scratch_bytes(len(x)))
             self.linear.apply(x, y, Pass(scratch, self.n_threads))
         return y if self.clamps is None else clamped(y, *self.clamps[2:])
+
+
+def halved(x: np.ndarray) -> np.ndarray:
+    """float32 x, rounded to float16; what is too large for it is its largest number."""
+    most = np.float32(65504)
+    found: np.ndarray = clamped(x, -most, most).astype(np.float16).astype(np.float32)
+    return found
 
 
 def clamped(x: np.ndarray, least: float, most: float) -> np.ndarray:
