@@ -29,12 +29,19 @@ def add_commands(commands: Any) -> None:
 def run_info(args: argparse.Namespace) -> int:
     from oxillama.cli.facts import describe, describe_adapter
     from oxillama.gguf.model_file import ModelFile
+    from oxillama.media.describe import describe_projector, is_projector
 
     model = model_path(args.model, args)
     with ModelFile.open(model) as file:
         is_adapter = file.metadata.get("general.type") == "adapter"
         pinned = tuple(args.offload_pinned or ())
-        facts = describe_adapter(model) if is_adapter else describe(file, args.offload_budget, pinned)
+        is_part = is_adapter or is_projector(file)
+        if is_adapter:
+            facts = describe_adapter(model)
+        elif is_part:
+            facts = describe_projector(model, file)
+        else:
+            facts = describe(file, args.offload_budget, pinned)
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
@@ -42,9 +49,11 @@ def run_info(args: argparse.Namespace) -> int:
         ]
     if args.json:
         print_json(facts)
-    elif is_adapter:
-        rows = {key.replace("_", " "): value for key, value in facts.items() if key != "tensors"}
-        print_rows([key, shortened(value)] for key, value in rows.items() if value is not None)
+    elif is_part:
+        shown = {key: value for key, value in facts.items() if key not in ("tensors", "missing")}
+        rows = {key.replace("_", " "): value for key, value in shown.items()}
+        words = {key: sentence(value) if isinstance(value, dict) else value for key, value in rows.items()}
+        print_rows([key, shortened(value)] for key, value in words.items() if value is not None)
     else:
         print_facts(facts)
     missing = facts.get("missing", [])

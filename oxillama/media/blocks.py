@@ -141,8 +141,7 @@ class Matrix:
 
 def halved(x: np.ndarray) -> np.ndarray:
     """float32 x, rounded to float16; what is too large for it is its largest number."""
-    most = np.float32(65504)
-    found: np.ndarray = clamped(x, -most, most).astype(np.float16).astype(np.float32)
+    found: np.ndarray = clamped(x, -65504.0, 65504.0).astype(np.float16).astype(np.float32)
     return found
 
 
