@@ -96,6 +96,7 @@ class EngineFields(TypedDict, total=False):
     kv_type: str
     page_size: int
     mmproj: AnyPath | None
+    media_cache_bytes: int
     quantize: str | None
     compute: str
     packed: AnyPath

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from oxillama.sessions.session import Session
     from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verdict import Verification
+    from oxillama.sessions.verification import VerifyFields
 
 H = TypeVar("H", bound=Handle)
 T = TypeVar("T")
@@ -172,12 +173,10 @@ class AsyncEngine(NotCopied):
         model, search = self._open().model, features.load("beam search")
         return await self._apart(lambda check: search(model, prompt, config, adapters, sampling, check))
 
-    async def verify(
-        self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
-    ) -> Verification:
+    async def verify(self, receipt: Receipt | str | bytes, **options: Unpack[VerifyFields]) -> Verification:
         """Checks a receipt, as `InferenceEngine.verify`; in a thread, as `beam_search`."""
         model, verify = self._open().model, features.load("verify")
-        return await self._apart(lambda check: verify(model, receipt, adapters, stages, check))
+        return await self._apart(lambda check: verify(model, receipt, check=check, **options))
 
     async def snapshot(
         self,

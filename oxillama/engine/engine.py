@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from oxillama.sessions.session import Session
     from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verdict import Verification
+    from oxillama.sessions.verification import VerifyFields
 
 Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
@@ -223,7 +224,7 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens, given = prompt_parts(model, prompt)
+        tokens, given = model.prompt_parts(prompt, free=1)
         return self._submit([self._request(tokens, checked, whole, given)], callback, limited=limited)[0]
 
     def _request(
@@ -370,7 +371,7 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens, given = prompt_parts(model, prompt)
+        tokens, given = model.prompt_parts(prompt, free=1)
         requests = features.load("samples")(
             model, checked, n, lambda options: self._request(tokens, options, whole, given)
         )
@@ -594,17 +595,13 @@ class InferenceEngine(NotCopied):
         SnapshotIncompatible : it is damaged, or does not fit the engine; ModelFingerprintMismatch : it is of
             another model. Nothing has changed then.
         ModelFileError, GGUFError, LoadError : its file, or an adapter, cannot be read.
-        KvCacheFullError : there are no pages for it.
-        ConfigError : a field decides tokens. QueueFull : as `stream`.
+        ConfigError : a field decides tokens. KvCacheFullError : no pages are left. QueueFull : as `stream`.
         """
-        restored: Session | Generation = features.load("restore")(
-            self.model, snapshot, fields, loras, stages, callback
-        )
+        restore = features.load("restore")
+        restored: Session | Generation = restore(self.model, snapshot, fields, loras, stages, callback)
         return restored
 
-    def verify(
-        self, receipt: Receipt | str | bytes, *, adapters: AdapterOption = (), stages: Stages | None = None
-    ) -> Verification:
+    def verify(self, receipt: Receipt | str | bytes, **options: Unpack[VerifyFields]) -> Verification:
         """Checks a receipt: runs prompt and text as one prompt, and has the sampler choose each token again.
 
         Parameters
@@ -613,6 +610,7 @@ class InferenceEngine(NotCopied):
         adapters : among which, and those of the engine, the adapters of the receipt are looked for; the
             scales are those of the receipt.
         stages : the sampler's stages written in Python, by the names that the receipt has for them.
+        media : the pictures and sounds of the prompt, in order; as `oxillama.media` takes them.
 
         Raises
         ------
@@ -621,11 +619,9 @@ class InferenceEngine(NotCopied):
             a stage is not given; an option of the sampler is out of range.
         GrammarError : its grammar is malformed, or over a limit.
         ModelFileError, GGUFError, LoadError : an adapter cannot be loaded, and why.
-        KvCacheFullError : there are no pages for the text.
-
-        And any error of a stage written in Python.
+        KvCacheFullError : there are no pages for the text. And any error of a stage written in Python.
         """
-        verification: Verification = features.load("verify")(self.model, receipt, adapters, stages)
+        verification: Verification = features.load("verify")(self.model, receipt, **options)
         return verification
 
     def beam_search(
@@ -653,12 +649,6 @@ class InferenceEngine(NotCopied):
         search = features.load("beam search")
         found: list[BeamHypothesis] = search(self.model, prompt, config, adapters, sampling)
         return found
-
-
-def prompt_parts(model: LoadedModel, prompt: Prompt) -> tuple[list[int], Any]:
-    """Token ids of a prompt, and the embeddings that some are run with (`oxillama.media`), None for none."""
-    given = getattr(prompt, "given", None)
-    return model.prompt_tokens(prompt if given is None else prompt.tokens, free=1), given  # type: ignore[union-attr]
 
 
 def cancel_all(generations: Iterable[Generation]) -> None:

@@ -36,6 +36,7 @@ FEATURES = {
     ),
     "parsers": Feature(("tools", "message_format"), "oxillama.toolcalls.parsing:Parsers.of"),
     "media": Feature(("mmproj",), "oxillama.media.feature:Media"),
+    "state of media": Feature(("snapshot",), "oxillama.media.state:MediaState"),
     "offload": Feature(("offload_budget",), "oxillama.offload.store:new_pager"),
     "packing": Feature(("packed",), "oxillama.packing.files:open_packed"),
     "disk prefixes": Feature(("prefix_cache_dir",), "oxillama.disk_prefixes.store:DiskPrefixes"),

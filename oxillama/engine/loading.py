@@ -255,6 +255,11 @@ class LoadedModel(NotCopied):
         """Token ids of a prompt that leaves room for ``free`` more. Raises PromptError, TokenizerError."""
         return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
 
+    def prompt_parts(self, prompt: Prompt, *, free: int = 0) -> tuple[list[int], Any]:
+        """`prompt_tokens`, and the embeddings that some are run with (`oxillama.media`), None for none."""
+        given = getattr(prompt, "given", None)
+        return self.prompt_tokens(prompt if given is None else prompt.tokens, free=free), given  # type: ignore
+
     def sampler(self, config: SamplerConfig) -> Sampler:
         """A sampler for a request, with its constraint. Raises ConfigError, GrammarError."""
         constraint = None if config.constraint is None else self.feature("constraints").new(config)

@@ -251,11 +251,9 @@ class Scheduler:
                     self._starved = request
                     continue
                 n_active += 1
-            n = self.prefixes.at_most(request, request.sequence.at_most(budget))
-            if request.sequence.in_one_pass and n < request.sequence.pending:
-                if batch.requests:
-                    continue  # it has the next step's budget for itself
-                n = request.sequence.pending
+            n = request.sequence.uncut(self.prefixes.at_most(request, request.sequence.at_most(budget)))
+            if n > budget and batch.n_prefill:
+                continue  # it has the next step's budget for itself
             budget -= self._run(request, n, batch)
             if budget <= 0:
                 break

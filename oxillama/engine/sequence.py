@@ -68,7 +68,7 @@ class Sequence:
         self.kv: PagedKvCache = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
         self.cache_points: Tokens[int] | None = None
-        self.in_one_pass = given is not None and given.in_one_pass
+        self.in_one_pass = False
         self.n_drafts: int = 0
         self.cached_len: int = 0
         self.scheduled_len: int = 0
@@ -136,6 +136,11 @@ class Sequence:
         n = min(n, self.pending)
         return n if self.cache_points is None else int(min(n, self.next_shared - self.cached_len))
 
+    def uncut(self, n: int) -> int:
+        """``n`` tokens for the next pass, or more of them where those see later ones."""
+        least = self.pending if self.in_one_pass else n
+        return least if self.given is None else int(self.given.uncut(self, least))
+
     def shortage(self, n: int) -> int:
         """Bytes that must be allocated before ``n`` more tokens can be run."""
         return self.kv.shortage(self.cached_len, self.cached_len + n, self._open(n) if self.n_drafts else 0)
@@ -146,7 +151,7 @@ class Sequence:
 
     def demand(self, rows: int) -> int:
         """Bytes that it will have allocated when all its tokens have been run, ``rows`` at a time at most."""
-        rows = self.total_len if self.in_one_pass else rows
+        rows = max(rows, self.uncut(rows))
         return self.kv.demand(self.cached_len, self.total_len, rows, self.next_shared <= self.total_len)
 
     def schedule(self, n: int) -> None:

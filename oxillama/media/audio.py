@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from oxillama.errors import LoadError
-from oxillama.media.blocks import Block, Matrix, Shape, Tools, load_blocks, normed
+from oxillama.media.blocks import Block, Matrix, Shape, Steps, Tools, load_blocks, normed
 from oxillama.media.conformer import Conformer
 from oxillama.media.facts import AudioFacts
 from oxillama.media.spectrum import WHISPER_FRAMES, conformer_pieces, whisper_pieces
@@ -26,7 +26,7 @@ class Encoder(Protocol):
 
     width: int
 
-    def run(self, mel: np.ndarray) -> np.ndarray:
+    def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (rows, width) of float32 (frames, n_mels)."""
 
 
@@ -54,9 +54,11 @@ class AudioEncoder:
         cut = whisper_pieces if self.facts.projector.encoder == "whisper" else conformer_pieces
         return cut(samples, self.facts.n_mels)
 
-    def run(self, mel: np.ndarray) -> np.ndarray:
+    def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (tokens, out_width) of a piece."""
-        return self.merger.run(self.encoder.run(mel))
+        x = yield from self.encoder.steps(mel)
+        yield
+        return self.merger.run(x)
 
 
 class Whisper:
@@ -95,14 +97,15 @@ class Whisper:
         self.blocks: list[Block] = load_blocks(tools, self.shape, facts.n_blocks)
         self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
-    def run(self, mel: np.ndarray) -> np.ndarray:
+    def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (rows, width) of float32 (frames, n_mels)."""
         x = mel
         for kernel, bias, stride in self.convolutions:
             x = self.tools.activate(kernel(unrolled(x, stride)) + bias, ACTIVATION)
         x = x + self.positions[: len(x)]
         for block in self.blocks:
-            x = block.run(x, None, [(0, len(x))])
+            yield
+            x = yield from block.steps(x, None, [(0, len(x))])
         if self.facts.projector.pools:
             x = (x[0::2] + x[1::2]) * np.float32(0.5)
         return stacked(normed(self.post_norm, x, self.tools.n_threads), self.facts.stack)

@@ -6,8 +6,9 @@ which have the same bits on every machine; sums along an axis are written as add
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,8 +19,23 @@ from oxillama.models.layers.norm import Norm
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 
+T = TypeVar("T")
+
 Segments = Sequence[tuple[int, int]]
 """Beginnings and ends of rows that see each other."""
+
+Steps = Generator[None, None, T]
+"""Work that may be interrupted at each ``yield``, and what it comes to."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """The result of work that is done at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 @dataclass
@@ -36,10 +52,16 @@ class Tools:
         return Matrix(self, self.weights.linear([(name, rows)], cols), read_clamps(self, name))
 
     def unrolled(self, name: str, shape: tuple[int, ...]) -> Matrix:
-        """The kernel of a convolution as a matrix; ``shape`` in GGUF order, the last of it the outputs."""
+        """The kernel of a convolution as a matrix; ``shape`` in GGUF order, the last of it the outputs.
+
+        Convolutions multiply numbers of 16 bits, as ggml's do. Of two dimensions it is a matrix like others.
+        """
         values = self.weights.array(name, shape)
+        is_convolution = len(shape) > 2
+        if is_convolution:
+            values = halved(values)
         linear = self.weights.linear_from(name, values.reshape(shape[-1], -1))
-        return Matrix(self, linear, None)
+        return Matrix(self, linear, None, is_convolution)
 
     def norm(self, name: str, width: int, kind: str, eps: float) -> Norm:
         """A norm, "rms" or "layer", with the weight and the bias that the file has."""
@@ -89,10 +111,16 @@ def read_clamps(tools: Tools, name: str) -> Clamps | None:
 
 
 class Matrix:
-    """y = x W^T + b, of clamped inputs and then clamped where the file states bounds."""
+    """y = x W^T + b, of clamped inputs and then clamped where the file states bounds.
 
-    def __init__(self, tools: Tools, linear: Linear, clamps: Clamps | None) -> None:
+    Parameters
+    ----------
+    is_halved : x is rounded to float16 before.
+    """
+
+    def __init__(self, tools: Tools, linear: Linear, clamps: Clamps | None, is_halved: bool = False) -> None:
         self.linear = linear
+        self.is_halved = is_halved
         self.n_threads: int = tools.n_threads
         self.clamps = clamps
         self.rows: int = linear.rows
@@ -100,6 +128,8 @@ class Matrix:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows) of float32 (n, cols)."""
         x = np.ascontiguousarray(x, np.float32)
+        if self.is_halved:
+            x = halved(x)
         if self.clamps is not None:
             x = clamped(x, *self.clamps[:2])
         y = np.empty((len(x), self.linear.rows), np.float32)
@@ -107,6 +137,12 @@ class Matrix:
             scratch = aligned_empty(self.linear.scratch_bytes(len(x)))
             self.linear.apply(x, y, Pass(scratch, self.n_threads))
         return y if self.clamps is None else clamped(y, *self.clamps[2:])
+
+
+def halved(x: np.ndarray) -> np.ndarray:
+    """float32 x, rounded to float16; what is too large for it is its largest number."""
+    found: np.ndarray = clamped(x, -65504.0, 65504.0).astype(np.float16).astype(np.float32)
+    return found
 
 
 def clamped(x: np.ndarray, least: float, most: float) -> np.ndarray:
@@ -246,13 +282,14 @@ class Block:
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
-    def run(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> np.ndarray:
+    def steps(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> Steps[np.ndarray]:
         """float32 (n, width) of float32 (n, width)."""
         n_threads = self.tools.n_threads
         y = self.attention.run(normed(self.attn_norm, x, n_threads), table, segments)
         if self.attn_scale is not None:
             y *= self.attn_scale
         x = x + normed(self.attn_post_norm, y, n_threads)
+        yield
         y = self.feed_forward.run(normed(self.ffn_norm, x, n_threads))
         y = normed(self.ffn_post_norm, y, n_threads)
         if self.ffn_scale is not None:

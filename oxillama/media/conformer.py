@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from oxillama.media.blocks import Matrix, Tools, normed
+from oxillama.media.blocks import Matrix, Steps, Tools, normed
 from oxillama.media.facts import AudioFacts
 from oxillama.media.positions import angles
 from oxillama.models.layers.norm import Norm
@@ -49,7 +49,7 @@ class Conformer:
         self.output: Matrix = tools.matrix("a.pre_encode.out", facts.width)
         self.width: int = self.output.rows
 
-    def run(self, mel: np.ndarray) -> np.ndarray:
+    def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (frames / 4, width) of float32 (frames, n_mels)."""
         x = mel[:, :, None]
         for kernel, norm in self.convolutions:
@@ -58,6 +58,7 @@ class Conformer:
             x = self.tools.activate(rows, "relu").reshape(*windows.shape[:2], -1)
         x = self.input(x.reshape(len(x), -1))
         for block in self.blocks:
+            yield
             x = block.run(x)
         return self.output(x)
 

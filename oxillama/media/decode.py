@@ -14,10 +14,12 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from blake3 import blake3
 
 from oxillama.distribution import install
 from oxillama.errors import ConfigError, MediaError
@@ -57,12 +59,28 @@ class Picture:
 
     pixels: np.ndarray
 
+    @cached_property
+    def digest(self) -> bytes:
+        """BLAKE3 of "picture WIDTH HEIGHT\\n" and of the pixels, row by row."""
+        h, w, _ = self.pixels.shape
+        return digest(f"picture {w} {h}\n", self.pixels)
+
 
 @dataclass(frozen=True)
 class Sound:
     """float32 (n,) from -1 to 1: one channel at 16,000 samples per second."""
 
     samples: np.ndarray
+
+    @cached_property
+    def digest(self) -> bytes:
+        """BLAKE3 of "sound 16000\\n" and of the samples, little-endian."""
+        return digest(f"sound {RATE}\n", self.samples.astype("<f4"))
+
+
+def digest(head: str, values: np.ndarray) -> bytes:
+    """BLAKE3 of a text and of the bytes of an array."""
+    return blake3(head.encode()).update(np.ascontiguousarray(values).tobytes()).digest()
 
 
 def read_picture(source: Any) -> Picture:

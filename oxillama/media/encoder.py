@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -13,9 +12,10 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.errors import ConfigError, LoadError
+from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.media.audio import AudioEncoder
-from oxillama.media.blocks import Tools
+from oxillama.media.blocks import Steps, Tools, finished
 from oxillama.media.decode import Picture, Sound
 from oxillama.media.facts import AudioFacts, VisionFacts, projector_name
 from oxillama.media.positions import Grid
@@ -53,10 +53,12 @@ class Encoded:
     Attributes
     ----------
     rows : in order. texts : what stands before each of them, and behind the last (see `Tiles`).
+    digest : of the decoded picture or sound.
     """
 
     rows: list[Rows]
     texts: list[list[str]]
+    digest: bytes
 
     @property
     def n_tokens(self) -> int:
@@ -70,7 +72,7 @@ class Encoded:
 
 
 class MediaEncoder:
-    """The encoders of a projector file. May be used by any thread; one medium is encoded at a time.
+    """The encoders of a projector file. May be used by any thread.
 
     Parameters
     ----------
@@ -95,7 +97,6 @@ class MediaEncoder:
         try:
             weights = Weights(file, kernels, n_threads, compute=compute)
             tools = Tools(weights, n_threads)
-            self._lock = threading.Lock()
             self.vision: VisionEncoder | None = in_openmp_thread(partial(load_vision, tools))
             self.audio: AudioEncoder | None = in_openmp_thread(partial(load_audio, tools))
             if self.vision is None and self.audio is None:
@@ -106,6 +107,11 @@ class MediaEncoder:
         except BaseException:
             file.close()
             raise
+
+    @cached_property
+    def content(self) -> bytes:
+        """Hash of the file (`ModelFingerprint.content`). Raises ModelFileError if it cannot be read."""
+        return ModelFingerprint.compute(self.file).content
 
     @property
     def out_width(self) -> int:
@@ -141,39 +147,56 @@ class MediaEncoder:
         ConfigError : the file has no encoder for it, or it does not fit the encoder.
         LoadError : the tensors of the file give no finite numbers. ModelFileError : it has changed.
         """
-        with self._lock:
-            run = self._encode_picture if isinstance(medium, Picture) else self._encode_sound
-            return in_openmp_thread(partial(run, medium))  # type: ignore[arg-type]
+        return in_openmp_thread(partial(finished, self.steps(medium)))
 
-    def _encode_picture(self, picture: Picture) -> Encoded:
-        tiles = self.tiles(picture)
-        assert self.vision is not None
+    def steps(self, medium: Picture | Sound) -> Steps[Encoded]:
+        """`encode`, in steps for a thread that may enter OpenMP. What is done at once needs no such thread.
+
+        A step is no longer than half a transformer block of a tile.
+        """
+        return self._picture_steps(medium) if isinstance(medium, Picture) else self._sound_steps(medium)
+
+    def _picture_steps(self, picture: Picture) -> Steps[Encoded]:
+        tiles, vision = self.tiles(picture), self.vision
+        assert vision is not None
         for pixels in tiles.pixels:
-            self.vision.grid_of(pixels.shape[1], pixels.shape[0])  # refuses what is too large before all work
-        return Encoded([self._tile(pixels) for pixels in tiles.pixels], tiles.texts)
+            vision.grid_of(pixels.shape[1], pixels.shape[0])  # refuses what is too large before all work
 
-    def _tile(self, pixels: np.ndarray) -> Rows:
+        def run() -> Steps[Encoded]:
+            rows = []
+            for pixels in tiles.pixels:
+                values = yield from vision.steps(pixels)
+                rows.append(self._tile_rows(pixels, self.check_finite(values)))
+            return Encoded(rows, tiles.texts, picture.digest)
+
+        return run()
+
+    def _tile_rows(self, pixels: np.ndarray, values: np.ndarray) -> Rows:
         vision = self.vision
         assert vision is not None
         projector = vision.facts.projector
-        values = self.check_finite(vision.run(pixels))
         grid = vision.tokens_of(pixels.shape[1], pixels.shape[0]) if projector.grid else None
         is_causal = vision.out_width in projector.causal_widths
         both_ways = "" if is_causal else projector.both_ways
         return Rows(values, grid, both_ways)
 
-    def _encode_sound(self, sound: Sound) -> Encoded:
+    def _sound_steps(self, sound: Sound) -> Steps[Encoded]:
         audio = self.audio
         if audio is None:
             raise ConfigError("sound: the projector file has no encoder of sounds")
-        projector, rows = audio.facts.projector, []
-        texts: list[list[str]] = [[]]
-        for mel in audio.pieces(sound.samples):
-            values = self.check_finite(audio.run(mel))
-            rows.append(Rows(values, None, ""))
-            texts[-1] += [projector.begin] if projector.begin else []
-            texts.append([projector.end] if projector.end else [])
-        return Encoded(rows, texts)
+        projector, pieces = audio.facts.projector, audio.pieces(sound.samples)
+
+        def run() -> Steps[Encoded]:
+            rows: list[Rows] = []
+            texts: list[list[str]] = [[]]
+            for mel in pieces:
+                values = yield from audio.steps(mel)
+                rows.append(Rows(self.check_finite(values), None, ""))
+                texts[-1] += [projector.begin] if projector.begin else []
+                texts.append([projector.end] if projector.end else [])
+            return Encoded(rows, texts, sound.digest)
+
+        return run()
 
 
 def load_vision(tools: Tools) -> VisionEncoder | None:

@@ -184,9 +184,12 @@ class EncoderFacts:
 
     Attributes
     ----------
+    name : of the projector.
     width, n_ff, n_blocks, n_heads, n_kv_heads, head_dim : of the blocks. eps : of the norms.
     out_width : of an embedding.
     """
+
+    name: str
 
     def __init__(self, file: ModelFile, modality: str) -> None:
         self.read: Reading = Reading(file, f"clip.{modality}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import threading
@@ -18,17 +17,15 @@ import numpy as np
 from oxillama.config import available_cpus, checks
 from oxillama.engine.building import EngineFactory
 from oxillama.engine.loading import LoadedModel
-from oxillama.errors import ConfigError, LoadError
+from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.media.beside import found_beside, missing_reason
+from oxillama.media.blocks import Steps
 from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
 from oxillama.media.encoder import Encoded, MediaEncoder
-from oxillama.media.given import DeepLayer
+from oxillama.media.given import DeepLayer, Given, Span, Use
 from oxillama.media.prompt import MARKER, MediaPrompt, build, cut_at
 from oxillama.models.decoder import Decoder
 from oxillama.models.rope import Rope
-
-KEPT_BYTES = 128 << 20
-"""Of embeddings of media that are kept for later prompts."""
 
 IMAGE_PARTS = ("image", "image_url", "input_image")
 SOUND_PARTS = ("audio", "input_audio", "audio_url")
@@ -46,6 +43,8 @@ class Media:
         self._lock = threading.Lock()
         self._encoder: MediaEncoder | None = None
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._kept_bytes = 0
+        self._coming: dict[bytes, threading.Lock] = {}
         self.path = projector_path(model)
         if model.config.mmproj is not None:
             _ = self.encoder
@@ -111,21 +110,51 @@ class Media:
         ConfigError : there is no encoder for it.
         """
         medium = read_medium(source)
-        encoder, key = self.encoder, _key(medium)
+        encoder, key = self.encoder, medium.digest
         with self._lock:
-            found = self._kept.get(key)
-        if found is None:
-            found = encoder.encode(medium)
-            self._keep(key, found)
-        return found
+            coming = self._coming.setdefault(key, threading.Lock())
+        try:
+            with coming:  # who comes second finds what the first has kept
+                found = self._known(key)
+                if found is None:
+                    found = self._encoded(encoder.steps(medium))
+                    self._keep(key, found)
+                return found
+        finally:
+            with self._lock:
+                self._coming.pop(key, None)
+
+    def _encoded(self, steps: Steps[Encoded]) -> Encoded:
+        """Runs an encoder step by step between those of the engine, whose thread does both."""
+        model, found = self._model, []
+
+        def step() -> bool:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found.append(end.value)
+            return not found
+
+        while model.call(step):
+            pass
+        encoded: Encoded = found[0]
+        return encoded
+
+    def _known(self, key: bytes) -> Encoded | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
     def _keep(self, key: bytes, encoded: Encoded) -> None:
         """Keeps embeddings, and forgets those used longest ago beyond a number of bytes."""
         with self._lock:
+            if key in self._kept:
+                return
             self._kept[key] = encoded
-            self._kept.move_to_end(key)
-            while sum(each.n_bytes for each in self._kept.values()) > KEPT_BYTES:
-                self._kept.popitem(last=False)
+            self._kept_bytes += encoded.n_bytes
+            while self._kept_bytes > self._model.config.media_cache_bytes:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].n_bytes
 
     # --- prompts --------------------------------------------------------------------------------------
 
@@ -148,12 +177,41 @@ class Media:
         return self._built(texts, found)
 
     def _built(self, texts: Sequence[str], media: Sequence[Any]) -> MediaPrompt:
-        model = self._model
+        model, encoder = self._model, self.encoder
         encoded = [self.encode(medium) for medium in media]
-        model.call(
-            partial(add_deep_layers, model.runner.model, self.encoder.out_width // model.spec.n_embd - 1)
-        )
-        return build(model.tokenizer, texts, encoded, position_axes(model), model.context_size - 1)
+        ready(model, encoder.out_width)
+        axes, most = position_axes(model), model.context_size - 1
+        return build(model.tokenizer, texts, encoded, axes, lambda: encoder.content, most)
+
+    def decode(self, source: Any) -> Picture | Sound:
+        """What `encode` takes, decoded. Raises MediaError, ConfigError."""
+        return read_medium(source)
+
+    def given(self, media: Sequence[Any], starts: Sequence[Sequence[int]], n: int) -> Given:
+        """The rows of media in a prompt of ``n`` tokens.
+
+        Parameters
+        ----------
+        starts : of each medium, the first token of each of its tiles.
+
+        Raises
+        ------
+        PromptError : there are other numbers of tiles, or no places for all rows.
+
+        And errors of `encode`.
+        """
+        model, encoder, spans, uses = self._model, self.encoder, [], []
+        for i, (medium, places) in enumerate(zip(media, starts, strict=True)):
+            encoded = self.encode(medium)
+            if len(encoded.rows) != len(places):
+                raise PromptError(f"media[{i}]: expected {len(places)} tiles, got {len(encoded.rows)}")
+            spans += [Span(start, rows) for start, rows in zip(places, encoded.rows, strict=True)]
+            uses.append(Use(encoded.digest, tuple(places)))
+        following = [*(span.start for span in spans[1:]), n]
+        if any(span.end > start for span, start in zip(spans, following, strict=True)):
+            raise PromptError("media: expected places for all of their rows, got too few")
+        ready(model, encoder.out_width)
+        return Given(spans, position_axes(model), tuple(uses), lambda: encoder.content)
 
     # --- conversations ----------------------------------------------------------------------------------
 
@@ -233,6 +291,15 @@ def check_widths(encoder: MediaEncoder, model: LoadedModel) -> None:
     encoder.check_width(spec.n_embd * (1 + n))
 
 
+def ready(model: LoadedModel, width: int) -> None:
+    """Has a model take embeddings of a width. Raises LoadError for one that it does not have."""
+    n_embd, n_layers = model.spec.n_embd, model.spec.n_layers
+    if width % n_embd or not 1 <= width // n_embd <= 1 + n_layers:
+        raise LoadError(f"media: expected embeddings of width {n_embd}, as the model takes them, got {width}")
+    if width > n_embd:
+        model.call(partial(add_deep_layers, model.runner.model, width // n_embd - 1))
+
+
 def add_deep_layers(decoder: Decoder, n: int) -> None:
     """Has the first ``n`` layers of a model add what media give for them; for the engine thread."""
     for i in range(n):
@@ -276,10 +343,3 @@ def interleaved_axes(pairs: np.ndarray, sections: Sequence[int]) -> np.ndarray:
     axes[(turn == 1) & (pairs < 3 * row)] = 1
     axes[(turn == 2) & (pairs < 3 * column)] = 2
     return axes
-
-
-def _key(medium: Picture | Sound) -> bytes:
-    """A hash of the decoded pixels or samples."""
-    values = medium.pixels if isinstance(medium, Picture) else medium.samples
-    facts = f"{type(medium).__name__} {values.shape}".encode()
-    return hashlib.blake2b(facts + np.ascontiguousarray(values).tobytes(), digest_size=32).digest()

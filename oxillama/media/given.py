@@ -8,14 +8,17 @@ other.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError
 from oxillama.media.encoder import Rows
 from oxillama.models import Decoder
 from oxillama.models.layers.layer import AnyLayer
@@ -39,7 +42,14 @@ class Span(NamedTuple):
         return self.start + len(self.rows.values)
 
 
-@dataclass
+class Use(NamedTuple):
+    """A medium of a prompt: the digest of the decoded medium, and the first token of each of its spans."""
+
+    digest: bytes
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Given:
     """The given rows of a sequence; its tokens there are 0.
 
@@ -48,17 +58,22 @@ class Given:
     spans : in order.
     axes : int64 (pairs,), the coordinate (time, row, column, none) that turns each pair of dimensions of the
         text model's rotation; None for a model whose positions are numbers of tokens.
+    media : whose rows they are, in order.
+    projector : returns the content hash of the projector file (`ModelFingerprint.content`).
     """
 
     spans: list[Span]
     axes: np.ndarray | None = None
-    _marks: list[int] = field(default_factory=list)
+    media: tuple[Use, ...] = ()
+    projector: Callable[[], bytes] = bytes
 
-    def __post_init__(self) -> None:
-        self._coordinates = self._number() if self.axes is not None else None
+    @cached_property
+    def _numbered(self) -> tuple[np.ndarray, int, int]:
+        return self._number()
 
-    def _number(self) -> np.ndarray:
-        """int32 (3, tokens): time, row and column of each token up to the end of the last span.
+    def _number(self) -> tuple[np.ndarray, int, int]:
+        """int32 (3, tokens): time, row and column of each token up to the end of the last span; that end, and
+        the time of the token there.
 
         A picture takes one time, and as many positions as its longer side has tokens.
         """
@@ -75,21 +90,49 @@ class Given:
             line, column = np.divmod(np.arange(n - start), columns)
             parts.append(np.stack([np.full(n - start, at), at + line, at + column]))
             at += max(columns, lines)
-        self._end, self._next = done, at
-        return np.concatenate(parts, axis=1).astype(np.int32)
+        return np.concatenate(parts, axis=1).astype(np.int32), done, at
 
     def coordinates(self, first: int, last: int) -> np.ndarray:
         """int32 (3, last - first): time, row and column of tokens."""
-        assert self._coordinates is not None
-        known = self._coordinates[:, first:last]
-        begin = max(first, self._end)
-        rest = np.arange(begin, max(begin, last), dtype=np.int32) + np.int32(self._next - self._end)
+        numbered, end, following = self._numbered
+        known, begin = numbered[:, first:last], max(first, end)
+        rest = np.arange(begin, max(begin, last), dtype=np.int32) + np.int32(following - end)
         return np.concatenate([known, np.tile(rest, (3, 1))], axis=1)
 
-    @property
-    def in_one_pass(self) -> bool:
-        """Whether rows see later ones, so that the prompt is run in one pass."""
-        return any(span.rows.both_ways for span in self.spans)
+    @cached_property
+    def whole(self) -> list[tuple[int, int]]:
+        """Beginnings and ends of rows that see each other, so that each of these runs within one pass."""
+        return [(span.start, span.end) for span in self.spans if span.rows.both_ways]
+
+    def uncut(self, sequence: Sequence, n: int) -> int:
+        """``n`` tokens for a sequence's next pass, or more: up to the end of rows that see each other.
+
+        Passes of a recurrent model end where the cache wants it, so that all pending tokens are one pass.
+        """
+        if self.whole and sequence.pool.recurrent_states is not None:
+            return sequence.pending
+        first = sequence.cached_len
+        found = next((end - first for start, end in self.whole if start < first + n < end), n)
+        return min(found, max(n, sequence.pending))
+
+    def cut(self, n: int) -> Given | None:
+        """The given rows of the first ``n`` tokens; None for none. Raises ConfigError inside a medium."""
+        ends = {span.start: span.end for span in self.spans}
+        for use in self.media:
+            start, end = use.starts[0], ends[use.starts[-1]]
+            if start < n < end:
+                raise ConfigError(f"n_tokens: expected {start} or {end}, the ends of a medium, got {n}")
+        media = tuple(use for use in self.media if use.starts[0] < n)
+        spans = [span for span in self.spans if span.start < n]
+        return replace(self, spans=spans, media=media) if spans else None
+
+    def behind(self, before: Given | None, n: int) -> Given:
+        """These rows behind ``n`` tokens, among which those of ``before`` are."""
+        spans = [Span(span.start + n, span.rows) for span in self.spans]
+        media = tuple(Use(use.digest, tuple(start + n for start in use.starts)) for use in self.media)
+        if before is None:
+            return replace(self, spans=spans, media=media)
+        return replace(self, spans=[*before.spans, *spans], media=(*before.media, *media))
 
     def marked(self, tokens: Listed[int]) -> list[int]:
         """Token ids that also tell the given rows apart, for the prefix cache.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.media.encoder import Encoded
-from oxillama.media.given import Given, Span
+from oxillama.media.given import Given, Span, Use
 from oxillama.media.tiles import Name
 from oxillama.tokenizer.bridge import TokenizerBridge
 
@@ -41,6 +41,7 @@ class Builder:
         self.tokenizer = tokenizer
         self.tokens: list[int] = []
         self.spans: list[Span] = []
+        self.media: list[Use] = []
 
     def add_text(self, text: str) -> None:
         """Adds the tokens of a text, or of one token by its name. Raises LoadError, TokenizerError."""
@@ -51,22 +52,24 @@ class Builder:
 
     def add(self, medium: Encoded) -> None:
         """Adds the embeddings of a medium and the text around them."""
+        first = len(self.spans)
         for texts, rows in zip(medium.texts, [*medium.rows, None], strict=True):
             for text in texts:
                 self.add_text(text)
             if rows is not None:
                 self.spans.append(Span(len(self.tokens), rows))
                 self.tokens += [0] * len(rows.values)
+        self.media.append(Use(medium.digest, tuple(span.start for span in self.spans[first:])))
 
-    def prompt(self, axes: np.ndarray | None) -> MediaPrompt:
+    def prompt(self, axes: np.ndarray | None, projector: Callable[[], bytes]) -> MediaPrompt:
         """The prompt, with the tokens that the vocabulary puts before every text."""
         opening = self.tokenizer.encode_rendered("")
         begins_so = self.tokens[: len(opening)] == opening and not any(
             s.start < len(opening) for s in self.spans
         )
         n = 0 if begins_so else len(opening)
-        spans = [Span(span.start + n, span.rows) for span in self.spans]
-        return MediaPrompt([*(opening if n else []), *self.tokens], Given(spans, axes))
+        given = Given(self.spans, axes, tuple(self.media), projector)
+        return MediaPrompt([*(opening if n else []), *self.tokens], given.behind(None, n) if n else given)
 
 
 def token_named(tokenizer: TokenizerBridge, name: str) -> int:
@@ -85,6 +88,7 @@ def build(
     texts: Sequence[str],
     media: Sequence[Encoded],
     axes: np.ndarray | None,
+    projector: Callable[[], bytes],
     most: int,
 ) -> MediaPrompt:
     """A prompt of texts with a medium between each two.
@@ -107,7 +111,7 @@ def build(
     for medium, text in zip(media, texts[1:], strict=True):
         builder.add(medium)
         builder.add_text(text)
-    return builder.prompt(axes)
+    return builder.prompt(axes, projector)
 
 
 def cut_at(text: str, markers: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama.errors import ConfigError, LoadError
-from oxillama.media.blocks import Segments, Shape, Tools, load_blocks, normed
+from oxillama.media.blocks import Segments, Shape, Steps, Tools, load_blocks, normed
 from oxillama.media.facts import MOST_PATCHES, VisionFacts
 from oxillama.media.positions import (
     Grid,
@@ -123,7 +123,7 @@ class VisionEncoder:
         """Columns and rows of the embeddings of a tile, as the positions of a text model count them."""
         return self.merger.tokens_of(self.grid_of(width, height))
 
-    def run(self, pixels: np.ndarray) -> np.ndarray:
+    def steps(self, pixels: np.ndarray) -> Steps[np.ndarray]:
         """float32 (tokens, out_width) of a tile, uint8 (h, w, 3)."""
         grid = self.grid_of(pixels.shape[1], pixels.shape[0])
         x = self.patches.run(pixels, grid)
@@ -139,9 +139,11 @@ class VisionEncoder:
         for i, block in enumerate(self.blocks):
             period = self.facts.window_period
             is_full = not (period and self.facts.projector.has_windows) or (i + 1) % period == 0
-            x = block.run(x, table, [(0, len(x))] if is_full else windows)
+            yield
+            x = yield from block.steps(x, table, [(0, len(x))] if is_full else windows)
             if self.deep is not None and i in self.deep.layers:
                 deep.append(self.deep.run(i, x))
+        yield
         x = normed(self.post_norm, x, self.tools.n_threads)
         found = self.merger.run(x, grid)
         if by_window is not None:

@@ -46,6 +46,7 @@ def snapshot_of_sequence(
         n_cached=copy.n_cached,
         kv=copy.kv(model),
         state=copy.state,
+        media=None if copy.given is None else features.load("state of media").of(copy.given),
         adapters=tuple(_adapter_facts(item.lora, item.scale, item.start) for item in applied),
         engine_adapters=tuple(_adapter_facts(lora, scale, 0) for lora, scale in model.adapters.stack),
         notes=dict(notes or {}),
@@ -78,6 +79,7 @@ def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:
 
 def _with_whole_paths(plain: Plain) -> Plain:
     """Options whose paths hold from any working directory."""
-    names = [name for name in ("tokenizer_path", "speculate") if plain.get(name) not in (None, *DRAFTERS)]
+    paths, none = ("tokenizer_path", "mmproj", "speculate"), (None, *DRAFTERS)
+    names = [name for name in paths if plain.get(name) not in none]
     names += ["chat_template"] if os.path.isfile(plain.get("chat_template") or "") else []
     return plain | {name: os.path.abspath(plain[name]) for name in names}

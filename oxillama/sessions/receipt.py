@@ -50,6 +50,20 @@ class AdapterUse:
     start: int
 
 
+@dataclass(frozen=True)
+class MediumUse:
+    """A picture or a sound of a prompt.
+
+    Attributes
+    ----------
+    digest : hash of the decoded pixels or samples (`oxillama.media.decode`), 64 hexadecimal digits.
+    starts : position of the first token of each of its tiles or pieces.
+    """
+
+    digest: Annotated[str, 64]
+    starts: Annotated[list[int], TOKENS]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
     """What a text follows from. The fields are the keys of the JSON object.
@@ -60,7 +74,9 @@ class Receipt:
     model : hash of the model's file (`ModelFingerprint.content`), 64 hexadecimal digits.
     compute, quantize, kv_type, context_size : as in `EngineConfig`; ``context_size`` as the engine had it.
     adapters : in the order in which they were added.
-    prompt : token ids.
+    prompt : token ids; 0 where a medium stands.
+    media : of the prompt, in order. projector : hash of the file that encoded them, 64 hexadecimal digits;
+        None without media.
     sampler : the options of the sampler as plain data (`plain_options`), the seed in use among them.
     grammar : hash of the source of the grammar, schema, pattern or choices, 64 hexadecimal digits; None
         without one.
@@ -91,10 +107,13 @@ class Receipt:
     finish_reason: Annotated[str, FINISH_REASONS]
     points: list[Annotated[str, POINT_DIGITS]]
     chain: Annotated[str, 64]
+    media: tuple[MediumUse, ...] = ()
+    projector: Annotated[str, 64] | None = None
 
     def __post_init__(self) -> None:
         try:
             checks.instance("adapters", self.adapters, tuple)
+            checks.instance("media", self.media, tuple)
             check_fields(self)
             self._check_limits()
         except ConfigError as error:
@@ -107,6 +126,11 @@ class Receipt:
             raise ConfigError(f"adapters: expected at most {MOST_ADAPTERS}, got {len(self.adapters)}")
         for use in self.adapters:
             checks.integer("adapters: start", use.start, 0, self.context_size)
+        if len(self.media) > len(self.prompt) or bool(self.media) != (self.projector is not None):
+            raise ConfigError("media: expected some, and a projector, or neither")
+        starts = [start for use in self.media for start in use.starts]
+        if starts != sorted(set(starts)) or any(start >= len(self.prompt) for start in starts):
+            raise ConfigError("media: starts: expected positions of the prompt in order")
         checks.texts("stop", self.stop, empty=False)
         if len(self.stop) > MOST_STOPS or max(map(len, self.stop), default=0) > MOST_STOP_CHARACTERS:
             most = f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters"
@@ -139,7 +163,10 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as JSON text, one line for each field."""
-        pairs = {"format": FORMAT, "version": VERSION, **encode(Receipt, self)}
+        fields = encode(Receipt, self)
+        if not self.media:
+            del fields["media"], fields["projector"]
+        pairs = {"format": FORMAT, "version": VERSION, **fields}
         lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in pairs.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -20,7 +20,7 @@ from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.sessions.chain import LINK_BYTES, START, LogitsChain
 from oxillama.sessions.codec import Plain
 from oxillama.sessions.options import canonical_json, plain_options
-from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, Receipt
+from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, MediumUse, Receipt
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,13 @@ RECEIPT = "receipt"
 
 def attach(model: LoadedModel, request: TextRequest) -> None:
     """Has a receipt made of a request. Raises ConfigError, ReceiptError, as `receipt_head`."""
-    if request.sequence.given is not None:
-        raise ConfigError("receipt: cannot be made of a prompt with media, which it does not name")
     facts = (model.fingerprint, model.config, model.context_size, request.sequence.adapters, request.prompt)
     followed = replace(request.options, sampler=request.sampler.config)
-    recorder = Recorder(receipt_head(*facts, followed, request.sampler.seed))
+    head = receipt_head(*facts, followed, request.sampler.seed)
+    given = request.sequence.given
+    if given is not None:
+        media = tuple(MediumUse(use.digest.hex(), list(use.starts)) for use in given.media)
+        head = replace(head, media=media, projector=given.projector().hex())
+    recorder = Recorder(head)
     request.parts[RECEIPT] = recorder
     request.record_row = recorder.add

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from oxillama.cache.kv import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine import features
+from oxillama.engine.building import EngineFactory
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
@@ -129,6 +130,16 @@ def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
         raise SnapshotIncompatible(f"context_size: expected at least {n}, for as many tokens, got {most}")
 
 
+def given_of(model: LoadedModel, snapshot: EngineSnapshot) -> Any:
+    """The given rows of a snapshot's sequence, None for none. Raises SnapshotIncompatible."""
+    if snapshot.media is None:
+        return None
+    if type(model.factory) is not EngineFactory:
+        raise SnapshotIncompatible("media: cannot be run by a pipeline")
+    with refusals():
+        return snapshot.media.given(model)
+
+
 # --- sessions and generations ---------------------------------------------------------------------------
 
 
@@ -156,10 +167,10 @@ def restore_session(model: LoadedModel, snapshot: Source, loras: Loras = None) -
         raise SnapshotIncompatible("expected one of a session, got one of a generation")
     check_fits(model, taken)
     adapters = adaptation(model, taken, loras)
-    data = page_data(model, taken.kv, taken.state, taken.n_cached)
+    data, given = page_data(model, taken.kv, taken.state, taken.n_cached), given_of(model, taken)
     session = Session(model, model.config.sampler, adapters)
     try:
-        session.replace_sequence(taken.tokens.tolist(), taken.n_cached, data)
+        session.replace_sequence(taken.tokens.tolist(), taken.n_cached, data, given)
     except BaseException:
         session.close()
         raise
@@ -186,7 +197,8 @@ def restore_generation(
 
     def begin() -> None:
         model.loop.check_room(request.tenant)
-        restore_sequence(request.sequence, taken.tokens.tolist(), taken.n_cached, data)
+        given = request.sequence.given
+        restore_sequence(request.sequence, taken.tokens.tolist(), taken.n_cached, data, given)
         try:
             model.loop.add(request)
         except BaseException:
@@ -235,7 +247,11 @@ def _restored_request(
     drafts = attach is not None or speculate not in (None, "off")
     adapters = adaptation(model, snapshot, loras)
     sequence = Sequence(
-        model.pool, tokens[:n_prompt], checkpoints=CHECKPOINTS if drafts else 0, adapters=adapters
+        model.pool,
+        tokens[:n_prompt],
+        checkpoints=CHECKPOINTS if drafts else 0,
+        adapters=adapters,
+        given=given_of(model, snapshot),
     )
     request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
     if attach is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -19,7 +20,7 @@ from oxillama.cache.positions import from_positions, to_positions
 from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, ModelFileError
+from oxillama.errors import ModelFileError
 from oxillama.models.page_groups import page_groups
 from oxillama.sessions.snapshot import ModelFacts
 
@@ -33,12 +34,14 @@ class SequenceCopy:
     tokens, n_cached : ids, and how many of them were run.
     pages : of each group, uint8 (pages, bytes).
     state : float32, the recurrent state after these tokens; None where there is none.
+    given : `Sequence.given`, which never changes.
     """
 
     tokens: list[int]
     n_cached: int
     pages: list[np.ndarray]
     state: np.ndarray | None
+    given: Any = None
 
     @classmethod
     def empty(cls, pool: CachePool) -> SequenceCopy:
@@ -47,16 +50,14 @@ class SequenceCopy:
 
     @classmethod
     def of(cls, sequence: Sequence) -> SequenceCopy:
-        """For the engine thread. Drafted tokens are left out. Raises ConfigError if there are media."""
-        if sequence.given is not None:
-            raise ConfigError("snapshot: cannot be taken of a text whose prompt has media")
+        """For the engine thread. Drafted tokens are left out."""
         tokens, kv = list(sequence.certain), sequence.kv
         n, state = min(sequence.cached_len, len(tokens)), None
         if isinstance(kv, RecurrentCache):
             slot = kv.state_after(n)
             state = None if slot is None else kv.states.read(slot)
             n = 0 if state is None else n
-        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state)
+        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state, sequence.given)
 
     def kv(self, model: LoadedModel) -> np.ndarray:
         """uint8 (bytes,): the keys and values that the next row sees, by position, group after group."""
@@ -90,13 +91,16 @@ def page_data(model: LoadedModel, kv: np.ndarray, state: np.ndarray | None, n: i
     return [*found, floats.view(np.uint8)]
 
 
-def restore_sequence(sequence: Sequence, tokens: list[int], n_cached: int, data: list[np.ndarray]) -> None:
-    """Gives a sequence tokens, and the pages of those that were run (`page_data`); for the engine thread.
+def restore_sequence(
+    sequence: Sequence, tokens: list[int], n_cached: int, data: list[np.ndarray], given: Any = None
+) -> None:
+    """Gives a sequence tokens, the pages of those that were run (`page_data`), and given rows.
 
-    Raises KvCacheFullError; the sequence is then as it was.
+    For the engine thread. Raises KvCacheFullError; the sequence is then as it was.
     """
     sequence.kv.restore(data, n_cached)
     sequence.tokens = tokens
+    sequence.given = given
     sequence.cached_len = sequence.scheduled_len = n_cached
     sequence.check()
 

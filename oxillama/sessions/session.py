@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class KvSnapshot:
     kv_type : how they are kept.
     fingerprint : of the model that computed them, and of what else decides bits.
     adapters : (fingerprint, scale) of each adapter that they were computed with.
+    given : embeddings that some tokens were run with; None for none.
     """
 
     tokens: list[int]
@@ -59,6 +60,7 @@ class KvSnapshot:
     kv_type: str
     fingerprint: ModelFingerprint
     adapters: tuple[tuple[bytes, float], ...] = ()
+    given: Any = None
 
 
 class Session(NotCopied, Captured):
@@ -69,7 +71,11 @@ class Session(NotCopied, Captured):
     """
 
     def __init__(
-        self, model: LoadedModel, default_sampler: SamplerConfig, adapters: Adaptation | None
+        self,
+        model: LoadedModel,
+        default_sampler: SamplerConfig,
+        adapters: Adaptation | None,
+        given: Any = None,
     ) -> None:
         self._model = model
         self._default_sampler = default_sampler
@@ -77,7 +83,7 @@ class Session(NotCopied, Captured):
         self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
         self.gives_way: bool = False
-        self._sequence = sequence = Sequence(model.pool, adapters=adapters)
+        self._sequence = sequence = Sequence(model.pool, adapters=adapters, given=given)
         held_by = weakref.ref(self)
         model.call(lambda: model.loop.hold(sequence, held_by))
 
@@ -143,11 +149,17 @@ class Session(NotCopied, Captured):
 
         Raises PromptError, TokenizerError, as `prefill`. The sequence is then as it was.
         """
-        fresh = self._model.prompt_tokens(prompt)
+        fresh, given = self._model.prompt_parts(prompt)
         with self._lock.lock:
             sequence = self._idle_sequence()
             self._check_room(sequence, len(fresh))
-            sequence.tokens += fresh
+            self._add(sequence, fresh, given)
+
+    def _add(self, sequence: Sequence, tokens: list[int], given: Any) -> None:
+        """Appends tokens, some of which are run with given rows."""
+        if given is not None:
+            sequence.given = given.behind(sequence.given, len(sequence.tokens))
+        sequence.tokens += tokens
 
     def _check_room(self, sequence: Sequence, n: int) -> None:
         most, found = self._model.context_size, len(sequence.tokens) + n
@@ -155,18 +167,19 @@ class Session(NotCopied, Captured):
             raise PromptError(f"prompt: expected at most {most} tokens in all, got {found}")
 
     def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
-        fresh = self._model.prompt_tokens(prompt)
+        fresh, given = self._model.prompt_parts(prompt)
         with self._lock.lock:
             sequence = self._idle_sequence()
-            n_before = len(sequence.tokens)
+            n_before, before = len(sequence.tokens), sequence.given
             self._check_room(sequence, len(fresh))
             try:
                 if sequence.pending:  # what was appended, or what a cut has left to be run again
                     self._run_pending(sequence, all_logits=False)
-                sequence.tokens += fresh
+                self._add(sequence, fresh, given)
                 return self._run_pending(sequence, all_logits)[-len(fresh) :]  # some may have run again
             except BaseException:
                 self._call(lambda: sequence.truncate(n_before))
+                sequence.given = before
                 raise
 
     def recompute(self) -> None:
@@ -181,10 +194,16 @@ class Session(NotCopied, Captured):
         chunk, runner = self._model.config.prefill_chunk_size, self._model.runner
         parts: list[np.ndarray] = []
         while sequence.pending:
-            part = [(sequence, min(chunk, sequence.pending))]
+            part = [(sequence, sequence.uncut(min(chunk, sequence.pending)))]
             rows = self._call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
             parts = [*parts, rows] if all_logits else [rows]
         return np.concatenate(parts)
+
+    def whole_from(self, position: int) -> int:
+        """Where rows begin that are run in one pass with that of ``position``; that itself for no others."""
+        given = self._sequence.given
+        spans = () if given is None else given.whole
+        return next((start for start, end in spans if start <= position < end), position)
 
     def _idle_sequence(self) -> Sequence:
         """The sequence, if nothing generates from it."""
@@ -212,13 +231,16 @@ class Session(NotCopied, Captured):
         """Keeps the first ``n_tokens`` tokens. Raises PositionBeyondEnd, a ConfigError, if there are fewer.
 
         A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
+        Raises ConfigError for a position inside a medium.
         """
         with self._lock.lock:
             sequence = self._idle_sequence()
             n = checks.integer("n_tokens", n_tokens, 0)
             if n > len(sequence.tokens):
                 raise PositionBeyondEnd(n, len(sequence.tokens))
+            given = sequence.given and sequence.given.cut(n)
             self._call(lambda: sequence.truncate(n))
+            sequence.given = given
 
     def fork(self) -> Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
@@ -229,6 +251,7 @@ class Session(NotCopied, Captured):
 
             def take() -> None:
                 fork.tokens = list(sequence.tokens)
+                fork.given = sequence.given
                 fork.take_fork(sequence, sequence.cached_len)
 
             self._call(take)
@@ -276,7 +299,7 @@ class Session(NotCopied, Captured):
                 asked = model.adaptation(checked.adapters, None)
                 if asked != sequence.adapters:
                     raise ConfigError("adapters: expected those of the session, got others")
-            fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters)
+            fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters, given=sequence.given)
             keep = partial(hand_over, weakref.ref(self), model.loop)
             request = model.text_request(fork, checked, key=None, whole=whole, keep=keep)
             generation = Generation(model, request, callback, self)  # it cancels what is dropped
@@ -307,14 +330,16 @@ class Session(NotCopied, Captured):
             copy = self._call(lambda: SequenceCopy.of(sequence))
             return snapshot_of_sequence(self._model, copy, "session", sequence.adapters, notes)
 
-    def replace_sequence(self, tokens: list[int], n_cached: int, data: list[np.ndarray]) -> None:
-        """Puts tokens and the pages of those that were run (`page_data`) in place of the sequence.
+    def replace_sequence(
+        self, tokens: list[int], n_cached: int, data: list[np.ndarray], given: Any = None
+    ) -> None:
+        """Puts tokens, the pages of those that were run (`page_data`) and given rows in the sequence's place.
 
         Raises KvCacheFullError; the sequence is then as it was.
         """
         with self._lock.lock:
             sequence = self._idle_sequence()
-            self._call(lambda: restore_sequence(sequence, tokens, n_cached, data))
+            self._call(lambda: restore_sequence(sequence, tokens, n_cached, data, given))
 
     # --- keys and values ----------------------------------------------------------------------------
 
@@ -333,6 +358,7 @@ class Session(NotCopied, Captured):
                 model.config.kv_type,
                 model.fingerprint,
                 named(sequence.adapters),
+                sequence.given,
             )
 
     def kv_restore(self, snapshot: KvSnapshot) -> None:
@@ -369,7 +395,7 @@ class Session(NotCopied, Captured):
                 raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
             state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
             pages = page_data(model, data[:n_bytes], state, n)
-            self.replace_sequence(tokens, n, pages)
+            self.replace_sequence(tokens, n, pages, snapshot.given)
 
     # --- the end ------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ from oxillama.sessions.container import (
 from oxillama.sessions.request_state import RequestState
 
 KINDS = ("engine", "session", "generation")
+MEDIA = "media"
+"""Section of given rows."""
 MOST_DIM = 1 << 24
 Length = Annotated[int, (0, MAX_CONTEXT)]
 
@@ -147,6 +149,7 @@ class EngineSnapshot:
     state : float32 (state_floats,), the recurrent state after them; None where there is none.
     adapters : of the sequence. engine_adapters : of requests that name none.
     options, request : of kind "generation": the request's, as `plain_options` gives them, and its state.
+    media : the state of the sequence's given rows (`oxillama.media.state`); None for none.
     parts : states of what features keep of the request, by name (`engine.features.STATES`).
     notes : what the caller wants to keep with it, as what JSON can hold.
     """
@@ -162,6 +165,7 @@ class EngineSnapshot:
     engine_adapters: tuple[AdapterFacts, ...] = ()
     options: Plain | None = None
     request: RequestState | None = None
+    media: Any = None
     parts: dict[str, Any] = field(default_factory=dict)
     notes: Plain = field(default_factory=dict)
 
@@ -176,9 +180,8 @@ class EngineSnapshot:
             arrays["state"] = self.state.astype("<f4")
         values = {"options": self.options, "notes": self.notes or None}
         values["request"] = encode(RequestState, self.request, arrays=arrays, name="request")
-        values |= {
-            name: encode(type(part), part, arrays=arrays, name=name) for name, part in self.parts.items()
-        }
+        states = self.parts | ({} if self.media is None else {MEDIA: self.media})
+        values |= {name: encode(type(part), part, arrays=arrays, name=name) for name, part in states.items()}
         contents: dict[str, Buffer] = {"engine": json_bytes(self.engine)}
         contents |= {name: json_bytes(value) for name, value in values.items() if value is not None}
         contents |= {name: array_bytes(array) for name, array in arrays.items()}
@@ -206,6 +209,11 @@ class EngineSnapshot:
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < model.n_vocab:
             raise checks.refuse("tokens", f"ids below {model.n_vocab}", int(tokens.max()))
         of_request: dict[str, Any] = {}
+        media = None
+        if MEDIA in container.sections:
+            media = decode(features.load("state of media"), container.json(MEDIA), array=array, name=MEDIA)
+            if media.end > len(tokens):
+                raise checks.refuse("media", f"spans of {len(tokens)} tokens", media.end)
         if kind == "generation":
             known = [name for name in features.STATES if name in container.sections]
             of_request = {
@@ -227,6 +235,7 @@ class EngineSnapshot:
             header.adapters,
             header.engine_adapters,
             notes=container.json("notes") if "notes" in container.sections else {},
+            media=media,
             **of_request,
         )
         container.check_all_read()

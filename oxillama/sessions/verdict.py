@@ -12,8 +12,8 @@ class Verification:
     Attributes
     ----------
     n_tokens : of the text, as the receipt says.
-    cause : "" if it was verified. Otherwise what differs: "model", "adapters", "logits", "token", or "end",
-        where the text ends earlier or later than it should.
+    cause : "" if it was verified. Otherwise what differs: "model", "adapters", "media", "logits", "token", or
+        "end", where the text ends earlier or later than it should.
     at : number of the first token of the text that differs, counted from 0; None if none does.
     message : the finding in words.
     text : of the tokens that were verified.

@@ -8,6 +8,8 @@ token is chosen again, and each end is looked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Listed
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import Piece, TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, GrammarError, ReceiptError, SamplingError
+from oxillama.errors import ConfigError, GrammarError, PromptError, ReceiptError, SamplingError
 from oxillama.sessions.chain import LogitsChain
 from oxillama.sessions.options import Stages, options_of
 from oxillama.sessions.receipt import POINT_DIGITS, Receipt
@@ -31,12 +33,21 @@ LOGIT_BYTES = 64 << 20
 """Bytes of the logits that are computed at a time."""
 
 
+class VerifyFields(TypedDict, total=False):
+    """The options of `InferenceEngine.verify`."""
+
+    adapters: Adapters
+    stages: Stages | None
+    media: Listed[Any]
+
+
 def verify(
     model: LoadedModel,
     receipt: Receipt | str | bytes,
     adapters: Adapters = (),
     stages: Stages | None = None,
     check: Callable[[], object] = lambda: None,
+    media: Listed[Any] = (),
 ) -> Verification:
     """Checks a receipt with a model that runs; see `InferenceEngine.verify`.
 
@@ -49,8 +60,9 @@ def verify(
     try:
         check_model(model, receipt)
         adaptation = adaptation_of(model, receipt, adapters)
+        given = given_of(model, receipt, media)
         request = new_request(model, receipt, stages)
-        with Session(model, model.config.sampler, adaptation) as session:
+        with Session(model, model.config.sampler, adaptation, given) as session:
             replay(request, receipt, rows_of(model, session, receipt, check))
     except Difference as difference:
         found = difference
@@ -116,6 +128,33 @@ def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> A
     return found
 
 
+def given_of(model: LoadedModel, receipt: Receipt, media: Listed[Any]) -> Any:
+    """The embeddings of the receipt's media (`oxillama.media.given.Given`); None for none.
+
+    Raises
+    ------
+    Difference : a medium is another one, or the projector file.
+    ConfigError : there are not as many media, or no projector file. MediaError : one cannot be decoded.
+    """
+    if len(media) != len(receipt.media):
+        raise ConfigError(f"media: expected {len(receipt.media)} as in the receipt, got {len(media)}")
+    if not receipt.media:
+        return None
+    feature = model.feature("media")
+    content = feature.encoder.content.hex()
+    if content != receipt.projector:
+        raise Difference("media", 0, f"another projector: expected {receipt.projector}, got {content}")
+    decoded = [feature.decode(medium) for medium in media]
+    for i, (use, medium) in enumerate(zip(receipt.media, decoded)):
+        got = medium.digest.hex()
+        if got != use.digest:
+            raise Difference("media", 0, f"medium {i}: expected {use.digest}, got {got}")
+    try:
+        return feature.given(decoded, [use.starts for use in receipt.media], len(receipt.prompt))
+    except PromptError as error:
+        raise Difference("media", 0, str(error)) from None
+
+
 def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> TextRequest:
     """A request like that of the receipt, which is not submitted.
 
@@ -144,14 +183,16 @@ def rows_of(
     ``check`` is called before each pass and may raise.
     """
     prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.spec.n_vocab
+    first = session.whole_from(len(prompt) - 1)
     n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens) - 1)
-    run = [prompt[-1], *tokens[:n_known]] if tokens else []
-    if run and len(prompt) > 1:
-        session.prefill(prompt[:-1])
-    step = max(1, LOGIT_BYTES // (4 * n_vocab))
+    skipped = len(prompt) - 1 - first
+    run = [*prompt[first:], *tokens[:n_known]] if tokens else []
+    if run and first:
+        session.prefill(prompt[:first])
+    step = max(1, skipped + 1, LOGIT_BYTES // (4 * n_vocab))
     for start in range(0, len(run), step):
         check()
-        yield from session.logits(run[start : start + step])
+        yield from session.logits(run[start : start + step])[0 if start else skipped :]
 
 
 def replay(request: TextRequest, receipt: Receipt, rows: Iterator[np.ndarray]) -> None:
