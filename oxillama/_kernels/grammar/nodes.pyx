@@ -108,31 +108,39 @@ def repeat_copies(object node, int64_t item_size):
     return copies if copies <= 1 or copies * max(1, item_size) <= INLINE else None
 
 
-def is_nullable(object node, set rules not None):
-    """Whether a node matches the empty string, given the rules that do."""
-    return nullable(node, rules, 0)
+ctypedef bint (*Test)(object, object, set, int) except -1
 
 
-cdef bint nullable(object node, set rules, int depth) except -1:
+cdef bint holds(object node, set rules, Test test, int depth) except -1:
+    """Whether a node has what all items of a `Seq` and one of an `Alt` must have, given the rules that have it.
+
+    ``test`` says so of other nodes, which it is given with their kinds. What is repeated no times has it.
+    """
     cdef object kind = type(node)
+    cdef bint all_must
     if depth > MAX_DEPTH:
         raise RecursionError()
-    if kind is Text:
-        return not node.text
     if kind is Ref:
         return node.name in rules
-    if kind is Seq:
-        for item in node.items:
-            if not nullable(item, rules, depth + 1):
-                return False
-        return True
-    if kind is Alt:
-        for item in node.items:
-            if nullable(item, rules, depth + 1):
-                return True
-        return False
     if kind is Repeat:
-        return node.least == 0 or nullable(node.item, rules, depth + 1)
+        return node.least == 0 or holds(node.item, rules, test, depth + 1)
+    if kind is Seq or kind is Alt:
+        all_must = kind is Seq
+        for item in node.items:
+            if holds(item, rules, test, depth + 1) != all_must:
+                return not all_must
+        return all_must
+    return test(node, kind, rules, depth)
+
+
+def is_nullable(object node, set rules not None):
+    """Whether a node matches the empty string, given the rules that do."""
+    return holds(node, rules, may_be_empty, 0)
+
+
+cdef bint may_be_empty(object node, object kind, set rules, int depth) except -1:
+    if kind is Text:
+        return not node.text
     if kind is Distinct:
         return False
     known_leaf(kind)
@@ -142,36 +150,14 @@ cdef bint nullable(object node, set rules, int depth) except -1:
 
 
 def matches(object node, set rules not None):
-    """Whether a node matches something, given the rules that do."""
-    return matches_of(node, rules, 0)
+    """Whether a node matches something, given the rules that do; surrogates are in no text."""
+    return holds(node, rules, matches_something, 0)
 
 
-cdef bint matches_of(object node, set rules, int depth) except -1:
-    cdef object kind = type(node)
-    if depth > MAX_DEPTH:
-        raise RecursionError()
-    if kind is Ref:
-        return node.name in rules
-    if kind is Repeat:
-        return node.least == 0 or matches_of(node.item, rules, depth + 1)
-    if kind is Seq:
-        for item in node.items:
-            if not matches_of(item, rules, depth + 1):
-                return False
-        return True
-    if kind is Alt:
-        for item in node.items:
-            if matches_of(item, rules, depth + 1):
-                return True
-        return False
+cdef bint matches_something(object node, object kind, set rules, int depth) except -1:
     if kind is Distinct:
         firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
-        return matches_of(Seq((Alt(tuple(firsts)), *node.needed)), rules, depth + 1)
-    return matches_something(node, kind)
-
-
-cdef bint matches_something(object node, object kind) except -1:
-    """Whether a node without others below it matches something; surrogates are in no text."""
+        return holds(Seq((Alt(tuple(firsts)), *node.needed)), rules, matches_something, depth + 1)
     if kind is Text:
         return node.text.isascii() or not any([0xD800 <= ord(char) <= 0xDFFF for char in node.text])
     if kind is Chars:
@@ -192,15 +178,12 @@ cdef bint matches_something(object node, object kind) except -1:
 
 def productive_rules(dict rules not None, dict refs not None):
     """The rules that match something; ``refs``: what each refers to."""
-    return settled(rules, refs, matches_of)
+    return settled(rules, refs, matches_something)
 
 
 def nullable_rules(dict rules not None, dict refs not None):
     """The rules that match the empty string; ``refs``: what each refers to."""
-    return settled(rules, refs, nullable)
-
-
-ctypedef bint (*Test)(object, set, int) except -1
+    return settled(rules, refs, may_be_empty)
 
 
 cdef set settled(dict rules, dict refs, Test test):
@@ -216,7 +199,7 @@ cdef set settled(dict rules, dict refs, Test test):
     while todo:  # a rule is looked at again when one that it refers to is found
         new = []
         for name in todo:
-            if test(rules[name], found, 0):
+            if holds(rules[name], found, test, 0):
                 found.add(name)
                 new.append(name)
         todo = {user for name in new for user in users.get(name, ())} - found

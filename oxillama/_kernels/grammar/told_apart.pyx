@@ -6,7 +6,7 @@ The registers with a value under way, and the same parser state with abstract re
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from oxillama._kernels.grammar.item_sets cimport Item, item_order, sort_items
+from oxillama._kernels.grammar.item_sets cimport Item, Pool, item_order, sort_items
 from oxillama._kernels.grammar.registers cimport MARKS, Registers
 from oxillama._kernels.grammar.stacks cimport REGISTERED, RESULT_FLAGS, TAPED, Stacks
 
@@ -55,47 +55,32 @@ cdef tuple open_in_stack(Stacks stacks, int32_t p):
 
 cdef int32_t abstracted(Stacks stacks, int32_t state) except -1:
     """The parser state with abstract registers: what of a mask does not depend on the values that came."""
-    cdef int32_t i, n = stacks.states.first[state + 1] - stacks.states.first[state]
+    cdef int32_t i, p, one
+    for i in range(stacks.states.first[state], stacks.states.first[state + 1]):
+        p = stacks.states.items[i].p
+        if stacks.stacks.flags[p] & REGISTERED and p not in stacks.abstracts:
+            for one in unknown_below(stacks, p, REGISTERED, stacks.abstracts):
+                stacks.abstracts[one] = abstracted_set(stacks, &stacks.stacks, one)
+                stacks.charge(100)
+    return abstracted_set(stacks, &stacks.states, state)
+
+
+cdef int32_t abstracted_set(Stacks stacks, Pool* pool, int32_t number) except -1:
+    """A stack or a parser state with abstract registers, upon stacks that are known to have them."""
+    cdef int32_t i, n = pool.first[number + 1] - pool.first[number]
     cdef Item* items = <Item*>malloc(sizeof(Item) * (n + 1))
     if not items:
         raise MemoryError()
     try:
         for i in range(n):
-            items[i] = stacks.states.items[stacks.states.first[state] + i]
-            items[i].p = abstracted_stack(stacks, items[i].p)
-        n = distinct_items(items, n)
-        return stacks.intern(&stacks.states, items, n, stacks.states.flags[state] & RESULT_FLAGS)
-    finally:
-        free(items)
-
-
-cdef int32_t abstracted_stack(Stacks stacks, int32_t p) except -1:
-    cdef int32_t one
-    if not stacks.stacks.flags[p] & REGISTERED:
-        return p
-    if p not in stacks.abstracts:
-        for one in unknown_below(stacks, p, REGISTERED, stacks.abstracts):
-            stacks.abstracts[one] = abstracted_upon(stacks, one)
-            stacks.charge(100)
-    return stacks.abstracts[p]
-
-
-cdef int32_t abstracted_upon(Stacks stacks, int32_t p) except -1:
-    """A stack with abstract registers, upon those below it, which are known."""
-    cdef int32_t i, n = stacks.stacks.first[p + 1] - stacks.stacks.first[p]
-    cdef Item* items = <Item*>malloc(sizeof(Item) * (n + 1))
-    if not items:
-        raise MemoryError()
-    try:
-        for i in range(n):
-            items[i] = stacks.stacks.items[stacks.stacks.first[p] + i]
+            items[i] = pool.items[pool.first[number] + i]
             if stacks.is_told_apart(items[i].q):
                 items[i].n = stacks.registers.abstract(
                     items[i].n, stacks.rtn[items[i].q].least, stacks.rtn[items[i].q].slack >> MARKS
                 )
             items[i].p = stacks.abstracts.get(items[i].p, items[i].p)
         n = distinct_items(items, n)
-        return stacks.intern(&stacks.stacks, items, n, stacks.stacks.flags[p] & RESULT_FLAGS)
+        return stacks.intern(pool, items, n, pool.flags[number] & RESULT_FLAGS)
     finally:
         free(items)
 

@@ -5,8 +5,8 @@ over them.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcmp
 
 from oxillama._kernels.grammar.memory cimport grown, sort_by
 
@@ -134,11 +134,7 @@ cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
-    cdef Key* spare = <Key*>malloc(sizeof(Key) * (n + 1))
-    if not spare:
-        raise MemoryError()
-    merge_sort(keys, spare, n)
-    free(spare)
+    qsort(keys, n, sizeof(Key), compare_keys)
     for k in range(n):
         total += keys[k].length - (common(&keys[k - 1], &keys[k]) if k else 0)
         longest = max(longest, keys[k].length)
@@ -180,30 +176,12 @@ cdef inline int32_t common(const Key* a, const Key* b) noexcept nogil:
     return i
 
 
-cdef inline bint ordered(const Key* a, const Key* b) noexcept nogil:
-    """Whether ``a`` is not after ``b``."""
+cdef int compare_keys(const void* one, const void* other) noexcept nogil:
+    """The order of strings; of equal ones, that of their tokens."""
+    cdef const Key* a = <const Key*>one
+    cdef const Key* b = <const Key*>other
     cdef int order
     if a.head != b.head:
-        return a.head < b.head
+        return -1 if a.head < b.head else 1
     order = memcmp(a.text, b.text, min(a.length, b.length))
-    return order < 0 or (order == 0 and a.length <= b.length)
-
-
-cdef void merge_sort(Key* keys, Key* spare, Py_ssize_t n) noexcept nogil:
-    """Stable; ``spare`` has room for half of them."""
-    cdef Py_ssize_t half = n // 2, i = 0, a = 0, b = half
-    if n < 2:
-        return
-    merge_sort(keys, spare, half)
-    merge_sort(keys + half, spare, n - half)
-    if ordered(keys + half - 1, keys + half):
-        return
-    memcpy(spare, keys, half * sizeof(Key))
-    while a < half:  # what is left of the other half is in its place
-        if b < n and not ordered(spare + a, keys + b):
-            keys[i] = keys[b]
-            b += 1
-        else:
-            keys[i] = spare[a]
-            a += 1
-        i += 1
+    return order or a.length - b.length or a.token - b.token
