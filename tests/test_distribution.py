@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,8 +20,10 @@ from oxillama.distribution import DISTRIBUTION, install
 from tests.support.paths import ROOT
 
 PACKAGE = Path(oxillama.__file__).parent
-PYPROJECT = ROOT / "pyproject.toml"
-needs_checkout = pytest.mark.skipif(not PYPROJECT.is_file(), reason="only the package was unpacked")
+PYPROJECT, README = ROOT / "pyproject.toml", ROOT / "README.md"
+needs_checkout = pytest.mark.skipif(
+    not (PYPROJECT.is_file() and README.is_file()), reason="the package is not that of a checkout"
+)
 
 
 def strings(path: Path) -> list[str]:
@@ -64,9 +67,8 @@ def test_hints_name_extras_that_exist() -> None:
 
 @needs_checkout
 def test_pages_install_this_distribution() -> None:
-    readme = ROOT / "README.md"
-    assert f"`pip install '{DISTRIBUTION}[" in readme.read_text(encoding="utf-8")
-    pages = [readme, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    assert f"`pip install '{DISTRIBUTION}[" in README.read_text(encoding="utf-8")
+    pages = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         commands = re.findall(
             r"pip install '?(oxillama[\w-]*(?:==)?|\.\[\w+)", page.read_text(encoding="utf-8")
@@ -86,7 +88,7 @@ def test_one_python_is_the_oldest() -> None:
     assert project["tool"]["ruff"]["target-version"] == f"py{compact}"
     wheels = [f"cp{version.replace('.', '')}-*" for version in named]
     assert project["tool"]["cibuildwheel"]["build"].split() == wheels
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
     assert f"Python {oldest} or newer" in " ".join(readme.split())
     workflow = ROOT / ".github" / "workflows" / "tests.yml"
     if workflow.is_file():
@@ -96,6 +98,8 @@ def test_one_python_is_the_oldest() -> None:
 @needs_checkout
 def test_the_source_distribution_has_every_source() -> None:
     """`MANIFEST.in` names every kind of file that the package has in the repository."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git")
     listed = subprocess.run(["git", "ls-files", "oxillama"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode or not (ROOT / "MANIFEST.in").is_file():
         pytest.skip("this is no repository")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import tomllib
@@ -36,6 +37,11 @@ def time_to_chat() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def fetch_openmp() -> Iterator[ModuleType]:
     yield from load("fetch_openmp")
+
+
+@pytest.fixture(scope="module")
+def cross_compile() -> Iterator[ModuleType]:
+    yield from load("cross_compile")
 
 
 def test_each_way_begins_with_the_installation(time_to_chat: ModuleType) -> None:
@@ -84,3 +90,18 @@ def test_wheels_of_linux_and_macos_take_the_fetched_library() -> None:
         assert "tools/fetch_openmp.py /tmp/openmp" in config[system]["before-all"]
     assert "AUDITWHEEL_LD_LIBRARY_PATH=/tmp/openmp " in config["linux"]["repair-wheel-command"]
     assert config["macos"]["environment"]["LDFLAGS"] == "-L/tmp/openmp"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+def test_the_cross_compiler_compiles_and_never_links(cross_compile: ModuleType, tmp_path: Path) -> None:
+    wrapper = tmp_path / "cc"
+    wrapper.write_text(cross_compile.WRAPPER.format(compiler="echo cc", dropped="-march=*"))
+    wrapper.chmod(0o755)
+    compiled = subprocess.run(
+        [wrapper, "-O3", "-march=x", "-c", "a.c", "-o", "a.o"], text=True, capture_output=True, check=True
+    )
+    assert compiled.stdout.startswith("cc -O3 -c a.c -o a.o ") and not Path(tmp_path, "a.o").exists()
+    linked = subprocess.run(
+        [wrapper, "a.o", "-o", tmp_path / "a.so"], text=True, capture_output=True, check=True
+    )
+    assert linked.stdout == "" and Path(tmp_path, "a.so").read_bytes() == b""
