@@ -67,7 +67,7 @@ _NAMES = {
     "oxillama.sessions.session": "Session",
     "oxillama.sessions.snapshot": "EngineSnapshot",
     "oxillama.sessions.speculative": "SpeculativeEngineSnapshot",
-    "oxillama.sessions.verification": "Verification",
+    "oxillama.sessions.verdict": "Verification",
     "oxillama.speculation.decoder": "AsyncSpecConfig CancellationToken SpecStats SpeculativeDecoder",
     "oxillama.speculation.state": "SpeculationStats",
     "oxillama.tokenizer.bridge": "TokenizerBridge",

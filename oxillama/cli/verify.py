@@ -11,9 +11,10 @@ from oxillama.cli import options
 from oxillama.cli.console import check_writable
 from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, shows_bars
+from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama import Generation
+    from oxillama import Generation, Receipt, Verification
 
 DIFFERS = 1
 
@@ -40,15 +41,31 @@ def add_commands(commands: Any) -> None:
         help="LoRA adapter that the receipt names; its scale is the receipt's",
     )
     verify.add_argument("--text", action="store_true", help="write the text that was verified, too")
+    verify.add_argument(
+        "--reference",
+        action="store_true",
+        help="check with the slow reference implementation alone, without a kernel",
+    )
     options.add_named_options(verify, ("num_threads",))
     options.add_progress_option(verify)
     verify.set_defaults(command=run_verify)
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    from oxillama import EngineConfig, InferenceEngine, Receipt
+    from oxillama import Receipt
 
     receipt = Receipt.load(args.receipt)
+    found = (verified_by_reference if args.reference else verified_by_engine)(args, receipt)
+    print(found.message)
+    if args.text:
+        sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
+    return 0 if found else DIFFERS
+
+
+def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verification:
+    """Checks a receipt with the kernels."""
+    from oxillama import EngineConfig, InferenceEngine
+
     config = EngineConfig(
         model_path=model_path(args.model, args),
         num_threads=args.num_threads,
@@ -59,11 +76,20 @@ def run_verify(args: argparse.Namespace) -> int:
         loading_bar(str(config.model_path), shows_bars(args)) as progress,
         InferenceEngine(config, progress=progress) as engine,
     ):
-        found = engine.verify(receipt, adapters=args.lora)
-    print(found.message)
-    if args.text:
-        sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
-    return 0 if found else DIFFERS
+        return engine.verify(receipt, adapters=args.lora)
+
+
+def verified_by_reference(args: argparse.Namespace, receipt: Receipt) -> Verification:
+    """Checks a receipt without the kernels. Raises Unsupported where the reference states too little."""
+    from oxillama.gguf.model_file import ModelFile
+    from oxillama.reference.verification import verify
+
+    if args.lora:
+        raise ConfigError("lora: expected none with reference, which has no statement of adapters")
+    if args.num_threads is not None:
+        raise ConfigError("num_threads: expected none with reference, which has one thread")
+    with ModelFile.open(model_path(args.model, args)) as file:
+        return verify(file, receipt)
 
 
 def add_receipt_option(parser: argparse.ArgumentParser, what: str = "write a receipt") -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from oxillama.sessions.receipt import Receipt
     from oxillama.sessions.session import Session
     from oxillama.sessions.snapshot import Source
-    from oxillama.sessions.verification import Verification
+    from oxillama.sessions.verdict import Verification
 
 Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""

@@ -1,0 +1,8 @@
+"""Work: the contract a second time, in NumPy alone and without a kernel.
+
+Slow and plain: each function states one operation of docs/specification.md and gives its bits. Nothing here
+imports `oxillama._kernels`, so that the kernels and this room check each other.
+"""
+
+CONTRACT = 1
+"""Version of the contract: another one gives other bits."""

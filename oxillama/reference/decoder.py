@@ -1,0 +1,219 @@
+"""The forward pass of a model: tokens in, logits out, one sequence at a time and all at once."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+
+from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.attention import View, attend
+from oxillama.reference.experts import mixture_of_experts
+from oxillama.reference.floats import F32, fma
+from oxillama.reference.kv import store
+from oxillama.reference.rotation import Rotation, read_rotations
+from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
+from oxillama.reference.source import Source
+
+
+class ReferenceModel:
+    """A model that is run by the statements of this room alone.
+
+    Parameters
+    ----------
+    file : an open model file.
+    compute, kv_type : as in `EngineConfig`.
+
+    Raises
+    ------
+    Unsupported : something that the file needs has no statement here; the message names it.
+    """
+
+    def __init__(self, file: ModelFile, compute: str = "int8", kv_type: str = "f16") -> None:
+        self.source: Source = Source(file, compute)
+        self.kv_type = kv_type
+        source, self.facts = self.source, self.source.facts
+        self.n_layers: int = source.key("block_count")
+        self.n_embd: int = source.key("embedding_length")
+        self.eps: float = source.key(
+            f"attention.layer_norm_{'' if self.facts.norm == 'layer' else 'rms_'}epsilon"
+        )
+        source.key("feed_forward_length")
+        source.key("expert_feed_forward_length")
+        source.key("expert_shared_feed_forward_length")
+        self.heads: list[int] = source.per_layer("attention.head_count", self.n_layers)
+        self.kv_heads: list[int] = source.per_layer("attention.head_count_kv", self.n_layers, self.heads[0])
+        width = self.n_embd // self.heads[0]
+        self.key_dim: int = source.key("attention.key_length", width)
+        self.value_dim: int = source.key("attention.value_length", width)
+        by_width = self.n_layers == self.facts.layers_scaled_by_width
+        self.score_scale: float = source.key("attention.scale") or 1 / math.sqrt(
+            width if by_width else self.key_dim
+        )
+        self.soft_cap: float = source.key("attn_logit_softcapping", self.facts.soft_cap)
+        self.final_soft_cap: float = source.key("final_logit_softcapping", self.facts.final_soft_cap)
+        self.clamp: float = source.key("attention.clamp_kqv", 0.0)
+        self.alibi: float = source.key("attention.max_alibi_bias", self.facts.alibi)
+        self.embedding_scale: float = (
+            source.key("embedding_scale") or self.facts.embedding_scale or math.sqrt(self.n_embd)
+        )
+        self.residual_scale: float = source.key("residual_scale") or 1.0
+        scale = source.key("logit_scale") or 1.0
+        self.logit_scale: float = 1.0 / scale if self.facts.logit_divides else scale
+        self.windows: list[int] = self._windows()
+        self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
+        self.n_vocab: int = source.shape("token_embd.weight")[1]
+        self.logits(np.zeros(1, np.int64))  # so that each key and tensor is asked for
+        source.check_used()
+
+    def _windows(self) -> list[int]:
+        """The window of each layer, 0 for none."""
+        period = self.facts.window_period
+        if period is None:
+            return [0] * self.n_layers
+        window = self.source.key("attention.sliding_window", self.facts.window)
+        pattern = self.source.key("attention.sliding_window_pattern", period)
+        if isinstance(pattern, (list, np.ndarray)):
+            return [window if has else 0 for has in pattern]
+        return [window if pattern == 0 or i % pattern != pattern - 1 else 0 for i in range(self.n_layers)]
+
+    # --- parts of a layer -----------------------------------------------------------------------------
+
+    def norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        """The norm called ``name``."""
+        weight = self.source.vector(f"{name}.weight") if self.facts.norm_weight else None
+        bias = self.source.optional(f"{name}.bias")
+        return norm(x, self.eps, weight, bias, self.facts.norm == "layer")
+
+    def queries_keys_values(self, i: int, h: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, heads, dim) of each, before norms and rotation."""
+        block, source, n = f"blk.{i}", self.source, len(h)
+        q, k = self.heads[i] * self.key_dim, self.kv_heads[i] * self.key_dim
+        if source.has(f"{block}.attn_qkv.weight"):
+            both = source.linear(f"{block}.attn_qkv", h)
+        else:
+            both = np.hstack([source.linear(f"{block}.attn_{part}", h) for part in "qkv"])
+        if self.clamp:
+            both = np.clip(both, -F32(self.clamp), F32(self.clamp))
+        parts = both[:, :q], both[:, q : q + k], both[:, q + k :]
+        dims = self.key_dim, self.key_dim, self.value_dim
+        return tuple(part.reshape(n, -1, dim) for part, dim in zip(parts, dims))  # type: ignore[return-value]
+
+    def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
+        """q or k (n, heads, dim) after its norm."""
+        weight, bias = self.source.optional(f"{name}.weight"), self.source.optional(f"{name}.bias")
+        if weight is None and self.facts.qk_norm_optional:
+            return x
+        given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
+        return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
+
+    def attention(self, i: int, h: np.ndarray) -> np.ndarray:
+        """The attention block of layer ``i``."""
+        facts, block, window = self.facts, f"blk.{i}", self.windows[i]
+        q, k, v = self.queries_keys_values(i, h)
+        turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
+        turns = turns and (window > 0 or not facts.rope_on_windows_only)
+        names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
+        if names and not facts.qk_norm_last:
+            q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
+        if turns:
+            q, k = self.rotations[1 if window else 0].apply(q, k)
+        if names and facts.qk_norm_last and turns:
+            q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
+        view = View(
+            window=window,
+            soft_cap=self.soft_cap,
+            sinks=self.source.vector(f"{block}.attn_sinks.weight") if facts.sinks else None,
+            slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
+        )
+        attended = attend(q, store(k, v, self.kv_type), self.score_scale, view)
+        return self.source.linear(f"{block}.attn_output", attended.reshape(len(h), -1))
+
+    def feed_forward(self, i: int, h: np.ndarray, ending: str = "") -> np.ndarray:
+        """The dense block of layer ``i``, or with the ending "_shexp" its shared expert."""
+        block, source = f"blk.{i}", self.source
+        up, name = source.linear(f"{block}.ffn_up{ending}", h), self.facts.activation
+        width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
+        if source.has(f"{block}.ffn_gate{ending}.weight"):
+            fed = gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up)
+        elif up.shape[1] == 2 * width:
+            fed = gate(name, up[:, :width], up[:, width:])
+        else:
+            fed = ACTIVATIONS[name](up)
+        divisors = source.optional(f"{block}.ffn.act.scales")
+        return source.linear(f"{block}.ffn_down{ending}", fed if divisors is None else fed / divisors)
+
+    # --- the pass -------------------------------------------------------------------------------------
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """x + y, or x + residual scale * y, fused."""
+        return x + y if self.residual_scale == 1 else fma(y, F32(self.residual_scale), x)
+
+    def second_block(self, i: int, h: np.ndarray, x: np.ndarray, post_norm: str) -> np.ndarray:
+        """x plus the feed-forward block of layer ``i`` for h, with or without experts."""
+        if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
+            plain = not post_norm and self.residual_scale == 1
+            y = mixture_of_experts(
+                self.source,
+                f"blk.{i}",
+                h,
+                x if plain else np.zeros_like(x),
+                lambda h: self.feed_forward(i, h, "_shexp"),
+            )
+            if plain:  # the experts' outputs are added to x one after the other
+                return y
+        else:
+            y = self.feed_forward(i, h)
+        return self.add(x, self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y)
+
+    def layer(self, i: int, x: np.ndarray) -> np.ndarray:
+        """Hidden states behind layer ``i``."""
+        facts, block = self.facts, f"blk.{i}"
+        parallel = facts.residual == "parallel"
+        ffn_norm, attn_norm = facts.ffn_norm, facts.attn_norm
+        if facts.residual == "auto" and not self.source.has(f"{block}.{ffn_norm}.weight"):
+            parallel, ffn_norm = True, ""
+        if parallel and self.source.has(f"{block}.attn_norm_2.weight"):
+            attn_norm, ffn_norm = "attn_norm_2", attn_norm
+        h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
+        beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
+        y = self.attention(i, h)
+        x = self.add(x, self.norm(f"{block}.{facts.attn_post_norm}", y) if facts.attn_post_norm else y)
+        if not parallel or beside is None:
+            beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
+        return self.second_block(i, beside, x, facts.ffn_post_norm)
+
+    def hidden_states(self, tokens: np.ndarray) -> np.ndarray:
+        """float32 (n, n_embd): behind the last norm."""
+        source = self.source
+        x = source.embeddings("token_embd.weight", tokens)
+        if self.embedding_scale != 1:
+            x = x * F32(self.embedding_scale)
+        if self.facts.positions:
+            x = x + source.embeddings("position_embd.weight", np.arange(len(tokens)))
+        if self.facts.embd_norm:
+            x = self.norm("token_embd_norm", x)
+        for i in range(self.n_layers):
+            x = self.layer(i, x)
+        return self.norm("output_norm", x)
+
+    def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:
+        """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,)."""
+        x = self.hidden_states(np.asarray(tokens, np.int64))[wanted]
+        out = self.source.linear("output" if self.source.has("output.weight") else "token_embd", x)
+        if self.logit_scale != 1:
+            out = out * F32(self.logit_scale)
+        return soft_cap(out, self.final_soft_cap) if self.final_soft_cap else out
+
+
+def alibi_slopes(n_heads: int, most: float) -> np.ndarray:
+    """float32 (heads,): 2^(-most (h + 1) / n) with n the power of two up to the heads.
+
+    Heads beyond it take the odd steps of twice as many.
+    """
+    n = 1 << (n_heads.bit_length() - 1)
+    exponents = [
+        -most * (h + 1) / n if h < n else -most * (2 * (h - n) + 1) / (2 * n) for h in range(n_heads)
+    ]
+    return np.array([float(Decimal(2) ** Decimal(e)) for e in exponents], F32)

@@ -1,0 +1,76 @@
+"""Feed-forward blocks with experts, whose outputs are added in the order of the experts' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from oxillama.reference.floats import fma
+from oxillama.reference.rows import ACTIVATIONS, gate, route
+from oxillama.reference.source import Source, Unsupported
+
+GATINGS = {0: None, 1: "softmax", 2: "sigmoid", 3: "chosen"}
+"""``expert_gating_func``: 0 for that of the family."""
+
+
+def mixture_of_experts(
+    source: Source, block: str, h: np.ndarray, out: np.ndarray, shared: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """out (n, d) + weight * expert(h) for each expert of a row, fused, one after the other.
+
+    ``shared`` computes the shared expert, which is used if the file has it.
+    """
+    facts = source.facts
+    if facts.gating is None:
+        raise Unsupported(f"reference: {source.name}: no statement of its experts")
+    n_experts = source.key("expert_count")
+    gating = GATINGS[source.key("expert_gating_func", 0)] or facts.gating
+    normalize = source.key("expert_weights_norm", facts.normalize)
+    used, scale = source.key("expert_used_count"), source.key("expert_weights_scale") or 1.0
+    groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
+    bias = source.optional(f"{block}.exp_probs_b.bias")
+    chosen: list[list[tuple[int, np.float32]]] = [
+        [] for _ in range(n_experts)
+    ]  # of each expert: rows, weights
+    for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", h)):
+        experts, weights = route(
+            logits, used, gating, bias=bias, groups=groups, kept=kept, normalize=normalize, scale=scale
+        )
+        for expert, weight in zip(experts, weights):
+            chosen[expert].append((row, weight))
+    take_experts(source, block)
+    out = out.copy()
+    for expert, pairs in enumerate(chosen):
+        if pairs:
+            rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
+            y = one_expert(source, block, expert, h[rows])
+            out[rows] = fma(y, shares[:, None], out[rows])
+    if not source.has(f"{block}.ffn_up_shexp.weight"):
+        return out
+    y = shared(h)
+    if not facts.shared_gate:
+        out += y
+        return out
+    share = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ffn_gate_inp_shexp", h))
+    return fma(y, share, out)
+
+
+def take_experts(source: Source, block: str) -> None:
+    """Notes that the matrices of all experts are used, though a text may choose some of them only."""
+    for part in ("gate", "up", "down", "gate_up"):
+        for kind in ("weight", "bias"):
+            name = f"{block}.ffn_{part}_exps.{kind}"
+            if source.has(name):
+                source.used_tensors.add(name)
+
+
+def one_expert(source: Source, block: str, expert: int, h: np.ndarray) -> np.ndarray:
+    """float32 (n, d): the output of one expert."""
+    if source.has(f"{block}.ffn_gate_up_exps.weight"):
+        both = source.linear(f"{block}.ffn_gate_up_exps", h, expert)
+        gates, up = np.split(both, 2, axis=1)
+    else:
+        gates = source.linear(f"{block}.ffn_gate_exps", h, expert)
+        up = source.linear(f"{block}.ffn_up_exps", h, expert)
+    return source.linear(f"{block}.ffn_down_exps", gate(source.facts.activation, gates, up), expert)

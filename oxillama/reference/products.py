@@ -1,0 +1,117 @@
+"""Matrices times activations: integers inside a block, one or two fused products for each block, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from oxillama.formats import FLOATS, LAYOUTS, Format
+from oxillama.reference.blocks import Blocks, dequantize, take_apart
+from oxillama.reference.floats import F32, MAGIC, fma, in_lanes, select_max, to_bf16, tree_max
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Rows of float32 as int8 in blocks of 32 or 256 columns.
+
+    Attributes
+    ----------
+    codes : int64 (n, blocks, block).
+    scale : float32 (n, blocks); NaN where the block holds a NaN or an infinity.
+    """
+
+    codes: np.ndarray
+    scale: np.ndarray
+
+
+def quantize_activations(x: np.ndarray, block: int) -> Activations:
+    """scale = max|x| / 127, code = round(x * (127 / max|x|)), ties to even; a block below 1e-36 is zero."""
+    by_block = x.reshape(len(x), -1, block)
+    top = np.zeros((*by_block.shape[:2], 16), F32)
+    for step in in_lanes(np.abs(by_block)):
+        top = select_max(step, top)
+    most = tree_max(top)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inverse = np.where(most > F32(1e-36), F32(127) / most, F32(0))
+        rounded = (by_block * inverse[..., None] + MAGIC) - MAGIC
+        finite = np.isfinite(rounded).all(axis=-1)
+        codes = np.where(np.isfinite(rounded), rounded, 0).astype(np.int64)
+        scale = np.where(finite, most / F32(127), F32(np.nan))
+    return Activations(codes, scale)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix as the products take it.
+
+    Attributes
+    ----------
+    rows, cols : its shape.
+    floats : float32 (rows, cols) of a float format; None for a quantized one.
+    blocks : of a quantized format, all rows one after another.
+    layout : name of the packed layout, which says how blocks are multiplied (`formats.LAYOUTS`).
+    """
+
+    rows: int
+    cols: int
+    floats: np.ndarray | None
+    blocks: Blocks | None
+    layout: str
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """float32 (n, rows): x (n, cols) times the transposed matrix."""
+        if self.floats is not None:
+            return float_products(self.floats, x)
+        assert self.blocks is not None
+        return block_products(self.blocks, self.layout, self.rows, x)
+
+
+def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: str = "int8") -> Matrix:
+    """The matrix of a tensor's bytes; ``compute`` "f32" and "bf16" dequantize it first."""
+    if fmt.name in FLOATS or compute != "int8":
+        values = dequantize(fmt, data).reshape(rows, cols)
+        if fmt.name not in FLOATS and compute == "bf16":
+            values = to_bf16(values)
+        return Matrix(rows, cols, values, None, "")
+    blocks = take_apart(fmt, np.ascontiguousarray(data, np.uint8).reshape(-1, fmt.block_bytes))
+    return Matrix(rows, cols, None, blocks, fmt.layout or "")
+
+
+def float_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """One fused product for each column, in order."""
+    out = np.zeros((len(x), len(w)), F32)
+    for k in range(w.shape[1]):
+        out = fma(w[None, :, k], x[:, k, None], out)
+    return out
+
+
+def block_products(blocks: Blocks, layout_name: str, rows: int, x: np.ndarray) -> np.ndarray:
+    """y = fma(float(sum of integers), scale * activation scale, y) for each block, then its minima."""
+    layout = LAYOUTS[layout_name]
+    form = layout.block_len
+    a = quantize_activations(x, form)
+    per = blocks.integers.shape[1] // form  # blocks of the product in one of the file
+    n_blocks = a.codes.shape[1]
+    integers = blocks.integers.reshape(rows, n_blocks, form)
+    scale = np.repeat(blocks.scale.reshape(rows, -1), per, axis=1) * F32(layout.unit)
+    n_subs = 1 if blocks.scales is None else blocks.scales.shape[1]
+    subs = np.ones((rows, n_blocks, n_subs), np.int64)
+    if blocks.scales is not None:
+        subs = blocks.scales.reshape(rows, n_blocks, n_subs)
+    minimum = None if blocks.minimum is None else F32(0) - blocks.minimum.reshape(rows, n_blocks)
+    out = np.zeros((len(x), rows), F32)
+    for b in range(n_blocks):
+        codes = a.codes[:, b].reshape(len(x), n_subs, -1)
+        weights = (integers[:, b].reshape(rows, n_subs, -1) * subs[:, b, :, None]).reshape(rows, form)
+        # sums below 2^53 are exact in float64
+        sums = a.codes[:, b].astype(np.float64) @ weights.T.astype(np.float64)
+        out = fma(sums.astype(F32), scale[None, :, b] * a.scale[:, b, None], out)
+        if minimum is not None:
+            if blocks.minima is None:
+                taken = np.broadcast_to(-codes.sum(axis=(1, 2))[:, None], out.shape)
+            else:
+                minima = blocks.minima.reshape(rows, n_blocks, -1)[:, b]
+                taken = codes.sum(axis=2) @ minima.T
+            out = fma(taken.astype(F32), minimum[None, :, b] * a.scale[:, b, None], out)
+    return out

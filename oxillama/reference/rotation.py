@@ -1,0 +1,111 @@
+"""Rotations of a file: radians per position of each pair, and the magnitude of cosines and sines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+
+import numpy as np
+
+from oxillama.reference.rows import frequencies, rotate, rotation_table
+from oxillama.reference.source import Source, Unsupported
+
+PI = Decimal("3.14159265358979323846264338327950288")
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Frequencies, float64 (pairs,) radians per position, and the magnitude."""
+
+    turns: np.ndarray
+    magnitude: float
+    neox: bool
+
+    def apply(self, *heads: np.ndarray) -> list[np.ndarray]:
+        """Heads (n, heads, dim) at positions 0 to n - 1, rotated."""
+        table = rotation_table(np.arange(len(heads[0])), self.turns, self.magnitude)
+        return [rotate(x, table, self.neox) for x in heads]
+
+
+def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
+    """That of layers without a window, and that of windowed layers; [] where nothing rotates.
+
+    Scalings: linear (positions are divided), YaRN, and NTK-aware by ``rope.scaling.alpha`` (the base grows).
+    """
+    facts = source.facts
+    kind, factor = source.key("rope.scaling.type", "linear"), source.key("rope.scaling.factor", 0.0) or 1.0
+    alpha = source.key("rope.scaling.alpha", 0.0)
+    n_rot, base = source.key("rope.dimension_count", key_dim), source.key("rope.freq_base", 10000.0)
+    local = source.key("rope.freq_base_swa", facts.local_base or base)
+    if kind not in ("none", "linear", "yarn"):
+        raise Unsupported(f"reference: {source.name}.rope.scaling.type: no statement of {kind!r}")
+    if facts.rope == "none":
+        return []
+    magnitude = source.key("rope.scaling.attn_factor", 1.0)
+    yarn = None
+    if kind == "yarn":
+        yarn = Yarn(
+            factor,
+            source.key("rope.scaling.original_context_length", 0) or source.key("context_length"),
+            source.key("rope.scaling.yarn_beta_fast", 32.0),
+            source.key("rope.scaling.yarn_beta_slow", 1.0),
+            source.key("rope.scaling.yarn_truncate", True),
+        )
+    factors = source.optional("rope_freqs.weight")
+    found = []
+    for i, theta in enumerate((base, local)):
+        plain = bool(i and facts.local_base)  # windowed layers with a base of their own have no scaling
+        if alpha > 1 and factor == 1 and kind != "yarn" and not plain:
+            theta = stretched(theta, alpha, n_rot)
+        turns = frequencies(n_rot, theta)
+        if factors is not None:
+            turns = turns / factors.astype(np.float64)[: len(turns)]
+        size = magnitude
+        if yarn is not None and not plain:
+            ramp = yarn.ramp(n_rot, theta)
+            turns, size = turns * (1.0 / factor * (1 - ramp) + ramp), magnitude * yarn.gain()
+        elif kind == "linear" and not plain:
+            turns = turns * (1.0 / factor)
+        found.append(Rotation(turns, size, facts.rope == "neox"))
+    return found
+
+
+def stretched(base: float, factor: float, n_rot: int) -> float:
+    """The base times factor^(n / (n - 2))."""
+    if n_rot <= 2:
+        return base
+    with localcontext() as context:
+        context.prec = 30
+        return float(Decimal(base) * (Decimal(factor).ln() * n_rot / (n_rot - 2)).exp())
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """YaRN (Peng et al., 2023): fast pairs keep their frequency, slow ones are divided, a ramp between."""
+
+    factor: float
+    context: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+
+    def gain(self) -> float:
+        """1 + 0.1 ln(factor), times which the magnitude grows."""
+        return 1 + 0.1 * float(Decimal(max(1.0, self.factor)).ln())
+
+    def ramp(self, n_rot: int, base: float) -> np.ndarray:
+        """float64 (pairs,): 1 where a frequency is kept, 0 where it is divided."""
+        low, high = (self.pair(beta, n_rot, base) for beta in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(0, low), min(n_rot - 1, high)
+        i = np.arange(n_rot // 2, dtype=np.float64)
+        return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
+
+    def pair(self, rotations: float, n_rot: int, base: float) -> float:
+        """The fractional index of the pair with so many rotations in the original context."""
+        with localcontext() as context:
+            context.prec = 30
+            turns = Decimal(self.context) / (Decimal(rotations) * 2 * PI)
+            return float(n_rot * turns.ln() / (2 * Decimal(base).ln()))

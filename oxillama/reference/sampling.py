@@ -1,0 +1,261 @@
+"""Choosing a token: random numbers, penalties, cuts and the draw, over the candidates of one row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from oxillama.config import SamplerConfig
+from oxillama.config.sampler import CONSTRAINTS, CUTS
+from oxillama.reference.candidates import LARGEST, Candidates, Weights, cut
+from oxillama.reference.floats import F32, exp_double, log_double
+from oxillama.reference.source import Unsupported
+
+MASK = 2**64 - 1
+LN2 = 6.931471805599453e-1
+
+
+class Xorshift64:
+    """Marsaglia's xorshift64 (2003), seeded through a step of splitmix64 (Steele et al., 2014)."""
+
+    def __init__(self, seed: int) -> None:
+        z = (seed + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        self.state: int = (z ^ (z >> 31)) or 1
+
+    def uniform(self) -> float:
+        """A double in [0, 1) with 53 random bits."""
+        x = self.state
+        x ^= (x << 13) & MASK
+        x ^= x >> 7
+        x ^= (x << 17) & MASK
+        self.state = x
+        return (x >> 11) * 2.0**-53
+
+
+class ReferenceSampler:
+    """The choices of one sequence.
+
+    Parameters
+    ----------
+    config : the options, with a seed.
+    ends : ids of tokens that end a generation.
+
+    Raises
+    ------
+    Unsupported : a grammar, DRY or a stage in Python, which have no statement here.
+    """
+
+    def __init__(self, config: SamplerConfig, ends: frozenset[int]) -> None:
+        asked = [name for name in CONSTRAINTS if getattr(config, name) is not None]
+        asked += ["dry_multiplier"] if config.dry_multiplier and config.dry_range else []
+        asked += ["order"] if any(callable(stage) for stage in config.order) else []
+        if asked:
+            raise Unsupported(f"reference: sampler: no statement of {asked[0]}")
+        self.config = config
+        self.ends = ends
+        self.random: Xorshift64 = Xorshift64(config.seed or 0)
+        self.mu: float = 2.0 * config.mirostat_tau
+        self.n_chosen: int = 0
+
+    def sample(self, logits: np.ndarray, history: Sequence[int]) -> int:
+        """The next token after ``history``, of float32 (vocab,) logits. Raises SamplingError as `Sampler`."""
+        config, c = self.config, Candidates(logits)
+        chance = self.random.uniform() if config.xtc_probability else 0.0
+        u = 0.0 if config.is_greedy else self.random.uniform()
+        self.mask(c)
+        for stage in config.order:
+            assert isinstance(stage, str)
+            if stage == "penalties":
+                self.penalize(c, history)
+            elif not (config.mirostat and stage in CUTS):
+                self.apply(stage, c, chance)
+        if config.mirostat:
+            (zipf if config.mirostat == 1 else surprise)(c, self.mu)
+        token, logprob = c.draw(u)
+        if config.mirostat:
+            self.mu -= config.mirostat_eta * (-logprob / LN2 - config.mirostat_tau)
+        self.n_chosen += 1
+        return token
+
+    def mask(self, c: Candidates) -> None:
+        """Biases, banned and allowed tokens."""
+        config = self.config
+        banned = {*config.banned_tokens}
+        if config.ignore_eos or self.n_chosen < config.min_tokens:
+            banned |= self.ends
+        for token, bias in {**config.logit_bias, **dict.fromkeys(banned, -np.inf)}.items():
+            c.x[token] = min(c.x[token] + F32(min(bias, LARGEST)), F32(LARGEST))
+        if config.allowed_tokens is not None:
+            c.only(np.unique(np.array(config.allowed_tokens, np.int64)))
+
+    def penalize(self, c: Candidates, history: Sequence[int]) -> None:
+        """Logits of the window's tokens: divided if positive, else multiplied by the repetition penalty; then
+        less the token's count times the frequency penalty, and less the presence penalty."""
+        config, window = self.config, self.config.repetition_window
+        penalties = config.repetition_penalty, config.frequency_penalty, config.presence_penalty
+        if penalties == (1, 0, 0) or window == 0:
+            return
+        repetition, frequency, presence = (F32(number) for number in penalties)
+        counts = Counter(history if window < 0 else history[max(0, len(history) - window) :])
+        for i, token in enumerate(c.ids):
+            x = c.x[i]
+            if x == -np.inf or token not in counts:
+                continue
+            with np.errstate(over="ignore"):
+                x = x / repetition if x > 0 else x * repetition
+                x = x - (F32(counts[token]) * frequency + presence)
+            c.x[i] = np.clip(x, -F32(LARGEST), F32(LARGEST))
+        c.is_ranked = False
+
+    def apply(self, stage: str, c: Candidates, chance: float) -> None:
+        """One stage, if it is on."""
+        config = self.config
+        if stage == "temperature":
+            if config.temperature != 1 or config.dynatemp_range:
+                temper(c, config)
+            return
+        if stage == "xtc":
+            if config.xtc_probability:
+                exclude_top(c, config.xtc_probability, config.xtc_threshold, chance)
+            return
+        if stage == "dry":
+            return
+        number = getattr(config, stage)
+        if number == (1 if stage in ("top_p", "typical_p") else 0):
+            return
+        if config.is_greedy and stage != "typical_p":  # they keep the highest
+            return
+        STAGES[stage](c, number)
+
+
+def needed_above(c: Candidates, w: Weights, mass: float) -> float:
+    """A logit below which all together have less than 1 - mass."""
+    return c.top + log_double((1.0 - mass) * w.total / len(c.x)) - 0.01
+
+
+def top_p(c: Candidates, mass: float) -> None:
+    """The fewest of the highest whose probabilities reach the mass."""
+    w = c.weights()
+    target = mass * w.total * (1.0 - 1e-6)
+    c.keep(c.x, *cut(c.x, w.e, target, max(needed_above(c, w, mass), -LARGEST), len(c.x)))
+
+
+def typical_p(c: Candidates, mass: float) -> None:
+    """Those whose surprise is nearest the entropy, until their mass exceeds what is asked."""
+    w = c.weights()
+    center = c.top + w.moment / w.total
+    key = F32(0) - np.abs(c.x - F32(center))
+    nearest = center - needed_above(c, w, mass)
+    lowest = -max(nearest, c.top - center) - 0.01
+    c.keep(key, *cut(key, w.e, mass * w.total * (1.0 + 1e-6), max(lowest, -LARGEST), len(c.x)))
+
+
+def top_n_sigma(c: Candidates, n: float) -> None:
+    """Logits within n standard deviations of the highest."""
+    d = c.x.astype(np.float64) - c.top
+    d = np.where(d > -np.inf, d, 0.0)
+    d = np.pad(d, (0, -len(d) % 64)).reshape(-1, 16)
+    sums, squares = np.zeros(16), np.zeros(16)
+    for step in d:
+        sums, squares = sums + step, squares + step * step
+    count, total, square = int((c.x > -np.inf).sum()), sums[0], squares[0]
+    for j in range(1, 16):
+        total, square = total + sums[j], square + squares[j]
+    mean = total / count
+    deviation = square / count - mean * mean
+    c.keep_from(c.top - n * float(np.sqrt(max(deviation, 0.0))))
+
+
+def eta_cutoff(c: Candidates, epsilon: float) -> None:
+    """p >= min(epsilon, sqrt(epsilon) e^-H)."""
+    w = c.weights()
+    bound, other = log_double(epsilon), 0.5 * log_double(epsilon) - w.entropy
+    c.keep_from(c.top + log_double(w.total) + min(bound, other))
+
+
+STAGES = {
+    "top_k": lambda c, k: c.top_k(int(k)),
+    "top_p": top_p,
+    "typical_p": typical_p,
+    "top_n_sigma": top_n_sigma,
+    "min_p": lambda c, share: c.keep_from(c.top + log_double(share)),
+    "top_a": lambda c, a: c.keep_from(c.top + log_double(a / c.weights().total)),
+    "epsilon_cutoff": lambda c, epsilon: c.keep_from(c.top + log_double(epsilon * c.weights().total)),
+    "eta_cutoff": eta_cutoff,
+}
+"""Cuts by name; each takes the candidates and the option's number."""
+
+
+def exclude_top(c: Candidates, probability: float, threshold: float, chance: float) -> None:
+    """XTC: by chance, drops all that have p >= threshold but the least likely, the last of equals."""
+    if threshold > 0.5 or not chance < probability:
+        return
+    bound = c.top + log_double(threshold * c.weights().total) if threshold > 0 else -LARGEST
+    bound = bound - (abs(bound) + 1.0) * 1.2e-7
+    if bound > c.top:
+        return
+    least = c.x[c.x >= F32(max(bound, -LARGEST))].min()
+    last = np.flatnonzero(c.x == least)[-1]
+    c.x[(c.x >= least) & (np.arange(len(c.x)) != last)] = -np.inf
+    c.is_ranked = False
+
+
+def temper(c: Candidates, config: SamplerConfig) -> None:
+    """(x - top) / temperature; at 0 only the first of the highest is left.
+
+    With a range the temperature follows the entropy.
+    """
+    temperature, spread = config.temperature, config.dynatemp_range
+    if spread > 0:
+        count = int((c.x > -np.inf).sum())
+        if count < 2:
+            return
+        low, share = max(temperature - spread, 0.0), min(c.weights().entropy / log_double(count), 1.0)
+        if config.dynatemp_exponent > 0:
+            share = exp_double(config.dynatemp_exponent * log_double(share)) if share > 0 else 0.0
+        else:
+            share = 1.0
+        temperature = low + (temperature + spread - low) * share
+    if not temperature > 0.0:
+        c.keep(c.x, c.top, 1)
+        return
+    divisor = max(F32(min(temperature, LARGEST)), F32(1.17549435e-38))
+    with np.errstate(over="ignore"):
+        c.x = (c.x - F32(c.top)) / divisor
+
+
+def surprise(c: Candidates, mu: float) -> None:
+    """Mirostat 2: -log2 p <= mu, or the first of the highest."""
+    logit = c.top + log_double(c.weights().total) - mu * LN2
+    if logit - c.top > 1e-6:
+        c.keep(c.x, c.top, 1)
+    else:
+        c.keep_from(logit)
+
+
+def zipf(c: Candidates, mu: float) -> None:
+    """Mirostat 1: as many as a Zipf law with the slope of the first hundred needs for the surprise mu."""
+    order = c.order(c.x)
+    highest = c.x[order[c.x[order] > -np.inf][:100]].astype(np.float64).tolist()
+    products = squares = 0.0
+    for i in range(len(highest) - 1):
+        step = log_double((i + 2) / (i + 1))
+        products += step * (highest[i] - highest[i + 1])
+        squares += step * step
+    if len(highest) < 2 or not products < np.inf:
+        c.top_k(1)
+        return
+    slope = products / squares
+    excess = slope - 1.0
+    power = 1.0 - exp_double(-excess * log_double(float(c.vocab)))
+    if -1e-9 < excess < 1e-9 or power == 0.0:
+        ln_k = mu * LN2 - log_double(log_double(float(c.vocab)))
+    else:
+        ln_k = log_double(excess / power) + mu * LN2
+    ln_k = ln_k / slope if slope > 0.0 else np.inf if ln_k > 0.0 else -np.inf
+    if ln_k < 40.0:
+        c.top_k(max(1, int(exp_double(ln_k) * (1.0 + 1e-12))))

@@ -1,0 +1,120 @@
+"""A model file as the reference reads it: every key and every tensor is used, or the file is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oxillama.errors import LoadError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.blocks import dequantize
+from oxillama.reference.families import FAMILIES, Facts
+from oxillama.reference.products import Matrix, load_matrix
+
+HARMLESS = ("vocab_size", "context_length", "rope.scaling.original_context_length", "tensor_data_layout")
+"""Keys that decide no bit where nothing else is stated."""
+
+
+class Unsupported(LoadError):
+    """The reference has no statement of what a file or a receipt needs; the message names it."""
+
+
+class Source:
+    """Keys and tensors of a file. What nobody has asked for is found by `check_used`.
+
+    Parameters
+    ----------
+    file : an open model file.
+    compute : as in `EngineConfig`.
+
+    Raises
+    ------
+    Unsupported : the architecture is not in `FAMILIES`, or the file holds no language model.
+    """
+
+    def __init__(self, file: ModelFile, compute: str = "int8") -> None:
+        self.file = file
+        self.compute = compute
+        self.name: str = file.get("general.architecture", str)
+        if file.get("general.type", str, "model") != "model" or self.name not in FAMILIES:
+            known = ", ".join(sorted(FAMILIES))
+            raise Unsupported(f"reference: general.architecture: expected one of {known}, got {self.name!r}")
+        self.facts: Facts = FAMILIES[self.name]
+        self.used_keys: set[str] = {*HARMLESS, *self.facts.ignores}
+        self.used_tensors: set[str] = set()
+        self._matrices: dict[tuple[str, int], Matrix] = {}
+
+    def key(self, key: str, default: Any = None) -> Any:
+        """The value of a key without its prefix."""
+        self.used_keys.add(key)
+        return self.file.metadata.get(f"{self.name}.{key}", default)
+
+    def per_layer(self, key: str, n: int, default: Any = None) -> list[Any]:
+        """A key that states one value, or one for each layer."""
+        value = self.key(key, default)
+        return list(value) if isinstance(value, (np.ndarray, list)) else [value] * n
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Columns first, as in the file."""
+        return self.file.tensors[name].shape
+
+    def vector(self, name: str) -> np.ndarray:
+        """A tensor as float32, columns last. Raises Unsupported if there is none."""
+        self._take(name)
+        info = self.file.tensors[name]
+        return dequantize(info.format, self.file.data(name)).reshape(info.shape[::-1])
+
+    def optional(self, name: str) -> np.ndarray | None:
+        """A tensor as float32, None for none."""
+        return self.vector(name) if self.has(name) else None
+
+    def embeddings(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """float32 (n, cols): rows of a table."""
+        self._take(name)
+        info = self.file.tensors[name]
+        rows = self.file.data(name).reshape(info.shape[1], -1)[ids]
+        return dequantize(info.format, rows).reshape(len(ids), info.shape[0])
+
+    def matrix(self, name: str, expert: int = -1) -> Matrix:
+        """A matrix, or that of an expert in a tensor of all experts."""
+        if (name, expert) not in self._matrices:
+            self._take(name)
+            info = self.file.tensors[name]
+            shape = info.shape if expert < 0 else info.shape[:2]
+            cols, rows = shape if len(shape) == 2 else (shape[0], 1)
+            data = self.file.data(name)
+            if expert >= 0:
+                data = data.reshape(info.shape[2], -1)[expert]
+            self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, self.compute)
+        return self._matrices[name, expert]
+
+    def linear(self, name: str, x: np.ndarray, expert: int = -1) -> np.ndarray:
+        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one."""
+        out = self.matrix(f"{name}.weight", expert).times(x)
+        bias = self.optional(f"{name}.bias")
+        if bias is None:
+            return out
+        out += bias if expert < 0 else bias[expert]
+        return out
+
+    def _take(self, name: str) -> None:
+        if not self.has(name):
+            raise Unsupported(f"reference: {self.name}: expected the tensor {name}, got none")
+        if self.file.tensors[name].format.layout is None:
+            raise Unsupported(f"reference: {name}: no statement of {self.file.tensors[name].format.name}")
+        self.used_tensors.add(name)
+
+    def check_used(self) -> None:
+        """Raises Unsupported for a key of the architecture or a tensor that was not used."""
+        prefix = f"{self.name}."
+        keys = {key[len(prefix) :] for key in self.file.metadata if key.startswith(prefix)}
+        for what, unused in (
+            ("the key", {prefix + key for key in keys - self.used_keys}),
+            ("the tensor", set(self.file.tensors) - self.used_tensors),
+        ):
+            if unused:
+                raise Unsupported(f"reference: {self.name}: no statement of {what} {min(unused)}")

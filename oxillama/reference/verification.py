@@ -1,0 +1,148 @@
+"""Checks a receipt with the statements of this room alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from oxillama._version import __version__
+from oxillama.config import SamplerConfig
+from oxillama.errors import ConfigError, ReceiptError, SamplingError
+from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.decoder import ReferenceModel
+from oxillama.reference.sampling import ReferenceSampler
+from oxillama.reference.source import Unsupported
+from oxillama.sessions.chain import LogitsChain
+from oxillama.sessions.receipt import POINT_DIGITS, Receipt
+from oxillama.sessions.verdict import Difference, Verification
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+
+def verify(file: ModelFile, receipt: Receipt) -> Verification:
+    """Runs prompt and text as one sequence, hashes each row of logits, and chooses each token again.
+
+    Raises
+    ------
+    Unsupported : the model, the sampler or an option has no statement here; the message names it.
+    ReceiptError : the sampler's options are none, or a token is not in the vocabulary.
+    """
+    found, text = Difference("", 0, f"verified: {len(receipt.tokens)} tokens"), Text(file, receipt)
+    try:
+        check_model(file, receipt)
+        sampler = ReferenceSampler(sampler_of(receipt), text.ends)
+        model = ReferenceModel(file, receipt.compute, receipt.kv_type)
+        replay(model, receipt, sampler, text)
+    except Difference as difference:
+        found = difference
+        if receipt.library != __version__:
+            found.message += f" (oxillama {receipt.library} made the receipt, this is {__version__})"
+    at = found.at if found.cause else None
+    return Verification(len(receipt.tokens), found.cause, at, found.message, text.shown())
+
+
+def check_model(file: ModelFile, receipt: Receipt) -> None:
+    """Raises Difference for another model, Unsupported for what the reference cannot run."""
+    content = ModelFingerprint.compute(file).content.hex()
+    if receipt.model != content:
+        raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
+    if receipt.adapters:
+        raise Unsupported("reference: adapters: no statement of LoRA adapters")
+    if receipt.quantize is not None:
+        raise Unsupported("reference: quantize: no statement of quantization while a model is loaded")
+
+
+def sampler_of(receipt: Receipt) -> SamplerConfig:
+    """The options of the sampler. Raises ReceiptError, or Unsupported for a grammar or a stage in Python."""
+    plain: dict[str, Any] = dict(receipt.sampler)
+    if receipt.grammar is not None:
+        raise Unsupported("reference: grammar: no statement of grammars")
+    if any(isinstance(stage, dict) for stage in plain.get("order", ())):
+        raise Unsupported("reference: order: no statement of stages in Python")
+    try:
+        pairs = plain.pop("logit_bias", [])
+        biases = {token: -math.inf if bias == "-inf" else bias for token, bias in pairs}
+        breakers = tuple(plain.pop("dry_sequence_breakers", ()))
+        breakers = tuple(tuple(each) if isinstance(each, list) else each for each in breakers)
+        if plain.get("seed") is None:
+            raise ReceiptError("receipt: seed: expected an integer, got none")
+        return SamplerConfig(**plain, logit_bias=biases, dry_sequence_breakers=breakers)
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ReceiptError(f"receipt: sampler: {error}") from None
+
+
+class Text:
+    """The text of a receipt, token by token, and what ends it."""
+
+    def __init__(self, file: ModelFile, receipt: Receipt) -> None:
+        tokenizer = TokenizerBridge.from_metadata(file.metadata)
+        self.ends: frozenset[int] = tokenizer.eog_ids
+        self.n_vocab: int = tokenizer.n_vocab
+        self.limit: int = receipt.limit
+        self._stops = list(receipt.stop)
+        self._decoder = tokenizer.stream_decoder(continuing=True)
+        self._text = ""
+        self._n = 0
+        self._is_stopped = False
+
+    def add(self, token: int) -> str | None:
+        """Adds a token; the finish reason if the text ends with it."""
+        self._n += 1
+        if token in self.ends:
+            return "stop"
+        self._text += self._decoder.push(token)
+        places = [self._text.find(stop) for stop in self._stops if stop in self._text]
+        if places:
+            self._text, self._is_stopped = self._text[: min(places)], True
+            return "stop"
+        return self.reason
+
+    @property
+    def reason(self) -> str | None:
+        """ "length" where no token more may follow."""
+        return "length" if self._n >= self.limit else None
+
+    def shown(self) -> str:
+        """The text of the tokens so far."""
+        if not self._is_stopped:
+            self._text += self._decoder.flush()
+            self._is_stopped = True
+        return self._text
+
+
+def replay(model: ReferenceModel, receipt: Receipt, sampler: ReferenceSampler, text: Text) -> None:
+    """Chooses every token again. Raises Difference at the first that differs."""
+    prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.n_vocab
+    if max(prompt) >= n_vocab:
+        raise ReceiptError(f"receipt: prompt: expected token ids below {n_vocab}, got {max(prompt)}")
+    known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens) - 1)
+    rows = (
+        model.logits(np.array([*prompt, *tokens[: max(known, 0)]]), slice(len(prompt) - 1, None))
+        if tokens
+        else ()
+    )
+    chain, history, reason, n = LogitsChain(), list(prompt), text.reason, len(tokens)
+    for i, (token, point, row) in enumerate(zip(tokens, receipt.points, rows)):
+        if reason is not None:
+            raise Difference("end", i, f"token {i}: the text should have ended before it ({reason})")
+        row = row[: text.n_vocab]
+        link = chain.add(row).hex()
+        if link[:POINT_DIGITS] != point or (i == n - 1 and link != receipt.chain):
+            raise Difference("logits", i, f"token {i}: the logits differ from here on")
+        try:
+            chosen = sampler.sample(row, history)
+        except SamplingError as error:
+            raise Difference(
+                "token", i, f"token {i}: expected {token}, none can be chosen: {error}"
+            ) from None
+        if chosen != token:
+            raise Difference("token", i, f"token {i}: expected {token}, the sampler chooses {chosen}")
+        history.append(token)
+        reason = text.add(token)
+    if not n and receipt.chain != chain.digest.hex():
+        raise Difference("logits", 0, "the chain of no logits differs")
+    if receipt.finish_reason in ("stop", "length") and reason != receipt.finish_reason:
+        told = "goes on" if reason is None else f"ends with {reason}"
+        raise Difference("end", n, f"token {n}: expected the end ({receipt.finish_reason}), the text {told}")

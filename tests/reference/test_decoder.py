@@ -1,0 +1,82 @@
+"""The reference's models: the logits of the kernels, bit for bit, for every family that it states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from oxillama import InferenceEngine, demo
+from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.decoder import ReferenceModel
+from oxillama.reference.families import FAMILIES
+from oxillama.reference.source import Unsupported
+from tests.support.kernels import NAMES, PRESENT, same_bits
+from tests.support.tiny_models import Running, Tiny, tokens_of
+from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
+
+UNSTATED = {
+    "command-r-plus": "attn_k_norm",
+    "glm4-sections": "rope.dimension_sections",
+    "glm4-text": "rope.dimension_sections",
+    "granite-moe": "experts",
+    "granite-unturned": "rope.scaling.finetuned",
+    "granitemoe-turned": "rope.scaling.finetuned",
+    "mpt-all": "position_embd",
+    "qwen3-rank": "classifier",
+}
+"""Models of stated families that need more than is stated, and what the error names."""
+STATED = {name: model for name, model in (MODELS | VARIANTS).items() if model.architecture in FAMILIES}
+
+
+def loaded(model: Model, kv_type: str = "f32") -> ReferenceModel:
+    return ReferenceModel(ModelFile.open(model.file()), kv_type=kv_type)
+
+
+def test_every_stated_family_has_a_model_here() -> None:
+    assert set(FAMILIES) <= set(MODELS)
+    assert set(UNSTATED) <= set(STATED)
+
+
+@pytest.mark.parametrize("name", sorted(set(STATED) - set(UNSTATED)))
+def test_every_family(name: str) -> None:
+    model = STATED[name]
+    tokens = tokens_of(28, VOCAB, seed=model.seed)
+    assert same_bits(loaded(model).logits(np.array(tokens)), Running(model.file()).logits(tokens))
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_what_is_not_stated_is_named(name: str) -> None:
+    with pytest.raises(Unsupported, match=UNSTATED[name]):
+        loaded(STATED[name])
+
+
+def test_an_unknown_architecture_is_named() -> None:
+    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'rwkv7'"):
+        loaded(MODELS["rwkv7"])
+
+
+def test_a_key_that_nobody_reads_is_named() -> None:
+    model = replace(MODELS["llama"], keys={"attention.surprise": ("u32", 1)})
+    with pytest.raises(Unsupported, match=r"no statement of the key llama\.attention\.surprise"):
+        loaded(model)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format(name: str) -> None:
+    model = Tiny(n_layers=1, n_embd=256, n_ff=256, key_dim=64, value_dim=64, n_rot=32, formats=(name,))
+    tokens = tokens_of(3, model.n_vocab, seed=1)
+    found = ReferenceModel(ModelFile.open(model.file()), kv_type="f32").logits(np.array(tokens))
+    for target in PRESENT:
+        assert same_bits(found, Running(model.file(), target=target).logits(tokens))
+
+
+def test_the_demo_model() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=2) as engine, engine.session() as session:
+        tokens = engine.tokenizer.encode(demo.PROMPTS[0])
+        logits = session.logits(tokens)
+    with ModelFile.open(demo.STORY) as file:
+        model = ReferenceModel(file, kv_type=engine.config.kv_type)
+        assert same_bits(model.logits(np.array(tokens)), logits)
+        assert same_bits(model.logits(np.array(tokens), slice(-1, None)), logits[-1:])

@@ -1,0 +1,46 @@
+"""The reference's blocks and matrix products: the bits of the kernels, for every format and target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from oxillama._kernels import pack
+from oxillama.formats import FORMATS
+from oxillama.reference import blocks
+from oxillama.reference.products import load_matrix
+from tests.support.kernels import NAMES, PRESENT, apply, linear, matrix, normal, same_bits
+
+ROWS, COLS = 19, 512
+"""Rows that fill no whole panel, and two blocks of 256."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_as_floats(name: str) -> None:
+    data, out = matrix(name, ROWS, COLS, seed=1), np.empty(ROWS * COLS, np.float32)
+    pack.dequantize(FORMATS[name].id, data.reshape(-1), out)
+    assert same_bits(blocks.dequantize(FORMATS[name], data), out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products(name: str) -> None:
+    data, x = matrix(name, ROWS, COLS, seed=2), normal(5, COLS, seed=3)
+    x[1] *= np.float32(1e-30)
+    x[2, :300] = 0.0
+    x[3, 5], x[4, 400] = np.nan, np.inf
+    bias = normal(ROWS, seed=4)
+    with np.errstate(all="ignore"):
+        found = load_matrix(FORMATS[name], data, ROWS, COLS).times(x) + bias
+    for target in PRESENT:
+        assert same_bits(found, apply(linear(target, [(name, data)], COLS, bias), x))
+
+
+@pytest.mark.parametrize("compute", ["f32", "bf16"])
+def test_dequantized_products(compute: str) -> None:
+    data, x = matrix("Q4_K", ROWS, COLS, seed=5), normal(2, COLS, seed=6)
+    found = load_matrix(FORMATS["Q4_K"], data, ROWS, COLS, compute)
+    assert found.floats is not None
+    if compute == "bf16":
+        assert not (found.floats.view(np.uint32) & 0xFFFF).any()
+    stored = found.floats.view(np.uint8).reshape(ROWS, -1)
+    assert same_bits(found.times(x), apply(linear(PRESENT[0], [("F32", stored)], COLS), x))
