@@ -251,8 +251,7 @@ class Workers:
 
 
 class Pools:
-    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars, of
-    media.
+    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars, of media, of PDFs.
 
     Large jobs that threads do run one after another: Python's lock lets one of them run at a time anyway, and
     the more of them want it, the longer an engine waits for it after each of its kernels.
@@ -269,9 +268,10 @@ class Pools:
         self.prepare: Workers = Workers("tokenizing", alone=alone)
         self.compile: Workers = Workers("compiling", alone=alone, is_heavy=True)
         self.encode: Workers = Workers("encoding", is_heavy=True)
+        self.read_pdf: Workers = Workers("reading PDFs")  # threads wait for processes, half a minute perhaps
 
     def close(self) -> None:
-        for workers in (self.parse, self.prepare, self.compile, self.encode):
+        for workers in (self.parse, self.prepare, self.compile, self.encode, self.read_pdf):
             workers.close()
         self.processes.close()
 

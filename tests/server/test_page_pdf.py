@@ -13,6 +13,7 @@ import pytest
 from oxillama import InferenceEngine, demo
 from oxillama.server.page import pdf, pdf_text
 from tests.support.server import Answer, Client, serving
+from tests.support.waiting import until
 
 TYPE = {"Content-Type": "application/pdf"}
 needs_pypdf = pytest.mark.skipif(find_spec("pypdf") is None, reason="pypdf is not installed")
@@ -116,6 +117,32 @@ def test_time_is_limited_and_others_are_answered_meanwhile(
     assert not answers
     thread.join(30)
     assert answers[0].status == 422 and "more than 1.5 s" in answers[0].error["message"]
+
+
+@needs_pypdf
+def test_files_that_take_long_keep_no_body_waiting(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(pdf, "SECONDS", 10.0)
+    answers: list[Answer] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(client, GOOD))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(client.server._app.state.in_flight) == 4)
+    body = {"content": "a" * 100_000}
+    assert client.ask("/tokenize", body, headers={"Authorization": "Bearer k"}).status == 200
+    assert not answers
+    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", "pass"))  # for those that wait yet
+    for thread in threads:
+        thread.join(40)
+    assert [answer.status for answer in answers] == [422] * 4
+
+
+@needs_pypdf
+def test_no_process_can_be_started(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "COMMAND", ("/nowhere/python",))
+    answer = ask(client, GOOD)
+    assert (answer.status, answer.error["code"]) == (503, "no_process")
+    assert "/nowhere" not in answer.text
 
 
 @needs_pypdf

@@ -26,7 +26,7 @@ async def pdf(request: Request) -> Response:
     """``{"pages", "text"}`` of the PDF in the body.
 
     Raises ApiError: 415 for another type, 413 for too many bytes, 501 without pypdf, 422 for what is no PDF
-    with text, or takes too long.
+    with text, or takes too long, 503 without a process to read it.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/pdf":
@@ -40,11 +40,14 @@ async def pdf(request: Request) -> Response:
             413, f"pdf: expected at most {MOST_BYTES} bytes, got {len(data)}", code="pdf_too_large"
         )
     context().n_bytes = len(data)
-    return JsonAnswer(await pools().parse.run(lambda: read(data), size=len(data)))
+    return JsonAnswer(await pools().read_pdf.run(read, data))
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """What another process finds in a file. Raises ApiError if it cannot be read, or not in time."""
+    """What another process finds in a file.
+
+    Raises ApiError if the file cannot be read, or not in time, or no process can be started.
+    """
     try:
         run = subprocess.run(COMMAND, input=data, capture_output=True, timeout=SECONDS, check=False)
         found: dict[str, Any] = json.loads(run.stdout)
@@ -52,6 +55,9 @@ def read(data: bytes) -> dict[str, Any]:
         found = {"error": f"it takes more than {SECONDS:g} s"}
     except ValueError:  # the process has ended without a word
         found = {"error": "it cannot be read"}
+    except OSError as error:
+        message = f"pdf: expected another process to read it, got none: {error.strerror}"
+        raise ApiError(503, message, type="unavailable_error", code="no_process") from error
     if "error" in found:
         message = f"pdf: expected a PDF with text, got another: {found['error']}"
         raise ApiError(422, message, code="pdf_unreadable")
