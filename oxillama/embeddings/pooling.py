@@ -87,21 +87,32 @@ class EmbeddingRequest(Request):
     reduce : makes the result of float32 (tokens, n_embd), or (1, n_embd) if ``last``; called by the engine
         thread.
     last : whether the hidden states of the last token are all that is needed.
+    tenant, key : as for `Request`.
     """
 
     def __init__(
-        self, sequence: Sequence, reduce: Reduce, *, last: bool = False, key: bytes | None = None
+        self,
+        sequence: Sequence,
+        reduce: Reduce,
+        *,
+        last: bool = False,
+        key: bytes | None = None,
+        tenant: str = "",
     ) -> None:
         super().__init__(sequence, key=key)
+        self.tenant = tenant
         self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
         self._reduce = reduce
-        self._parts: list[np.ndarray] = []
+        self._parts: list[tuple[int, np.ndarray]] = []  # rows, and the position of the first
 
     def take_rows(self, rows: np.ndarray) -> str | None:
-        self._parts.append(rows)
+        start = self.sequence.cached_len - len(rows)
+        known = self._parts  # of which rows come again after a preemption
+        self._parts = [(first, part[: start - first]) for first, part in known if first < start]
+        self._parts.append((start, rows))
         if self.sequence.pending:
             return None
-        self.emit(self._reduce(np.concatenate(self._parts)))
+        self.emit(self._reduce(np.concatenate([part for _, part in self._parts])))
         return "done"
 
 
@@ -111,6 +122,7 @@ class Embedding(Handle):
     Parameters
     ----------
     reduce, last : as for `EmbeddingRequest`.
+    tenant, salt : as in `GenerationOptions`.
     """
 
     def __init__(
@@ -121,12 +133,14 @@ class Embedding(Handle):
         adapters: Adaptation | None,
         *,
         last: bool = False,
+        tenant: str = "",
+        salt: str = "",
     ) -> None:
         sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters)
         sequence.in_one_pass = not model.spec.causal
         # what a cache knows of a text is not run, so that only its last row comes out
-        key = model.prefix_key() if last and model.spec.causal else None
-        request = EmbeddingRequest(sequence, reduce, last=last, key=key)
+        key = model.prefix_key(salt) if last and model.spec.causal else None
+        request = EmbeddingRequest(sequence, reduce, last=last, key=key, tenant=tenant)
         super().__init__(model.thread, request, model)
         self._result: np.ndarray | None = None
         model.thread.submit(request, limited=False)
@@ -169,10 +183,14 @@ def embeddings(
     mode: PoolingMode | str | None,
     normalize: bool,
     adapters: Adapters = None,
+    *,
+    tenant: str = "",
+    salt: str = "",
 ) -> list[Embedding]:
     """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``.
 
-    Where the file has matrices behind the pooling, the result is as wide as the last of them.
+    Where the file has matrices behind the pooling, the result is as wide as the last of them. ``tenant`` and
+    ``salt`` are as in `GenerationOptions`.
     """
     decoder, n_threads = model.runner.model, model.runner.n_threads
     pooling = pooling_of(mode, model)
@@ -186,22 +204,37 @@ def embeddings(
         return np.asarray(vector / np.maximum(length, 1e-12), np.float32)
 
     tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-    return started(model, tokens, pooled, adapters, pooling)
+    return started(model, tokens, pooled, adapters, pooling, tenant, salt)
 
 
 def started(
-    model: LoadedModel, texts: list[list[int]], reduce: Reduce, adapters: Adapters, pooling: PoolingMode
+    model: LoadedModel,
+    texts: list[list[int]],
+    reduce: Reduce,
+    adapters: Adapters,
+    pooling: PoolingMode,
+    tenant: str,
+    salt: str,
 ) -> list[Embedding]:
     """Starts to compute what ``reduce`` makes of each text's hidden states."""
     applied = [model.adaptation(adapters, tokens) for tokens in texts]
     last = pooling is PoolingMode.LAST
-    return [Embedding(model, *text, last=last) for text in zip(texts, [reduce] * len(texts), applied)]
+    return [
+        Embedding(model, text, reduce, adapted, last=last, tenant=tenant, salt=salt)
+        for text, adapted in zip(texts, applied)
+    ]
 
 
 def rankings(
-    model: LoadedModel, query: str, documents: Iterable[str], adapters: Adapters = None
+    model: LoadedModel,
+    query: str,
+    documents: Iterable[str],
+    adapters: Adapters = None,
+    *,
+    tenant: str = "",
+    salt: str = "",
 ) -> list[Embedding]:
-    """Starts to score documents; the result of each is float32 (labels,).
+    """Starts to score documents; the result of each is float32 (labels,). Options are as for `embeddings`.
 
     Raises ConfigError if the model is no reranker.
     """
@@ -215,7 +248,7 @@ def rankings(
         return np.asarray(decoder.classify(pool_hidden_states(states, pooling)[None], n_threads)[0])
 
     pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]
-    return started(model, pairs, scored, adapters, pooling)
+    return started(model, pairs, scored, adapters, pooling, tenant, salt)
 
 
 def pair_tokens(model: LoadedModel, query: str, document: Any) -> list[int]:

@@ -167,6 +167,7 @@ class RequestContext:
     n_bytes : of the body.
     is_stopped : whether the server has ended the request, because it ends itself.
     generations : that were started for it.
+    n_tokens : that are run for it beside those, as for embeddings.
     ends : called when the answer has ended.
     """
 
@@ -177,12 +178,13 @@ class RequestContext:
     n_bytes: int = 0
     is_stopped: bool = False
     generations: list[Generation] = field(default_factory=list)
+    n_tokens: int = 0
     ends: list[Callable[[], object]] = field(default_factory=list)
 
     def end(self) -> None:
         """Gives back what the request has, and charges its tokens."""
         usages = [generation.usage for generation in self.generations]
-        self.caller.charge(sum(usage.total_tokens for usage in usages))
+        self.caller.charge(self.n_tokens + sum(usage.total_tokens for usage in usages))
         self.generations.clear()
         while self.ends:
             self.ends.pop()()
@@ -194,6 +196,17 @@ CONTEXT: ContextVar[RequestContext | None] = ContextVar("oxillama server request
 def context() -> RequestContext:
     """That of the running request; outside of one, that of a caller who may do everything."""
     return CONTEXT.get() or RequestContext()
+
+
+def whose() -> dict[str, str]:
+    """The tenant and the salt of the running request."""
+    caller = context().caller
+    return {"tenant": caller.name, "salt": salted(caller, "")}
+
+
+def salted(caller: Caller, salt: str) -> str:
+    """The salt of a request of a caller that has asked for this one."""
+    return f"{caller.salt} {salt}" if caller.salt else salt
 
 
 def within_limits(options: GenerationOptions, asked: Container[str]) -> GenerationOptions:
@@ -227,7 +240,7 @@ def within_limits(options: GenerationOptions, asked: Container[str]) -> Generati
     if caller.name:
         changes["tenant"] = caller.name
     if caller.salt:
-        changes["salt"] = f"{caller.salt} {options.salt}"
+        changes["salt"] = salted(caller, options.salt)
     return replace(options, **changes) if changes else options
 
 

@@ -305,6 +305,29 @@ def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -
     serving.check_empty()
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2", "jamba"])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_hidden_states_of_a_request_that_is_preempted_come_once(name: str, steps: int) -> None:
+    def states(preempted: bool) -> np.ndarray:
+        serving = Serving(name, chunk=16, cached_pages=0, cached_states=0)
+        tokens = tokens_of(60, n_vocab_of(name))
+        request = EmbeddingRequest(Sequence(serving.pool, tokens, checkpoints=0), lambda rows: rows.copy())
+        serving.loop.add(request)
+        for _ in range(steps):
+            serving.step()
+        if preempted:
+            assert 0 < request.sequence.cached_len < 60
+            serving.scheduler._preempt(request, ScheduledBatch())
+        while request.finish_reason is None:
+            serving.step()
+        found: Any = request.events.get()
+        return found
+
+    expected = states(False)
+    assert expected.shape[0] == 60
+    assert same_bits(states(True), expected)
+
+
 def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
     serving = Serving(max_pages=8, chunk=16, cached_pages=0)
     first = serving.submit(prompt(100), max_tokens=3)

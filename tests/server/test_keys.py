@@ -287,6 +287,47 @@ def test_many_streams_of_other_keys_do_not_starve_one(
     assert max(steps.waits) <= n_keys, steps.waits
 
 
+def test_embeddings_of_one_key_do_not_starve_those_of_another(engine: InferenceEngine) -> None:
+    many = {"input": [[5 + (i + j) % 200 for j in range(100)] for i in range(1000)]}
+    scheduler, loop = engine.model.scheduler, engine.model.loop
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        steps = Steps(client.server._app.state.keys.caller("bob").name)
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
+        held = client.connect()
+        client.send(held, "/v1/embeddings", many, headers={"Authorization": "Bearer alice"})
+        until(lambda: len(scheduler.waiting) > 500)
+        for _ in range(5):
+            assert ask(client, "bob", "/v1/embeddings", {"input": PROMPT}).status == 200
+        assert len(scheduler.waiting) > 100
+        held.close()
+    assert len(steps.waits) == 5 and max(steps.waits) <= 2, steps.waits
+
+
+class Cached(Observer):
+    """Tokens of prompts that were cached, of each request."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    def ended(self, request: Any, now: float) -> None:
+        self.found.append(request.n_cached)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed"])
+def test_embeddings_see_nothing_of_another_key_and_are_charged(engine: InferenceEngine, path: str) -> None:
+    body, loop, cached = {"input": PROMPT, "model": "story"}, engine.model.loop, Cached()
+    if path == "/api/embed":
+        body["input"] = "Once upon a time there was a fox. " * 9
+    with serving(engine, api_keys=("alice", "bob"), key_tokens=150) as client:
+        engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, cached])))
+        statuses = [
+            ask(client, key, path, body).status for key in ("alice", "bob", "alice", "alice", "alice")
+        ]
+    n = len(cached.found)
+    assert statuses == [200] * n + [429] * (5 - n) and 3 <= n < 5
+    assert cached.found[:2] == [0, 0] and cached.found[2] > 40
+
+
 def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
     scheduler = SchedulerConfig(max_sequences=2, max_waiting=5)
     long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 10}

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.server.bodies import read_body
+from oxillama.server.callers import whose
 from oxillama.server.errors import ApiError, prompt_too_long
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.ollama.asking import Asked, ask, context_of
@@ -70,7 +71,7 @@ async def vectors(
         for tokens in found:
             if len(tokens) > context:
                 raise prompt_too_long("input", len(tokens), context, 0)
-        return found, start_embeddings(asked.engine.model, found, None, normalize)
+        return found, start_embeddings(asked.engine.model, found, None, normalize, **whose())
 
     tokens, handles = await in_thread(start)
     return await all_of(handles), sum(map(len, tokens))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from starlette.responses import Response
 
 from oxillama.embeddings.pooling import Embedding, rankings
 from oxillama.embeddings.pooling import embeddings as start_embeddings
-from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
+from oxillama.server.callers import context, whose
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.prompts import check_text
@@ -32,7 +33,7 @@ async def embeddings(request: Request) -> Response:
 
     def start() -> tuple[list[list[int]], list[Embedding]]:
         texts = prompt_lists(engine, body.input.each, name="input", free=0)
-        return texts, start_embeddings(engine.model, texts, body.pooling, True)
+        return texts, start_embeddings(engine.model, texts, body.pooling, True, **whose())
 
     async def run() -> Response:
         texts, handles = await in_thread(start)
@@ -51,7 +52,11 @@ async def embeddings(request: Request) -> Response:
 
 
 async def all_of(handles: Sequence[Embedding]) -> list[np.ndarray]:
-    """What all of them give; the others are cancelled when one fails, or when the task is cancelled."""
+    """What all of them give; the others are cancelled when one fails, or when the task is cancelled.
+
+    The key is charged with their tokens.
+    """
+    context().n_tokens += sum(map(n_run, handles))
     try:
         return [await handle for handle in handles]
     except BaseException:
@@ -86,7 +91,7 @@ async def rerank(request: Request) -> Response:
     async def run() -> Response:
         for text in (body.query, *texts):
             check_text(engine, text, "documents")
-        handles = await in_thread(rankings, engine.model, body.query, texts)
+        handles = await in_thread(partial(rankings, engine.model, body.query, texts, **whose()))
         scores = [float(score[0]) for score in await all_of(handles)]
         order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
         if body.texts is not None:
@@ -97,7 +102,7 @@ async def rerank(request: Request) -> Response:
         found: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
         if body.return_documents:
             found = [{**entry, "document": {"text": texts[entry["index"]]}} for entry in found]
-        n_tokens = sum(n_run(engine, handle) for handle in handles)
+        n_tokens = sum(map(n_run, handles))
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": here.hosted.name}
         return JsonAnswer({**head, "results": found, "usage": usage})
@@ -127,6 +132,6 @@ def text_of(index: int, document: str | dict[str, Any]) -> str:
     return text
 
 
-def n_run(engine: InferenceEngine, handle: Embedding) -> int:
-    """Tokens of a query with a document."""
+def n_run(handle: Embedding) -> int:
+    """Tokens of a text, or of a query with a document."""
     return len(handle._request.prompt)
