@@ -220,10 +220,14 @@ def counters(port: int) -> dict[str, float]:
 
 
 def growth(sizes: list[tuple[float, int]]) -> tuple[float, float]:
-    """Bytes by which the process has grown after the first quarter, and bytes a minute (least squares)."""
+    """Bytes by which the process has grown after the first quarter, and bytes a minute (least squares).
+
+    Loaded models and caches come and go within minutes, by more than a leak would be; what leaks stays. So
+    the lows of the first third are compared with those of the last one (a tenth of the sizes is lower).
+    """
     late = sizes[len(sizes) // 4 :]
-    tenth = max(1, len(late) // 10)
-    first, last = (sorted(size for _, size in part)[tenth // 2] for part in (late[:tenth], late[-tenth:]))
+    third = max(1, len(late) // 3)
+    first, last = (sorted(size for _, size in part)[third // 10] for part in (late[:third], late[-third:]))
     n = len(late)
     x, y = sum(t for t, _ in late) / n, sum(size for _, size in late) / n
     spread = sum((t - x) ** 2 for t, _ in late) or 1.0

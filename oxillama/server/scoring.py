@@ -18,6 +18,10 @@ LOGIT_BYTES = 64 << 20
 """Bytes of logits that are computed at a time."""
 
 
+MOST_ROWS = 64
+"""Tokens of a prompt that are run at a time: texts wait for them."""
+
+
 @dataclass(frozen=True)
 class Scored:
     """A prompt that was run.
@@ -44,7 +48,8 @@ def score(
     adapters : as in `GenerationOptions`.
     """
     session, n_vocab = engine.session(adapters=adapters), engine.tokenizer.n_vocab
-    rows = max(1, LOGIT_BYTES // (4 * engine.model.spec.n_vocab))
+    rows = max(1, min(MOST_ROWS, LOGIT_BYTES // (4 * engine.model.spec.n_vocab)))
+    session.give_way()
     found: list[TokenLogprobs | None] = [None]
     try:
         for first in range(0, len(tokens), rows):

@@ -251,7 +251,8 @@ class Workers:
 
 
 class Pools:
-    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars, of media, of PDFs.
+    """The threads of a server, by kind of work: of bodies and answers, of prompts, of grammars, of media, of
+    PDFs, of prompts whose log-probabilities are wanted.
 
     Large jobs that threads do run one after another: Python's lock lets one of them run at a time anyway, and
     the more of them want it, the longer an engine waits for it after each of its kernels.
@@ -269,9 +270,11 @@ class Pools:
         self.compile: Workers = Workers("compiling", alone=alone, is_heavy=True)
         self.encode: Workers = Workers("encoding", is_heavy=True)
         self.read_pdf: Workers = Workers("reading PDFs")  # threads wait for processes, half a minute perhaps
+        self.score: Workers = Workers("scoring", 1)  # whose passes are beside those of the batch
 
     def close(self) -> None:
-        for workers in (self.parse, self.prepare, self.compile, self.encode, self.read_pdf):
+        every = (self.parse, self.prepare, self.compile, self.encode, self.read_pdf, self.score)
+        for workers in every:
             workers.close()
         self.processes.close()
 

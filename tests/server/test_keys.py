@@ -20,9 +20,10 @@ from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
 from oxillama.config.server import ServerConfig
 from oxillama.engine.protocols import Observer, Observers
 from oxillama.errors import LoadError
-from oxillama.server.callers import Keys
+from oxillama.server.callers import Keys, context
 from oxillama.server.errors import without_paths
 from oxillama.server.models import Hosted
+from oxillama.server.openai import completions
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
@@ -326,6 +327,39 @@ def test_embeddings_see_nothing_of_another_key_and_are_charged(engine: Inference
     n = len(cached.found)
     assert statuses == [200] * n + [429] * (5 - n) and 3 <= n < 5
     assert cached.found[:2] == [0, 0] and cached.found[2] > 40
+
+
+def test_prompts_with_log_probabilities_are_run_in_turns(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"prompt": [PROMPT] * 3, "echo": True, "logprobs": 1, "max_tokens": 1}
+    real, ran, go_on, running = completions.score, list[str](), threading.Event(), threading.Lock()
+    pools = list[Any]()
+
+    def score(*arguments: Any) -> Any:
+        assert running.acquire(blocking=False)  # one at a time
+        pools.append(context().pools)
+        assert go_on.wait(20)
+        ran.append(context().client)
+        found = real(*arguments)
+        running.release()
+        return found
+
+    monkeypatch.setattr(completions, "score", score)
+    with serving(engine, api_keys=("alice", "bob")) as client:
+        keys = client.server._app.state.keys
+        alice, bob = (keys.caller(key).name for key in ("alice", "bob"))
+        held = list[Any]()
+        for key in ("alice", "alice", "bob"):
+            held.append(client.connect())
+            client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+            until(lambda: bool(pools) and sum(map(len, pools[0].score._small.values())) == len(held) - 1)
+        go_on.set()
+        for connection in held:
+            assert connection.getresponse().status == 200
+            connection.close()
+    assert ran[:6] == [alice, alice, bob, alice, bob, alice]
+    assert ran.count(bob) == 3 and ran.count(alice) == 6
 
 
 def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:

@@ -19,7 +19,6 @@ from oxillama.samples.seeds import best_samples
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, Prompt, read_body
 from oxillama.server.callers import context
-from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
 from oxillama.server.json_text import JsonAnswer
@@ -44,6 +43,7 @@ from oxillama.server.running import (
 )
 from oxillama.server.scoring import Scored, go_on, score
 from oxillama.server.stream import DONE, EventStream, TextLine, data_line
+from oxillama.server.workers import pools
 
 MAX_TOKENS = 16
 """Tokens of a completion where the body does not say, as OpenAI has it."""
@@ -111,16 +111,17 @@ class Answer:
         if not self.has_scores:
             return await begin(self.engine, self.prompts, self.options, self.most)
         await compile_rules(self.engine, self.prompts, self.options)
-        gone = threading.Event()
+        gone, engine, adapters = threading.Event(), self.engine, self.options.adapters
 
-        def run() -> list[Generation]:
-            engine, adapters = self.engine, self.options.adapters
-            self.scored = [score(engine, prompt, self.top or 0, gone, adapters) for prompt in self.prompts]
+        def go_on_all() -> list[Generation]:
             seed = engine.config.seed
             return [each for one in self.scored for each in go_on(one, self.options, self.most, seed)]
 
         try:
-            generations = await in_daemon(run)  # which takes its turns in the batch
+            for prompt in self.prompts:  # one by one: other clients have their turn between them
+                wanted = partial(score, engine, prompt, self.top or 0, gone, adapters)
+                self.scored.append(await pools().score.run(wanted))
+            generations = await in_thread(go_on_all)
             context().generations += generations
             return generations
         finally:
