@@ -273,7 +273,8 @@ class Pools:
         self.score: Workers = Workers("scoring", 1)  # whose passes are beside those of the batch
 
     def close(self) -> None:
-        for workers in (self.parse, self.prepare, self.compile, self.encode, self.read_pdf, self.score):
+        every = (self.parse, self.prepare, self.compile, self.encode, self.read_pdf, self.score)
+        for workers in every:
             workers.close()
         self.processes.close()
 
