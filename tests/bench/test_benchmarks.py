@@ -490,7 +490,7 @@ def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[
     assert main([*small, "--json", str(tmp_path / "old.json")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Q4_K ")
     results = json.loads((tmp_path / "old.json").read_text())["results"]
-    assert [r["metric"] for r in results] == [f"{n} token{'s' * (n > 1)}" for n in (1, 2, 4, 8, 16, 512)]
+    assert [r["metric"] for r in results] == [f"{n} token{'s' * (n > 1)}" for n in (1, 2, 4, 8, 16, 32, 512)]
     assert all(value > 0 for r in results for samples in r["samples"].values() for value in samples)
     assert main([*small, "--compare", str(tmp_path / "old.json")]) == 0
     assert "now / before" in capsys.readouterr().out

@@ -116,6 +116,22 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
         assert same_bits(np.concatenate(pieces), whole)
 
 
+@pytest.mark.parametrize(
+    ("name", "cols"), [("Q8_0", 512), ("Q4_0", 512), ("Q4_K", 512), ("Q6_K", 512), ("Q8_0", 8192)]
+)
+@on_targets
+def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int) -> None:
+    """Few rows take the panels a strip at a time, many rows and wide matrices a chunk at a time."""
+    n = 137  # 17 tiles of 8
+    rows = 100  # an odd number of panels, the last one cut
+    layer = linear(target, [(name, matrix(name, rows, cols))], cols)
+    x = normal(n, cols, seed=2)
+    whole = apply(layer, x)
+    for size, n_threads in ((8, 1), (24, 3), (100, 2), (n, 3)):
+        pieces = [apply(layer, x[i : i + size], n_threads) for i in range(0, n, size)]
+        assert same_bits(np.concatenate(pieces), whole), (size, n_threads)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_in_a_group_each_row_comes_out_as_alone(data: st.DataObject) -> None:

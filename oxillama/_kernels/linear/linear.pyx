@@ -14,7 +14,8 @@ from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
-from oxillama._kernels.linear.activations cimport FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size
+from oxillama._kernels.linear.activations cimport (
+    A_F32, FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size)
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
@@ -27,6 +28,8 @@ cdef enum:
     MAX_GROUPS = 512
     FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile
     FILL_COLS = 1024  # columns of them, a multiple of every block
+    FEW_TILES = 16    # full tiles up to which each asks for its share of the panels that follow
+    STRIP_BYTES = 1 << 18  # of panels that few tiles take together: they and the next ones stay in the cache
 
 
 cdef struct Part:
@@ -68,27 +71,45 @@ cdef struct Call:
     const Group* groups
     Py_ssize_t n_groups
     Py_ssize_t chunk       # panels handed out together
+    Py_ssize_t skip        # panels that other threads take between two chunks of one
 
 
 include "dispatch.pxi"  # run_job
 
 
-cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group) noexcept nogil:
-    """Panels p0..p1 of one matrix for all tokens of a group, tile by tile, while the panels stay in the cache."""
-    cdef Py_ssize_t t0 = 0
+cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, Py_ssize_t skip) noexcept nogil:
+    """Panels p0..p1 of one matrix for all tokens of a group.
+
+    Tile by tile, all panels if there are many tiles, while the panels stay in the cache. A few tiles take the
+    panels a strip at a time, and each asks the memory for its share of the next strip, so that reading and
+    multiplying go on together. Other threads take the ``skip`` panels behind the last strip.
+    """
+    cdef Py_ssize_t n_tiles = group.count // OX_TILE
+    cdef bint few = 0 < n_tiles <= FEW_TILES and w.form != A_F32 and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
+    cdef Py_ssize_t p = p0, t0, ahead
     cdef Job job
     cdef int T
     ensure(0 <= p0 < p1 <= (w.rows + 15) // 16)
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
-    job.first, job.last, job.ld, job.accumulate = p0, p1, group.out_ld, group.accumulate
+    job.ld, job.accumulate = group.out_ld, group.accumulate
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
-    while t0 < group.count:
-        T = tile_size(group.count - t0)
-        form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
-        job.out = group.out + t0 * job.ld + w.first_row
-        job.cold = t0 == 0
-        run_job(w.layout, T, &job)
-        t0 = t0 + T
+    while p < p1:
+        job.first, job.last = p, min(p + strip, p1)
+        ahead = job.last if job.last < p1 else p1 + skip
+        t0 = 0
+        while t0 < group.count:
+            T = tile_size(group.count - t0)
+            form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
+            job.out = group.out + t0 * job.ld + w.first_row
+            job.cold = t0 == 0 and p == p0
+            job.next, job.step = w.data, 0
+            if few and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
+                job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
+                job.next = w.data + ahead * w.stride + t0 // OX_TILE * (strip * w.stride // n_tiles)
+            run_job(w.layout, T, &job)
+            t0 = t0 + T
+        p = job.last
 
 
 cdef inline Py_ssize_t n_pieces(Py_ssize_t cols) noexcept nogil:
@@ -143,7 +164,7 @@ cdef void run(const Call* call, Py_ssize_t unit) noexcept nogil:
         p0 = max(first, w.first_panel) - w.first_panel
         p1 = min(last - w.first_panel, (w.rows + 15) // 16)
         if p0 < p1:
-            panels(w, p0, p1, group)
+            panels(w, p0, p1, group, call.skip)
 
 
 cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch, int n_threads,
@@ -174,6 +195,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
         n_units += (groups[i].stack.n_panels + call.chunk - 1) // call.chunk
     # starting threads costs microseconds: a few hundred thousand multiplications stay on one
     threads = n_threads if n_products >= least and n_threads > 1 else 1
+    call.skip = call.chunk * (threads - 1)
     if threads == 1 or n_values < 4 * FILL_COLS:
         for i in range(n_fills):
             fill(call, i)

@@ -26,6 +26,34 @@ cdef struct Tile:
     const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
 
 
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    const float* bias
+    bint accumulate
+    bint cold                 # the panels come from memory: what follows is asked for ahead
+    const uint8_t* next       # where the tile's share of later panels begins
+    Py_ssize_t step           # bytes of it that are asked for with 32 columns of a panel; 0: nothing
+
+
+cdef inline const uint8_t* share(const Job* job, Py_ssize_t p) noexcept nogil:
+    """Where that begins which is asked for with panel ``p``."""
+    return job.next + (p - job.first) * job.step * (job.cols // 32)
+
+
+cdef inline const uint8_t* ask(const uint8_t* next, Py_ssize_t step) noexcept nogil:
+    """Asks for the ``step`` bytes from ``next`` on, which are read some panels later; returns their end."""
+    cdef Py_ssize_t i
+    for i in range(0, step, 64):
+        ox_prefetch_far(next + i)
+    return next + step
+
+
 cdef inline void float_tile(const int layout, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
                             Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
     """P panels, ``stride`` bytes apart, times T tokens: acc (P, T). Several panels hide the fma's latency."""
@@ -114,6 +142,29 @@ cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16
     add_group(layout, T, part, run, c, 7, x)
 
 
+cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
+                                const uint8_t* c, const int8_t* x) noexcept nogil:
+    """Adds 32 columns times T tokens to ``even`` and the next 32 to ``odd``, for targets that sum in 32 bits."""
+    cdef const uint8_t* d = c + 64 * code_bits(layout)
+    cdef const int8_t* y = x + 32 * T
+    add_group(layout, T, even, run, c, 0, x)
+    add_group(layout, T, odd, run, d, 0, y)
+    add_group(layout, T, even, run, c, 1, x)
+    add_group(layout, T, odd, run, d, 1, y)
+    add_group(layout, T, even, run, c, 2, x)
+    add_group(layout, T, odd, run, d, 2, y)
+    add_group(layout, T, even, run, c, 3, x)
+    add_group(layout, T, odd, run, d, 3, y)
+    add_group(layout, T, even, run, c, 4, x)
+    add_group(layout, T, odd, run, d, 4, y)
+    add_group(layout, T, even, run, c, 5, x)
+    add_group(layout, T, odd, run, d, 5, y)
+    add_group(layout, T, even, run, c, 6, x)
+    add_group(layout, T, odd, run, d, 6, y)
+    add_group(layout, T, even, run, c, 7, x)
+    add_group(layout, T, odd, run, d, 7, y)
+
+
 cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
     cdef f32x16 d
     if scale_bytes(layout) == 4:
@@ -124,9 +175,11 @@ cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept
     return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
 
 
-cdef inline void block_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
-                            bint cold, f32x16* acc) noexcept nogil:
-    """Layouts with blocks of 32 columns: acc (T)."""
+cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
+    """Panel ``p`` of a layout with blocks of 32 columns: acc (T)."""
+    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p)
+    cdef const Tile* a = &job.tile
     cdef Py_ssize_t b
     cdef const uint8_t* header
     cdef const uint8_t* c
@@ -136,12 +189,14 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
     cdef int t
     for t in range(T):
         acc[t] = f32_zero()
-    for b in range(cols // 32):
+    for b in range(job.cols // 32):
         header = panel + header_at(layout, b)
         c = panel + codes_at(layout, b)
-        if cold:
+        if job.cold:
             prefetch(header, header_bytes(layout))
             prefetch(c, 64 * code_bits(layout))
+        if T > 1:
+            next = ask(next, job.step)
         for t in range(T):
             part[t] = excess_of_block(layout, a.nsum[b * T + t])
         add_first_16(layout, T, part, run, c, x)
@@ -182,6 +237,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
     There is nothing to unpack: an activation is read once for the codes of P panels.
     """
     cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p + (first != 0))
     cdef const int8_t* x = job.tile.codes + 4 * first
     cdef i32x16 part[8]
     cdef u8x64 v
@@ -197,6 +253,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
             if job.cold and first == 0:
                 prefetch(panel + i * job.stride + header_at(layout, b), header_bytes(layout))
                 prefetch(panel + i * job.stride + at, 512)
+        next = ask(next, job.step)
         for g in range(8):
             for t in range(T):
                 v = u8_keep(u8_set4(x + 4 * (g * 8 + t)))
@@ -227,15 +284,18 @@ cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 
     """Adds the sums of two sub-blocks, times their scales if they have any."""
     if not has_subs(layout):
         return i32_add(total, i32_add(even, odd))
-    if layout == L_K2:  # 16 products of at most 3 x 127 fit 16 bits
+    if has_subs_of_16(layout) and code_bits(layout) <= 3 and table_of(layout) == NULL:
+        # 16 products of at most 7 x 127 fit 16 bits
         return i16_dot(total, i16_pair(even, odd), pairs)
     even = i32_mul(even, i32_sar(i32_shl(pairs, 16), 16))
     return i32_add(total, i32_add(even, i32_mul(odd, i32_sar(pairs, 16))))
 
 
-cdef inline void super_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
-                            bint cold, f32x16* acc) noexcept nogil:
-    """Layouts with blocks of 256 columns, with integer scales of 16 or 32 or without: acc (T)."""
+cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
+    """Panel ``p`` of a layout with blocks of 256 columns, with integer scales of 16 or 32 or without: acc (T)."""
+    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p)
+    cdef const Tile* a = &job.tile
     cdef Py_ssize_t b
     cdef const uint8_t* header
     cdef const uint8_t* c
@@ -251,25 +311,35 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
     cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
     for t in range(T):
         acc[t] = f32_zero()
-    for b in range(cols // 256):
+    for b in range(job.cols // 256):
         header = panel + header_at(layout, b)
         c = panel + codes_at(layout, b)
-        if cold:
+        if job.cold:
             prefetch(header, header_bytes(layout))
         for t in range(T):
             total[t] = i32_zero()
         for i in range(n_pairs):
-            if cold:
+            if job.cold:
                 prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
+            if T > 1:
+                next = ask(next, job.step)
             for t in range(T):
                 even[t] = odd[t] = i32_zero()
-            add_first_16(layout, T, even, run, c, x)
-            if not has_subs_of_16(layout):
-                add_last_16(layout, T, even, run, c, x)
+            if has_subs_of_16(layout):
+                add_first_16(layout, T, even, run, c, x)
+                add_last_16(layout, T, odd, run, c, x)
+            else:
+                if OX_TILE >= 8:  # twice as many sums at a time hide the latency of a product
+                    add_two_blocks(layout, T, even, odd, run, c, x)
+                else:
+                    add_first_16(layout, T, even, run, c, x)
+                    add_last_16(layout, T, even, run, c, x)
+                    add_first_16(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
+                    add_last_16(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
+                if T > 1:
+                    next = ask(next, job.step)
                 c = c + 64 * code_bits(layout)
                 x = x + 32 * T
-                add_first_16(layout, T, odd, run, c, x)
-            add_last_16(layout, T, odd, run, c, x)
             pairs = scale_pairs(layout, header, i)
             for t in range(T):
                 total[t] = add_subs(layout, total[t], even[t], odd[t], pairs)
@@ -293,13 +363,12 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
                 acc[t] = f32_fma(f32_from_i32(even[t]), f32_mul(m, da), acc[t])
 
 
-cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,
-                           const Tile* a, bint cold, f32x16* acc) noexcept nogil:
-    """One panel of a quantized layout times T tokens: acc (T)."""
+cdef inline void code_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
+    """Panel ``p`` of a quantized layout times T tokens: acc (T)."""
     if form_of(layout) == 32:
-        block_tile(layout, T, panel, cols, a, cold, acc)
+        block_tile(layout, T, job, p, acc)
     else:
-        super_tile(layout, T, panel, cols, a, cold, acc)
+        super_tile(layout, T, job, p, acc)
 
 
 # --- writing ------------------------------------------------------------------------------------------
@@ -322,19 +391,6 @@ cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, b
         out[r] = out[r] + lanes[r] if accumulate else lanes[r]
 
 
-# Some panels of one matrix times one tile of tokens.
-cdef struct Job:
-    const uint8_t* data
-    Py_ssize_t stride, rows, cols
-    Py_ssize_t first, last    # panels
-    Tile tile
-    float* out                # row 0 of the matrix, for the first token of the tile
-    Py_ssize_t ld             # floats between tokens in out
-    const float* bias
-    bint accumulate
-    bint cold                 # the panels come from memory: what follows is asked for ahead
-
-
 cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first, const f32x16* acc) noexcept nogil:
     """Writes panel ``p`` of T tokens of the tile, from ``first`` on."""
     cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
@@ -355,7 +411,7 @@ cdef inline void code_tiles(const int layout, const int T, const Job* job) noexc
                 put_panel(job, 4, p + 1, 4 * half, acc + 4)
             p = p + 2
     for p in range(p, job.last):
-        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, job.cold, acc)
+        code_tile(layout, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
 
 
