@@ -222,7 +222,7 @@ class Runner:
             for group, table in zip(self.pool.groups, in_flight.tables)
         ]
         if batch.given is not None:
-            kv = batch.given.paged(self.pool.groups, in_flight.tables, kv)
+            kv = batch.given.paged(self.model.kernels, self.pool.groups, in_flight.tables, kv)
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
         if in_flight.states is not None:
             for sequence in sequences:
@@ -303,7 +303,7 @@ class Runner:
             wanted=layout.wanted,
             recurrent_states=self._memory_of(states) if states and self.model.state_floats else None,
             adapted=self._adapted_rows(sequences, layout.row_start) if is_adapted else None,
-            given=given and given.rows_of(self.model, sequences, layout.row_start),
+            given=given and given.rows_of(sequences, layout.row_start),
         )
 
     def _memory_of(self, states: list[StateSlots]) -> list[StatePart]:

@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 
 from oxillama.config import available_cpus, checks
-from oxillama.engine.building import EngineFactory
 from oxillama.engine.loading import LoadedModel
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.media.beside import found_beside, missing_reason
 from oxillama.media.blocks import Steps
 from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
 from oxillama.media.encoder import Encoded, MediaEncoder
-from oxillama.media.given import DeepLayer, Given, Span, Use
+from oxillama.media.given import Given, Span, Use, take_media
 from oxillama.media.prompt import MARKER, MediaPrompt, build, cut_at
-from oxillama.models.decoder import Decoder
 from oxillama.models.rope import Rope
 
 IMAGE_PARTS = ("image", "image_url", "input_image")
@@ -73,8 +71,6 @@ class Media:
         if self.path is None:
             reason = missing_reason(model.file.paths)
             raise ConfigError(f"mmproj: the model takes no pictures and sounds: {reason}")
-        if type(model.factory) is not EngineFactory:
-            raise ConfigError("mmproj: cannot be combined with a pipeline")
         n_threads = config.num_threads or available_cpus()
         encoder = MediaEncoder(self.path, model.kernels, n_threads, config.compute)
         try:
@@ -296,15 +292,7 @@ def ready(model: LoadedModel, width: int) -> None:
     n_embd, n_layers = model.spec.n_embd, model.spec.n_layers
     if width % n_embd or not 1 <= width // n_embd <= 1 + n_layers:
         raise LoadError(f"media: expected embeddings of width {n_embd}, as the model takes them, got {width}")
-    if width > n_embd:
-        model.call(partial(add_deep_layers, model.runner.model, width // n_embd - 1))
-
-
-def add_deep_layers(decoder: Decoder, n: int) -> None:
-    """Has the first ``n`` layers of a model add what media give for them; for the engine thread."""
-    for i in range(n):
-        if not isinstance(decoder.layers[i], DeepLayer):
-            decoder.layers[i] = DeepLayer(decoder.layers[i], i)
+    model.call(partial(take_media, model.runner.model, width // n_embd - 1))
 
 
 def position_axes(model: LoadedModel) -> np.ndarray | None:

@@ -8,6 +8,7 @@ other.
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.media.encoder import Rows
@@ -148,9 +150,9 @@ class Given:
                 found[i] = int.from_bytes(mark, "little") << 32 | 1 << 31
         return found
 
-    def rows_of(self, model: Decoder, sequences: Listed[Sequence], row_start: np.ndarray) -> GivenRows:
+    def rows_of(self, sequences: Listed[Sequence], row_start: np.ndarray) -> GivenRows:
         """The given rows of a batch in which at least one sequence has some."""
-        return GivenRows(model, sequences, row_start)
+        return GivenRows.of(sequences, row_start)
 
 
 class Part(NamedTuple):
@@ -166,48 +168,57 @@ class Part(NamedTuple):
         return self.row + len(self.values)
 
 
+@dataclass(frozen=True)
 class GivenRows:
-    """The given rows of a batch.
+    """The given rows of a batch, for all stages of a pipeline.
 
     Attributes
     ----------
-    parts : in order.
+    parts : in order. row_start : as in `Batch`. starts : position of the first row of each sequence.
+    axes : as in `Given`. places : int32 (3, rows), time, row and column of all rows; None without axes.
     """
 
-    def __init__(self, model: Decoder, sequences: Listed[Sequence], row_start: np.ndarray) -> None:
-        self.model = model
-        self.row_start = row_start
-        self.sequences: list[tuple[Any, int, int]] = [
-            (s.given, s.cached_len, s.scheduled_len) for s in sequences
-        ]
-        self.parts: list[Part] = []
-        for (given, first, last), row in zip(self.sequences, row_start.tolist()):
+    parts: list[Part]
+    row_start: np.ndarray
+    starts: np.ndarray
+    axes: np.ndarray | None
+    places: np.ndarray | None
+
+    @classmethod
+    def of(cls, sequences: Listed[Sequence], row_start: np.ndarray) -> GivenRows:
+        """Those of the scheduled tokens of some sequences."""
+        parts, places = [], []
+        axes = next((s.given.axes for s in sequences if s.given is not None), None)
+        for s, row in zip(sequences, row_start.tolist()):
+            given, first, last = s.given, s.cached_len, s.scheduled_len
             for start, rows in given.spans if given is not None else ():
                 begin, end = max(first, start), min(last, start + len(rows.values))
                 if begin < end:
                     values = rows.values[begin - start : end - start]
-                    self.parts.append(Part(row + begin - first, values, rows.both_ways))
+                    parts.append(Part(row + begin - first, values, rows.both_ways))
+            if axes is not None:
+                alone = np.arange(first, last, dtype=np.int32)
+                places.append(np.tile(alone, (3, 1)) if given is None else given.coordinates(first, last))
+        starts = np.array([s.cached_len for s in sequences], np.int32)
+        joined = None if axes is None else np.ascontiguousarray(np.concatenate(places, axis=1))
+        return cls(parts, row_start, starts, axes, joined)
 
     # --- embeddings ---------------------------------------------------------------------------------
 
     def put(self, x: np.ndarray, step: Step) -> None:
-        """Puts the embeddings into x (n, n_embd), and gives the tables of rotations that the rows need."""
+        """Puts the embeddings into x (n, n_embd)."""
         for part in self.parts:
             x[part.row : part.end] = part.values[:, : x.shape[1]]
-        axes = next((given.axes for given, _, _ in self.sequences if given is not None), None)
-        if axes is not None:
-            step.tables = {i: self._table(i, axes) for i in step.tables}
 
-    def _table(self, i: int, axes: np.ndarray) -> np.ndarray:
+    def turn(self, step: Step, model: Decoder) -> None:
+        """Gives a pass the tables of rotations that the rows need."""
+        if self.axes is not None:
+            step.tables = {i: self._table(i, model) for i in step.tables}
+
+    def _table(self, i: int, model: Decoder) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``, each pair by its coordinate."""
-        model = self.model
-        places = [
-            np.tile(np.arange(first, last, dtype=np.int32), (3, 1))
-            if given is None
-            else given.coordinates(first, last)
-            for given, first, last in self.sequences
-        ]
-        rows, rope = np.ascontiguousarray(np.concatenate(places, axis=1)), model.spec.ropes[i]
+        axes, rows, rope = self.axes, self.places, model.spec.ropes[i]
+        assert axes is not None and rows is not None
         table = np.empty((rows.shape[1], 2, rope.n_rot // 2), np.float32)
         for axis, positions in enumerate(rows):
             turned = np.empty_like(table)
@@ -226,13 +237,13 @@ class GivenRows:
 
     # --- attention ----------------------------------------------------------------------------------
 
-    def paged(self, groups: Listed[Any], tables: Listed[np.ndarray], kv: list[Any]) -> list[Any]:
+    def paged(
+        self, kernels: Kernels, groups: Listed[Any], tables: Listed[np.ndarray], kv: list[Any]
+    ) -> list[Any]:
         """The kernels' batches over pages, in which rows of pictures see each other where they should."""
         if not any(part.both_ways for part in self.parts):
             return kv
-        paged = self.model.kernels.attention.PagedBatch
-        starts = np.array([first for _, first, _ in self.sequences], np.int32)
-        runs = self._runs()
+        paged, starts, runs = kernels.attention.PagedBatch, self.starts, self._runs()
         found = []
         for group, table, whole in zip(groups, tables, kv, strict=True):
             parts = []
@@ -245,6 +256,14 @@ class GivenRows:
                 parts.append((run, batch))
             found.append(SpannedBatch(whole, parts))
         return found
+
+    def begin(
+        self, model: Decoder, groups: Listed[Any], tables: Listed[np.ndarray], kv: list[Any]
+    ) -> list[Any]:
+        """As `paged`, for a stage that learns of given rows by a pass."""
+        width = max((part.values.shape[1] for part in self.parts), default=0)
+        take_media(model, max(0, width // model.spec.n_embd - 1))
+        return self.paged(model.kernels, groups, tables, kv)
 
     def _runs(self) -> list[Run]:
         """All rows of the batch, cut where rows that see each other begin and end."""
@@ -319,23 +338,45 @@ def seen_both_ways(n: int, window: int, n_heads: int) -> dict[str, Any]:
     return {"window": 0, "biases": biases}
 
 
-class DeepLayer:
-    """A layer of a text model behind which given rows add embeddings (Qwen3-VL's deep stack)."""
+class MediaLayer:
+    """A layer of a text model in batches with given rows.
 
-    def __init__(self, layer: AnyLayer, i: int) -> None:
+    Parameters
+    ----------
+    i : the layer's number; behind it rows add the embeddings that they have for it (Qwen3-VL's deep stack).
+    model : for the first layer of a stage, which gives the pass its tables of rotations; None for others.
+    """
+
+    def __init__(self, layer: AnyLayer, i: int, model: Decoder | None) -> None:
         self.layer: AnyLayer = layer
         self.i: int = i
+        self.model = None if model is None else weakref.ref(model)
         self.blocks, self.linears = layer.blocks, layer.linears
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["layer"], name)
 
-    def with_blocks(self, wrap: Any) -> DeepLayer:
+    def with_blocks(self, wrap: Any) -> MediaLayer:
         """As `AnyLayer.with_blocks`."""
-        return DeepLayer(self.layer.with_blocks(wrap), self.i)
+        model = None if self.model is None else self.model()
+        return MediaLayer(self.layer.with_blocks(wrap), self.i, model)
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """As `AnyLayer.run`."""
+        given, model = step.batch.given, None if self.model is None else self.model()
+        if given is not None and model is not None:
+            given.turn(step, model)
         self.layer.run(x, step)
-        if step.batch.given is not None:
-            step.batch.given.add_deep(self.i, x)
+        if given is not None:
+            given.add_deep(self.i, x)
+
+
+def take_media(decoder: Decoder, n_deep: int) -> None:
+    """Has the layers of a stage run given rows that have embeddings for the first ``n_deep`` layers, too.
+
+    For the thread that runs the stage.
+    """
+    for at, i in enumerate(decoder.spec.here):
+        layer = decoder.layers[at]
+        if (not at or i < n_deep) and not isinstance(layer, MediaLayer):
+            decoder.layers[at] = MediaLayer(layer, i, None if at else decoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -31,6 +32,7 @@ class PassMessage:
     tokens, positions, row_start : as in `Batch`.
     tables : of each page group int32 (sequences, width), the pages of the sequences.
     states : what the pass does to the recurrent state of each sequence; None without recurrent layers.
+    given : as in `Batch`.
     """
 
     copies: tuple[Copy, ...]
@@ -39,6 +41,7 @@ class PassMessage:
     row_start: np.ndarray
     tables: list[np.ndarray]
     states: list[StateSlots] | None
+    given: Any = None
 
     @classmethod
     def of(
@@ -50,7 +53,7 @@ class PassMessage:
     ) -> PassMessage:
         """Of a batch; the tables are copied."""
         copied = [table.copy() for table in tables]
-        return cls(tuple(copies), batch.tokens, batch.positions, batch.row_start, copied, states)
+        return cls(tuple(copies), batch.tokens, batch.positions, batch.row_start, copied, states, batch.given)
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,14 @@ class Stage:
                 have_slots(states, slots.after, *(() if slots.before is None else (slots.before,)))
                 have_slots(states.records, *slots.earlier, *slots.recorded)
             parts = [states.part(slots) for slots in message.states]
-        batch = Batch(message.tokens, message.positions, message.row_start, NONE, parts)
+        batch = Batch(message.tokens, message.positions, message.row_start, NONE, parts, given=message.given)
         paged = self.model.kernels.attention.PagedBatch
         kv = [
             paged(group.shape, group.table, table, batch.row_start, batch.starts)
             for group, table in zip(groups, message.tables)
         ]
+        if message.given is not None:
+            kv = message.given.begin(self.model, groups, message.tables, kv)
         return self.model.passed_on(batch, kv, self._work, self._tuner, given)
 
     def copy_pages(self, copies: Sequence[Copy]) -> None:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from oxillama.cache.kv import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine import features
-from oxillama.engine.building import EngineFactory
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
@@ -134,8 +133,6 @@ def given_of(model: LoadedModel, snapshot: EngineSnapshot) -> Any:
     """The given rows of a snapshot's sequence, None for none. Raises SnapshotIncompatible."""
     if snapshot.media is None:
         return None
-    if type(model.factory) is not EngineFactory:
-        raise SnapshotIncompatible("media: cannot be run by a pipeline")
     with refusals():
         return snapshot.media.given(model)
 
