@@ -59,8 +59,10 @@ def shown(text: bytes) -> bytes:
 
 def bomb() -> bytes:
     """2 GiB of zeros, compressed twice."""
-    packer = zlib.compressobj(1)
-    return zlib.compress(b"".join(packer.compress(bytes(1 << 20)) for _ in range(2048)) + packer.flush())
+    packer = zlib.compressobj(1, wbits=-15)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)  # refers to none before
+    checksum = ((2 << 30) % 65521 << 16 | 1).to_bytes(4, "big")
+    return zlib.compress(b"\x78\x01" + block * 2048 + b"\x03\0" + checksum)
 
 
 GOOD = made(shown(b"hello there"), shown(b"the second page"))
