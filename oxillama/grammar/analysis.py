@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from oxillama._kernels.grammar.nodes import children, productive_rules, references
+from oxillama._kernels.grammar.nodes import productive_rules, references
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes that a node is made of."""
+    if isinstance(node, (Seq, Alt)):
+        return node.items
+    if isinstance(node, Distinct):
+        parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
+        return tuple([part for part in (*parts, node.separator) if part is not None])
+    return (node.item,) if isinstance(node, Repeat) else ()
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -43,7 +43,7 @@ cdef int add_references(object node, list found, int depth) except -1:
     return 0
 
 
-cpdef tuple children(object node):
+cdef tuple children(object node):
     """The nodes that a node is made of; those of a `Distinct` each once."""
     cdef object kind = type(node)
     cdef dict found
