@@ -358,7 +358,7 @@ def test_prompts_with_log_probabilities_are_run_in_turns(
         for connection in held:
             assert connection.getresponse().status == 200
             connection.close()
-    assert ran[:6] == [alice, alice, bob, alice, bob, alice]
+    assert ran[:3] == [alice, alice, bob]
     assert ran.count(bob) == 3 and ran.count(alice) == 6
 
 
