@@ -408,12 +408,12 @@ def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
     """A short prompt is tokenized while pictures keep the encoders busy."""
     names: list[str] = []
     media = client.hosted.ready().model.feature("media")
-    encode = media.encoder.encode
-    media.encoder.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
+    encode = media.encode
+    media.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
     try:
         assert openai(client, {"type": "image_url", "image_url": {"url": url(png(77))}}).status == 200
     finally:
-        del media.encoder.encode
+        del media.encode
     assert names == ["server encoding"]
 
 
