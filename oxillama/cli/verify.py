@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.console import check_writable
+from oxillama.cli.media import add_media_options, read_part
 from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, shows_bars
 from oxillama.errors import ConfigError
@@ -46,7 +47,8 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="check with the slow reference implementation alone, without a kernel",
     )
-    options.add_named_options(verify, ("num_threads",))
+    add_media_options(verify, "of the prompt, in order")
+    options.add_named_options(verify, ("num_threads", "mmproj"))
     options.add_progress_option(verify)
     verify.set_defaults(command=run_verify)
 
@@ -69,6 +71,7 @@ def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verificati
     config = EngineConfig(
         model_path=model_path(args.model, args),
         num_threads=args.num_threads,
+        mmproj=args.mmproj,
         prefix_cache_bytes=0,
         **receipt.engine_options,
     )
@@ -76,7 +79,8 @@ def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verificati
         loading_bar(str(config.model_path), shows_bars(args)) as progress,
         InferenceEngine(config, progress=progress) as engine,
     ):
-        return engine.verify(receipt, adapters=args.lora)
+        media = [read_part(part) for part in args.media or ()]
+        return engine.verify(receipt, adapters=args.lora, media=media)
 
 
 def verified_by_reference(args: argparse.Namespace, receipt: Receipt) -> Verification:
@@ -84,6 +88,8 @@ def verified_by_reference(args: argparse.Namespace, receipt: Receipt) -> Verific
     from oxillama.gguf.model_file import ModelFile
     from oxillama.reference.verification import verify
 
+    if args.media or args.mmproj:
+        raise ConfigError("mmproj: expected no media with reference, which has no statement of encoders")
     if args.lora:
         raise ConfigError("lora: expected none with reference, which has no statement of adapters")
     if args.num_threads is not None:

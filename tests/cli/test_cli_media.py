@@ -101,6 +101,17 @@ def test_what_chat_and_run_refuse(folder: Path) -> None:
         assert message in error("run", *flags)
 
 
+def test_receipts(folder: Path, tmp_path: Path) -> None:
+    model, receipt = folder / "tiny.gguf", tmp_path / "receipt.json"
+    first, other = ("--image", folder / "0.png"), ("--image", folder / "1.png")
+    output("run", model, *first, "-p", "once", *GREEDY, "--receipt", receipt)
+    assert "verified" in output("verify", receipt, "--model", model, *first)
+    assert run("verify", receipt, "--model", model, *other).returncode == 1
+    plain = ("verify", receipt, "--model", folder / "plain" / "plain.gguf")
+    assert "verified" in output(*plain, *first, "--mmproj", folder / "mmproj-tiny.gguf")
+    assert "no media with reference" in error("verify", receipt, "--model", model, *first, "--reference")
+
+
 def test_messages_of_a_file() -> None:
     assert shown_content("a") == "a"
     for content in (

@@ -119,6 +119,14 @@ def test_several_samples(client: Client, alone: InferenceEngine) -> None:
     assert answers == {wanted(alone, {"type": "image", "image": png()})}
 
 
+def test_a_receipt_names_the_picture(client: Client, alone: InferenceEngine) -> None:
+    found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}}, receipt=True)
+    assert found.status == 200, found.text
+    receipt = found.json["choices"][0]["receipt"]
+    assert alone.verify(receipt, media=[png()])
+    assert alone.verify(receipt, media=[png(1)]).cause == "media"
+
+
 def test_responses(client: Client, alone: InferenceEngine) -> None:
     answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
     content = [{"type": "input_image", "image_url": url(png()), "detail": "high"}]
@@ -408,12 +416,12 @@ def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
     """A short prompt is tokenized while pictures keep the encoders busy."""
     names: list[str] = []
     media = client.hosted.ready().model.feature("media")
-    encode = media.encoder.encode
-    media.encoder.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
+    encode = media.encode
+    media.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
     try:
         assert openai(client, {"type": "image_url", "image_url": {"url": url(png(77))}}).status == 200
     finally:
-        del media.encoder.encode
+        del media.encode
     assert names == ["server encoding"]
 
 
