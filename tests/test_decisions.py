@@ -100,6 +100,8 @@ QUERIES = {
     "job processes": 60,
     "engine core": 54,
     "features behind protocols": 54,
+    "multimodal embeddings": 61,
+    "encoder steps": 61,
 }
 """Query: the number of the note that must come first."""
 

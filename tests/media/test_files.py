@@ -37,8 +37,9 @@ def path(tmp_path: Path) -> Path:
 def test_info_describes_encoders(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["pictures"]["kind"] == "gemma3" and facts["pictures"]["layers"] == 2
-    assert facts["sounds"] is None and facts["embedding_length"] == WIDTH and not facts["missing"]
+    (encoder,) = facts["encoders"]
+    assert encoder["projector"] == "gemma3" and encoder["layers"] == 2 and encoder["embedding"] == WIDTH
+    assert facts["takes"] == ["image"] and not facts["missing"]
     assert main(["info", str(path), "--tensors"]) == 0
     assert "gemma3" in capsys.readouterr().out
 
