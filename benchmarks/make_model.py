@@ -69,9 +69,32 @@ def _words() -> Iterator[str]:
             yield "\u2581" + word
 
 
-def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure: bool = False) -> int:
+def byte_pairs(n_vocab: int) -> tuple[list[str], list[int], list[str]]:
+    """Tokens, types and merges of a byte-level BPE vocabulary: control, bytes, then made-up words."""
+    letters = string.ascii_lowercase
+    hidden = [byte for byte in range(256) if not (33 <= byte <= 126 or (byte >= 161 and byte != 173))]
+    chars = [chr(256 + hidden.index(byte) if byte in hidden else byte) for byte in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *chars]
+    pairs = itertools.islice(_grown(letters), n_vocab - len(tokens))
+    merges = [f"{begin} {end}" for begin, end in pairs]
+    tokens += [merge.replace(" ", "") for merge in merges]
+    return tokens, [3, 3, 3, *[1] * (n_vocab - 3)], merges
+
+
+def _grown(letters: str) -> Iterator[tuple[str, str]]:
+    """Every word of two letters, then of three, and so on: its beginning and its last letter."""
+    words = list(letters)
+    while True:
+        yield from itertools.product(words, letters)
+        words = [word + letter for word in words for letter in letters]
+
+
+def write_model(
+    path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure: bool = False, pairs: bool = False
+) -> int:
     """Write the model to ``path`` (replaced if it exists) and return the size of the file in bytes.
 
+    Its vocabulary is one of pieces (SentencePiece), or of byte ``pairs``.
     Raises ConfigError where a dimension does not fit: rows must be whole blocks of their format.
     """
     if shape.n_layer < 1 or shape.n_vocab < 1000:
@@ -86,7 +109,7 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
                 f"got {tensor.n_in}"
             )
     writer = gguf.GGUFWriter(path, shape.family)
-    _add_metadata(writer, shape, mix, seed)
+    _add_metadata(writer, shape, mix, seed, pairs)
     for tensor in plan:
         kind = gguf.GGMLQuantizationType[tensor.format]
         # A float16 stands for "not bytes": the shape is given in elements, whatever the format.
@@ -124,17 +147,23 @@ ADDING: dict[type, Callable[[Any, str, Any], None]] = {
 }
 
 
-def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
+def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -> None:
     writer.add_name(f"random {mix} weights, seed {seed}")
     file_type = getattr(gguf_package().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
     if file_type is not None:
         writer.add_file_type(file_type)
     for key, value in metadata(shape).items():
         ADDING[type(value)](writer, f"{shape.family}.{key}", value)
-    pieces, scores, types = vocabulary(shape.n_vocab)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(pieces)
-    writer.add_token_scores(scores)
+    if pairs:
+        tokens, types, merges = byte_pairs(shape.n_vocab)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("llama-bpe")
+        writer.add_token_merges(merges)
+    else:
+        tokens, scores, types = vocabulary(shape.n_vocab)
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores(scores)
+    writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
@@ -149,6 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, help="another number of layers than the shape's")
     parser.add_argument("--pure", action="store_true", help="one format for all matrices, no mix")
+    parser.add_argument("--pairs", action="store_true", help="a vocabulary of byte pairs, not of pieces")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
     shape = SHAPES[args.shape]
     if args.layers is not None:
         shape = replace(shape, n_layer=args.layers)
-    size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure)
+    size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure, pairs=args.pairs)
     print(f"{args.out}: {size / 1e6:.1f} MB")
     return 0
 

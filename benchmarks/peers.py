@@ -351,7 +351,81 @@ class OxiLlamaPy(Runner):
         self._engine = None
 
 
+class OpenVino(Runner):
+    """OpenVINO GenAI with its defaults, save that it keeps no beginnings of prompts.
+
+    It reads GGUF files of some architectures and formats, and only vocabularies of byte pairs (`make-model
+    --pairs`). No call appends to what another one ran: prefill is the time to the first new token behind a
+    prompt, decoding that from the first to the last, greedy choice included.
+    """
+
+    name = "openvino"
+    appends = False
+    _module: Any = None
+    _pipeline: Any = None
+    _prompt: Sequence[int] = ()
+
+    def version(self) -> str:
+        self._import()
+        return f"openvino-genai {self._module.__version__}"
+
+    def _import(self) -> None:
+        try:
+            import openvino_genai
+        except (ImportError, OSError) as error:
+            message = f"peer openvino: expected the package openvino-genai, got {error}"
+            raise ConfigError(message) from error
+        self._module = openvino_genai
+
+    def _open(self) -> None:
+        with ModelFile.open(self.model) as file:
+            self._vocab_size = len(file.metadata["tokenizer.ggml.tokens"])
+        how = self._module.SchedulerConfig()
+        how.enable_prefix_caching = False
+        try:
+            self._pipeline = self._module.LLMPipeline(
+                str(self.model), "CPU", scheduler_config=how, INFERENCE_NUM_THREADS=self.threads
+            )
+        except (RuntimeError, LookupError, ValueError) as error:
+            raise LoadError(f"{self.model}: openvino cannot load it: {error}") from error
+
+    def _clear(self) -> None: ...
+
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        self._prompt = tokens
+        self._times(1)
+        return np.zeros(self._vocab_size, np.float32)
+
+    def decode(self, n: int) -> float:
+        times = self._times(n + 1)
+        return times[-1] - times[0]
+
+    def _times(self, n: int) -> list[float]:
+        """When each of ``n`` tokens came behind the prompt."""
+        import openvino
+
+        module, clock, times = self._module, self._clock, []
+
+        class Streamer(module.StreamerBase):  # type: ignore[misc,name-defined]
+            def write(self, tokens: Any) -> Any:
+                times.extend([clock()] * (len(tokens) if isinstance(tokens, list) else 1))
+                return module.StreamingStatus.RUNNING
+
+            def end(self) -> None: ...
+
+        wanted = module.GenerationConfig()
+        wanted.max_new_tokens = wanted.min_new_tokens = n
+        wanted.ignore_eos, wanted.do_sample = True, False
+        self._pipeline.generate(openvino.Tensor(np.array([self._prompt], np.int64)), wanted, Streamer())
+        if len(times) != n:
+            raise PromptError(f"{self.model}: openvino gave {len(times)} of {n} tokens")
+        return times
+
+    def close(self) -> None:
+        self._pipeline = None
+
+
 ENGINES: dict[str, type[Runner]] = {
-    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy)
+    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy, OpenVino)
 }
 """By the names that commands take."""

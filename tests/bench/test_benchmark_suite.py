@@ -26,7 +26,8 @@ from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
 from benchmarks.shape import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
-from oxillama.errors import ConfigError, PromptError
+from oxillama.errors import ConfigError, LoadError, PromptError
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.paths import SHARED
 
 BLOCK = SHARED / "parity-2026" / "glm4moe-mtp.gguf"
@@ -371,3 +372,62 @@ def test_the_text_peer_is_timed_from_piece_to_piece(model: Path, monkeypatch: py
     Engine.pieces = 1
     with pytest.raises(PromptError, match="ended its text after 1 of 5"):
         runner.decode(4)
+
+
+def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = [0.0], [100]
+
+    class Pipeline:
+        def __init__(
+            self, path: str, device: str, *, scheduler_config: Any, INFERENCE_NUM_THREADS: int
+        ) -> None:
+            if scheduler_config.enable_prefix_caching:
+                raise RuntimeError("prompts of later rounds would be known")
+            assert (path, device, INFERENCE_NUM_THREADS) == (str(model), "CPU", 2)
+            now[0] += 3
+
+        def generate(self, tokens: np.ndarray, config: Any, streamer: Any) -> None:
+            assert config.ignore_eos and not config.do_sample
+            assert config.max_new_tokens == config.min_new_tokens
+            now[0] += 2 * tokens.shape[1]
+            for _ in range(min(given[0], config.max_new_tokens)):
+                streamer.write(7)
+                now[0] += 0.5
+            streamer.end()
+
+    module = SimpleNamespace(
+        LLMPipeline=Pipeline,
+        SchedulerConfig=lambda: SimpleNamespace(enable_prefix_caching=True),
+        GenerationConfig=SimpleNamespace,
+        StreamerBase=object,
+        StreamingStatus=SimpleNamespace(RUNNING=0),
+        __version__="1",
+    )
+    monkeypatch.setitem(sys.modules, "openvino_genai", module)
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=np.asarray))
+    runner = peers.OpenVino(model, 2, 16)
+    runner._clock = lambda: now[0]
+    runner.load()
+    assert runner.load_seconds == 3
+    assert runner.version() == "openvino-genai 1"
+    assert runner.prefill([5] * 10) == 20.5
+    assert runner.decode(4) == 2
+    given[0] = 3
+    with pytest.raises(PromptError, match="gave 3 of 5"):
+        runner.decode(4)
+
+    def broken(*args: Any, **how: Any) -> None:
+        raise IndexError("map::at")
+
+    module.LLMPipeline = broken
+    with pytest.raises(LoadError, match="openvino cannot load it: map::at"):
+        peers.OpenVino(model, 2, 16).load()
+
+
+def test_a_vocabulary_of_byte_pairs_encodes_by_its_merges(tmp_path: Path) -> None:
+    write_model(tmp_path / "pairs.gguf", TINY, "Q8_0", pairs=True)
+    bridge = TokenizerBridge.from_gguf(tmp_path / "pairs.gguf")
+    assert len(set(bridge.vocab_bytes())) == TINY.n_vocab
+    ids = bridge.encode("abab \n\u00e9", add_special=False)
+    assert [bridge.decode([id]) for id in ids[:3]] == ["ab", "ab", " "]
+    assert bridge.decode(ids) == "abab \n\u00e9"
