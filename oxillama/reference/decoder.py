@@ -9,6 +9,7 @@ from decimal import Decimal
 import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference import rwkv
 from oxillama.reference.attention import View, attend
 from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
@@ -24,6 +25,7 @@ MIXERS: dict[str, Callable[[Source, str, np.ndarray, float], np.ndarray]] = {
     "mamba2": mamba2,
     "shortconv": short_conv,
     "delta": gated_delta,
+    "rwkv6": lambda source, block, h, eps: rwkv.time_mix_6(source, block, h),
 }
 """By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms."""
 
@@ -76,6 +78,8 @@ class ReferenceModel:
         self.residual_scale: float = source.key("residual_scale") or 1.0
         scale = source.key("logit_scale") or 1.0
         self.logit_scale: float = 1.0 / scale if self.facts.logit_divides else scale
+        self.rescale: int = source.key("rescale_every_n_layers", 0)
+        self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
@@ -193,9 +197,22 @@ class ReferenceModel:
             )
             if plain:  # the experts' outputs are added to x one after the other
                 return y
+        elif self.facts.recurrent.startswith("rwkv"):
+            y = rwkv.channel_mix(self.source, f"blk.{i}", h)
         else:
             y = self.feed_forward(i, h)
         return self.add(x, self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y)
+
+    def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
+        """The token mixer of layer ``i``."""
+        block, recurrent = f"blk.{i}", self.facts.recurrent
+        if self.kv_heads[i] > 0 or not recurrent:
+            return self.attention(i, h)
+        if recurrent == "rwkv7":
+            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None)
+            self.first_values = self.first_values if i else values
+            return y
+        return MIXERS[recurrent](self.source, block, h, self.eps)
 
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states behind layer ``i``."""
@@ -208,8 +225,7 @@ class ReferenceModel:
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
         h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
-        attends = self.kv_heads[i] > 0 or not facts.recurrent
-        y = self.attention(i, h) if attends else MIXERS[facts.recurrent](self.source, block, h, self.eps)
+        y = self.mixer(i, h)
         x = self.add(x, self.norm(f"{block}.{facts.attn_post_norm}", y) if facts.attn_post_norm else y)
         if not facts.feed_forward:
             return x
@@ -229,6 +245,8 @@ class ReferenceModel:
             x = self.norm("token_embd_norm", x)
         for i in range(self.n_layers):
             x = self.layer(i, x)
+            if self.rescale and (i + 1) % self.rescale == 0:
+                x = x * F32(0.5)
         return self.norm(self.facts.output_norm, x)
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:

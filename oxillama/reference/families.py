@@ -134,6 +134,15 @@ MAMBA = PLAIN.but(
     feed_forward=False,
     options=("ssm.dt_b_c_rms",),
 )
+RWKV = PLAIN.but(
+    rope="none",
+    norm="layer",
+    embd_norm=True,
+    ffn_norm="attn_norm_2",
+    recurrent="rwkv6",
+    attends=False,
+    options=("rescale_every_n_layers",),
+)
 
 FAMILIES: dict[str, Facts] = {
     "llama": LLAMA,
@@ -199,6 +208,8 @@ FAMILIES: dict[str, Facts] = {
     ),
     "chatglm": PLAIN,
     "glm4": PLAIN.but(attn_post_norm="post_attention_norm", ffn_post_norm="post_ffw_norm"),
+    "rwkv6": RWKV,
+    "rwkv7": RWKV.but(recurrent="rwkv7", options=()),
     "mamba": MAMBA,
     "mamba2": MAMBA.but(recurrent="mamba2", options=()),
     "jamba": PLAIN.but(rope="none", recurrent="mamba", gating="softmax", normalize=False),

@@ -30,6 +30,7 @@ OPTIONS = (
     "expert_weights_scale",
     "final_logit_softcapping",
     "logit_scale",
+    "rescale_every_n_layers",
     "residual_scale",
     "rope.freq_base_swa",
     "ssm.dt_b_c_rms",

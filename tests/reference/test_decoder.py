@@ -64,8 +64,8 @@ def test_an_option_of_other_families_is_named() -> None:
 
 
 def test_an_unknown_architecture_is_named() -> None:
-    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'rwkv7'"):
-        loaded(MODELS["rwkv7"])
+    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'deepseek2'"):
+        loaded(MODELS["deepseek2"])
 
 
 def test_a_key_that_nobody_reads_is_named() -> None:
