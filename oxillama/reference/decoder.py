@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference import rwkv
 from oxillama.reference.attention import View, attend
+from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
 from oxillama.reference.kv import store
+from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
 from oxillama.reference.source import Source
+
+MIXERS: dict[str, Callable[[Source, str, np.ndarray, float], np.ndarray]] = {
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "shortconv": short_conv,
+    "delta": gated_delta,
+    "rwkv6": lambda source, block, h, eps: rwkv.time_mix_6(source, block, h),
+}
+"""By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms."""
 
 
 class ReferenceModel:
@@ -42,9 +55,13 @@ class ReferenceModel:
         source.key("feed_forward_length")
         source.key("expert_feed_forward_length")
         source.key("expert_shared_feed_forward_length")
-        self.heads: list[int] = source.per_layer("attention.head_count", self.n_layers)
+        self.heads: list[int] = source.per_layer("attention.head_count", self.n_layers, 1)
         self.kv_heads: list[int] = source.per_layer("attention.head_count_kv", self.n_layers, self.heads[0])
-        width = self.n_embd // self.heads[0]
+        if not self.facts.attends:
+            self.heads, self.kv_heads = [1] * self.n_layers, [0] * self.n_layers
+        if self.facts.recurrent == "delta":
+            self.kv_heads = [0 if each else n for each, n in zip(self._delta_layers(), self.kv_heads)]
+        width = self.n_embd // next(n for n in self.heads if n)
         self.key_dim: int = source.key("attention.key_length", width)
         self.value_dim: int = source.key("attention.value_length", width)
         by_width = self.n_layers == self.facts.layers_scaled_by_width
@@ -61,11 +78,23 @@ class ReferenceModel:
         self.residual_scale: float = source.key("residual_scale") or 1.0
         scale = source.key("logit_scale") or 1.0
         self.logit_scale: float = 1.0 / scale if self.facts.logit_divides else scale
+        self.rescale: int = source.key("rescale_every_n_layers", 0)
+        self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
         self.logits(np.zeros(1, np.int64))  # so that each key and tensor is asked for
         source.check_used()
+
+    def _delta_layers(self) -> list[bool]:
+        """Whether each layer has the delta rule: as the file lists them, or all but one of so many."""
+        listed, every = (
+            self.source.key(key) for key in ("attention.recurrent_layers", "full_attention_interval")
+        )
+        if listed is not None:
+            return [bool(each) for each in listed]
+        every = every or 4
+        return [(i + 1) % every > 0 for i in range(self.n_layers)]
 
     def _windows(self) -> list[int]:
         """The window of each layer, 0 for none."""
@@ -86,19 +115,22 @@ class ReferenceModel:
         bias = self.source.optional(f"{name}.bias")
         return norm(x, self.eps, weight, bias, self.facts.norm == "layer")
 
-    def queries_keys_values(self, i: int, h: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(n, heads, dim) of each, before norms and rotation."""
-        block, source, n = f"blk.{i}", self.source, len(h)
+    def projections(self, i: int, h: np.ndarray) -> list[np.ndarray]:
+        """q, k, v (n, heads, dim) before norms and rotation, and the gates beside q or (n, 0)."""
+        block, source, n, facts = f"blk.{i}", self.source, len(h), self.facts
         q, k = self.heads[i] * self.key_dim, self.kv_heads[i] * self.key_dim
+        first = 2 * q if facts.gated_queries else q
         if source.has(f"{block}.attn_qkv.weight"):
             both = source.linear(f"{block}.attn_qkv", h)
         else:
             both = np.hstack([source.linear(f"{block}.attn_{part}", h) for part in "qkv"])
         if self.clamp:
             both = np.clip(both, -F32(self.clamp), F32(self.clamp))
-        parts = both[:, :q], both[:, q : q + k], both[:, q + k :]
-        dims = self.key_dim, self.key_dim, self.value_dim
-        return tuple(part.reshape(n, -1, dim) for part, dim in zip(parts, dims))  # type: ignore[return-value]
+        queries = both[:, :first].reshape(n, self.heads[i], -1)
+        gates = np.ascontiguousarray(queries[:, :, self.key_dim :]).reshape(n, -1)
+        keys = both[:, first : first + k].reshape(n, -1, self.key_dim)
+        values = both[:, first + k :].reshape(n, -1, self.value_dim)
+        return [np.ascontiguousarray(queries[:, :, : self.key_dim]), keys, values, gates]
 
     def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """q or k (n, heads, dim) after its norm."""
@@ -111,7 +143,7 @@ class ReferenceModel:
     def attention(self, i: int, h: np.ndarray) -> np.ndarray:
         """The attention block of layer ``i``."""
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
-        q, k, v = self.queries_keys_values(i, h)
+        q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
         turns = turns and (window > 0 or not facts.rope_on_windows_only)
         names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
@@ -127,8 +159,10 @@ class ReferenceModel:
             sinks=self.source.vector(f"{block}.attn_sinks.weight") if facts.sinks else None,
             slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
         )
-        attended = attend(q, store(k, v, self.kv_type), self.score_scale, view)
-        return self.source.linear(f"{block}.attn_output", attended.reshape(len(h), -1))
+        attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
+        if facts.gated_queries:
+            attended = gate("sigmoid", gates, attended)
+        return self.source.linear(f"{block}.attn_output", attended)
 
     def feed_forward(self, i: int, h: np.ndarray, ending: str = "") -> np.ndarray:
         """The dense block of layer ``i``, or with the ending "_shexp" its shared expert."""
@@ -163,9 +197,22 @@ class ReferenceModel:
             )
             if plain:  # the experts' outputs are added to x one after the other
                 return y
+        elif self.facts.recurrent.startswith("rwkv"):
+            y = rwkv.channel_mix(self.source, f"blk.{i}", h)
         else:
             y = self.feed_forward(i, h)
         return self.add(x, self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y)
+
+    def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
+        """The token mixer of layer ``i``."""
+        block, recurrent = f"blk.{i}", self.facts.recurrent
+        if self.kv_heads[i] > 0 or not recurrent:
+            return self.attention(i, h)
+        if recurrent == "rwkv7":
+            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None)
+            self.first_values = self.first_values if i else values
+            return y
+        return MIXERS[recurrent](self.source, block, h, self.eps)
 
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states behind layer ``i``."""
@@ -178,8 +225,10 @@ class ReferenceModel:
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
         h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
-        y = self.attention(i, h)
+        y = self.mixer(i, h)
         x = self.add(x, self.norm(f"{block}.{facts.attn_post_norm}", y) if facts.attn_post_norm else y)
+        if not facts.feed_forward:
+            return x
         if not parallel or beside is None:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
         return self.second_block(i, beside, x, facts.ffn_post_norm)
@@ -196,7 +245,9 @@ class ReferenceModel:
             x = self.norm("token_embd_norm", x)
         for i in range(self.n_layers):
             x = self.layer(i, x)
-        return self.norm("output_norm", x)
+            if self.rescale and (i + 1) % self.rescale == 0:
+                x = x * F32(0.5)
+        return self.norm(self.facts.output_norm, x)
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:
         """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,)."""

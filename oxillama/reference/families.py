@@ -35,8 +35,13 @@ class Facts:
     positions : learned position embeddings. embd_norm : a norm of the embeddings. sinks : of attention.
     gating, normalize : of experts; gating None: the family has no experts.
     shared_gate : the shared expert's output is multiplied by a sigmoid.
-    recurrent : token mixer of layers without key heads, "" where all attend.
-    ignores : metadata keys that have no effect.
+    recurrent : token mixer of layers without key heads (`recurrent.MIXERS`), "" where all attend.
+    attends : some layers have key heads.
+    gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
+    interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
+    feed_forward : layers have a second block.
+    output_norm : name of the last norm.
+    options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
     """
 
     rope: str = "norm"
@@ -69,6 +74,12 @@ class Facts:
     normalize: bool = True
     shared_gate: bool = False
     recurrent: str = ""
+    attends: bool = True
+    gated_queries: bool = False
+    interleaved: bool = False
+    feed_forward: bool = True
+    output_norm: str = "output_norm"
+    options: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
 
     def but(self, **differences: Any) -> Facts:
@@ -76,8 +87,17 @@ class Facts:
         return replace(self, **differences)
 
 
+WINDOW, PATTERN, LOCAL = (
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "rope.freq_base_swa",
+)
+EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
+SCALES = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
+CLAMP = ("attention.clamp_kqv",)
+
 PLAIN = Facts()
-LLAMA = PLAIN.but(gating="softmax", window_period=0)
+LLAMA = PLAIN.but(gating="softmax", window_period=0, options=(WINDOW, PATTERN))
 NEOX = PLAIN.but(rope="neox")
 QWEN3 = NEOX.but(qk_norm="head")
 GEMMA = NEOX.but(activation="gelu", embedding_scale=0.0)
@@ -89,10 +109,40 @@ GEMMA2 = GEMMA.but(
     soft_cap=50.0,
     final_soft_cap=30.0,
     layers_scaled_by_width=46,
+    options=(WINDOW, PATTERN, LOCAL, "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
 )
 GPT = PLAIN.but(rope="none", norm="layer", activation="gelu")
 ROTATING = GPT.but(rope="neox")
-GRANITE = PLAIN.but(gating="softmax", logit_divides=True)
+GRANITE = PLAIN.but(gating="softmax", logit_divides=True, options=(*SCALES, SHARED_WIDTH))
+
+COMMAND_R = GPT.but(
+    rope="norm", activation="silu", residual="parallel", ffn_norm="", options=("logit_scale",)
+)
+QWEN3_NEXT = QWEN3.but(
+    ffn_norm="post_attention_norm",
+    recurrent="delta",
+    gated_queries=True,
+    gating="softmax",
+    shared_gate=True,
+    options=(EXPERT_WIDTH, SHARED_WIDTH),
+)
+MAMBA = PLAIN.but(
+    rope="none",
+    ffn_norm="",
+    recurrent="mamba",
+    attends=False,
+    feed_forward=False,
+    options=("ssm.dt_b_c_rms",),
+)
+RWKV = PLAIN.but(
+    rope="none",
+    norm="layer",
+    embd_norm=True,
+    ffn_norm="attn_norm_2",
+    recurrent="rwkv6",
+    attends=False,
+    options=("rescale_every_n_layers",),
+)
 
 FAMILIES: dict[str, Facts] = {
     "llama": LLAMA,
@@ -104,9 +154,17 @@ FAMILIES: dict[str, Facts] = {
     "granite": GRANITE.but(gating=None),
     "granitemoe": GRANITE,
     "qwen2": NEOX,
-    "qwen2moe": NEOX.but(gating="softmax", normalize=False, shared_gate=True),
+    "qwen2moe": NEOX.but(
+        gating="softmax",
+        normalize=False,
+        shared_gate=True,
+        options=(EXPERT_WIDTH, SHARED_WIDTH, "expert_weights_norm"),
+    ),
     "qwen3": QWEN3,
-    "qwen3moe": QWEN3.but(gating="softmax"),
+    "qwen3moe": QWEN3.but(gating="softmax", options=(EXPERT_WIDTH,)),
+    "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN3_NEXT.but(interleaved=True, gating=None, options=()),
+    "qwen35moe": QWEN3_NEXT.but(interleaved=True),
     "hunyuan-dense": QWEN3.but(qk_norm_last=True),
     "seed_oss": NEOX.but(ffn_norm="post_attention_norm"),
     "gemma": GEMMA,
@@ -119,23 +177,19 @@ FAMILIES: dict[str, Facts] = {
         soft_cap=0.0,
         final_soft_cap=0.0,
         layers_scaled_by_width=62,
+        options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
     ),
     "phi2": ROTATING.but(residual="parallel", ffn_norm=""),
-    "command-r": GPT.but(rope="norm", activation="silu", residual="parallel", ffn_norm=""),
-    "cohere2": GPT.but(
-        rope="norm",
-        activation="silu",
-        residual="parallel",
-        ffn_norm="",
-        window_period=4,
-        rope_on_windows_only=True,
+    "command-r": COMMAND_R,
+    "cohere2": COMMAND_R.but(
+        window_period=4, rope_on_windows_only=True, options=("logit_scale", WINDOW, PATTERN)
     ),
     "gpt2": GPT.but(positions=True),
     "starcoder": GPT.but(positions=True),
-    "starcoder2": ROTATING.but(window_period=0),
+    "starcoder2": ROTATING.but(window_period=0, options=(WINDOW,)),
     "falcon": ROTATING.but(residual="parallel", ffn_norm=""),
     "bloom": GPT.but(embd_norm=True, alibi=8.0),
-    "mpt": GPT.but(qk_norm="row", qk_norm_optional=True),
+    "mpt": GPT.but(qk_norm="row", qk_norm_optional=True, options=(*CLAMP, "attention.max_alibi_bias")),
     "nemotron": ROTATING.but(activation="relu_squared"),
     "orion": ROTATING.but(activation="silu"),
     "stablelm": ROTATING.but(activation="silu", residual="auto", qk_norm="heads", qk_norm_optional=True),
@@ -146,11 +200,23 @@ FAMILIES: dict[str, Facts] = {
         activation="silu_clamped",
         gating="chosen",
         normalize=False,
+        options=(WINDOW, PATTERN, LOCAL, EXPERT_WIDTH),
     ),
-    "olmo": PLAIN.but(norm="layer", norm_weight=False),
-    "olmoe": NEOX.but(qk_norm="row", gating="softmax", normalize=False),
+    "olmo": PLAIN.but(norm="layer", norm_weight=False, options=CLAMP),
+    "olmoe": NEOX.but(
+        qk_norm="row", gating="softmax", normalize=False, options=(*CLAMP, "expert_weights_norm")
+    ),
     "chatglm": PLAIN,
     "glm4": PLAIN.but(attn_post_norm="post_attention_norm", ffn_post_norm="post_ffw_norm"),
-    "dbrx": NEOX.but(norm="layer", ffn_norm="attn_output_norm", gating="softmax"),
+    "rwkv6": RWKV,
+    "rwkv7": RWKV.but(recurrent="rwkv7", options=()),
+    "mamba": MAMBA,
+    "mamba2": MAMBA.but(recurrent="mamba2", options=()),
+    "jamba": PLAIN.but(rope="none", recurrent="mamba", gating="softmax", normalize=False),
+    "granitehybrid": GRANITE.but(recurrent="mamba2"),
+    "lfm2": QWEN3.but(
+        recurrent="shortconv", output_norm="token_embd_norm", window_period=0, options=(WINDOW,)
+    ),
+    "dbrx": NEOX.but(norm="layer", ffn_norm="attn_output_norm", gating="softmax", options=CLAMP),
 }
 """Facts by ``general.architecture``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
@@ -67,8 +68,21 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
             turns, size = turns * (1.0 / factor * (1 - ramp) + ramp), magnitude * yarn.gain()
         elif kind == "linear" and not plain:
             turns = turns * (1.0 / factor)
+        if facts.interleaved:
+            turns[still_pairs(source.key("rope.dimension_sections", ()), len(turns))] = 0.0
         found.append(Rotation(turns, size, facts.rope == "neox"))
     return found
+
+
+def still_pairs(sections: Sequence[int], pairs: int) -> list[int]:
+    """Pairs that do not rotate: time, height and width take the pairs in turn, what is left over is still."""
+    t, h, w, rest = (*(int(n) for n in sections), 0, 0, 0, 0)[:4]
+    total = t + h + w + rest
+    if not total:
+        return []
+    at = [i % total for i in range(pairs)]
+    limits = 3 * t, 3 * h, 3 * w
+    return [pair for pair, i in enumerate(at) if not i < limits[i % 3]]
 
 
 def stretched(base: float, factor: float, n_rot: int) -> float:

@@ -15,6 +15,28 @@ from oxillama.reference.products import Matrix, load_matrix
 HARMLESS = ("vocab_size", "context_length", "rope.scaling.original_context_length", "tensor_data_layout")
 """Keys that decide no bit where nothing else is stated."""
 
+OPTIONS = (
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.scale",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_shared_feed_forward_length",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "final_logit_softcapping",
+    "logit_scale",
+    "rescale_every_n_layers",
+    "residual_scale",
+    "rope.freq_base_swa",
+    "ssm.dt_b_c_rms",
+)
+"""Keys that count in some families only (`Facts.options`); in files of others they are refused."""
+
 
 class Unsupported(LoadError):
     """The reference has no statement of what a file or a receipt needs; the message names it."""
@@ -46,7 +68,9 @@ class Source:
         self._matrices: dict[tuple[str, int], Matrix] = {}
 
     def key(self, key: str, default: Any = None) -> Any:
-        """The value of a key without its prefix."""
+        """The value of a key without its prefix; the default of an option that the family does not have."""
+        if key in OPTIONS and key not in self.facts.options:
+            return default
         self.used_keys.add(key)
         return self.file.metadata.get(f"{self.name}.{key}", default)
 

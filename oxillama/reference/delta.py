@@ -1,0 +1,57 @@
+"""The gated delta rule of Qwen3-Next and Qwen 3.5 (Yang et al., "Gated Delta Networks", 2024)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama.reference.floats import F32, exp, fma, softplus
+from oxillama.reference.recurrent import causal_conv
+from oxillama.reference.rows import ACTIVATIONS, gate, norm
+from oxillama.reference.source import Source
+
+
+def delta_scan(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> np.ndarray:
+    """S = g S; u = beta (v - S^T k); S = S + k u^T; out = S^T q, for each head.
+
+    Sums over key channels are two, over even and odd channels, added at the end.
+
+    Parameters
+    ----------
+    q, k, v : (tokens, heads, dim). decay, beta : (tokens, heads).
+    """
+    n, out = k.shape[2], np.empty_like(v)
+    memory = np.zeros((n, *v.shape[1:]), F32)
+    for t in range(len(v)):
+        known = [np.zeros_like(v[t]), np.zeros_like(v[t])]
+        for i in range(n):
+            known[i % 2] = fma(memory[i], k[t, :, i, None], known[i % 2])
+        u = beta[t, :, None] * fma(-decay[t, :, None], known[0] + known[1], v[t])
+        found = [np.zeros_like(v[t]), np.zeros_like(v[t])]
+        for i in range(n):
+            memory[i] = fma(k[t, :, i, None], u, memory[i] * decay[t, :, None])
+            found[i % 2] = fma(memory[i], q[t, :, i, None], found[i % 2])
+        out[t] = found[0] + found[1]
+    return out
+
+
+def gated_delta(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+    """The token mixer: convolution, lengths of q and k, the rule, and a norm that SiLU(z) gates."""
+    names = ("state_size", "time_step_rank", "group_count", "inner_size", "conv_kernel")
+    dim, heads, keys, _, _ = (source.key(f"ssm.{name}") for name in names)
+    qkv, z = source.linear(f"{block}.attn_qkv", h), source.linear(f"{block}.attn_gate", h)
+    if source.has(f"{block}.ssm_ba.weight"):
+        both = source.linear(f"{block}.ssm_ba", h).reshape(len(h), keys, 2, -1)
+        beta, steps = both[:, :, 0].reshape(len(h), -1), both[:, :, 1].reshape(len(h), -1)
+    else:
+        beta, steps = source.linear(f"{block}.ssm_beta", h), source.linear(f"{block}.ssm_alpha", h)
+    qkv = causal_conv(qkv, source.vector(f"{block}.ssm_conv1d.weight"), None, True)
+    q, k, v = (part.reshape(len(h), -1, dim) for part in np.split(qkv, [keys * dim, 2 * keys * dim], axis=1))
+    q = norm(q, eps / dim, np.full(dim, F32(1 / dim)))
+    k = norm(k, eps / dim, np.full(dim, F32(dim**-0.5)))
+    at = np.arange(heads) % keys if source.facts.interleaved else np.arange(heads) // (heads // keys)
+    decay = exp(softplus(steps + source.vector(f"{block}.ssm_dt.bias")) * source.vector(f"{block}.ssm_a"))
+    y = delta_scan(q[:, at], k[:, at], v, decay, ACTIVATIONS["sigmoid"](beta))
+    y = norm(y, eps, source.vector(f"{block}.ssm_norm.weight")).reshape(len(h), -1)
+    return source.linear(f"{block}.ssm_out", gate("silu", z, y))

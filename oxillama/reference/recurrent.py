@@ -1,0 +1,112 @@
+"""Recurrent token mixers: a causal convolution, and the scans of Mamba and Mamba-2, token by token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama.reference.floats import F32, exp, fma, over_logistic, softplus
+from oxillama.reference.rows import norm
+from oxillama.reference.source import Source
+
+
+def causal_conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, silu: bool) -> np.ndarray:
+    """float32 (n, channels): bias, then one fused product for each tap, the oldest first.
+
+    Parameters
+    ----------
+    x : (n, channels); what stands before the first row is 0.
+    weight : (channels, taps), the newest tap last.
+    """
+    taps = weight.shape[1]
+    wide = np.pad(x, ((taps - 1, 0), (0, 0)))
+    out = np.zeros_like(x) if bias is None else np.broadcast_to(bias, x.shape)
+    for t in range(taps):
+        out = fma(weight[:, t], wide[t : t + len(x)], out)
+    return over_logistic(out, out) if silu else out
+
+
+def selective_scan(
+    x: np.ndarray, dt: np.ndarray, a: np.ndarray, d: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> np.ndarray:
+    """h = h exp(dt A) + dt x B, y = C h + D x, with a step dt = softplus(dt) for each channel.
+
+    Parameters
+    ----------
+    x, dt : (tokens, channels). a : (channels, n). d : (channels,). b, c : (tokens, n).
+    """
+    memory, out = np.zeros(a.shape[::-1], F32), np.empty_like(x)
+    for t, steps in enumerate(softplus(dt)):
+        dx, y = steps * x[t], d * x[t]
+        for i in range(len(memory)):
+            memory[i] = fma(dx, b[t, i], memory[i] * exp(steps * a[:, i]))
+            y = fma(memory[i], c[t, i], y)
+        out[t] = y
+    return out
+
+
+def head_scan(
+    x: np.ndarray, dt: np.ndarray, decay: np.ndarray, d: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> np.ndarray:
+    """The same with one step and one decay for each head. Four sums over the memory, added in pairs.
+
+    Parameters
+    ----------
+    x : (tokens, heads, dim). dt, decay : (tokens, heads). d : (heads,). b, c : (tokens, heads, n).
+    """
+    n, out = b.shape[2], np.empty_like(x)
+    memory = np.zeros((n, *x.shape[1:]), F32)
+    for t in range(len(x)):
+        dx, keep = dt[t, :, None] * x[t], decay[t, :, None]
+        sums = [d[:, None] * x[t], *(np.zeros_like(x[t]) for _ in range(3))]
+        for i in range(n):
+            at = i % 4 if i < n // 4 * 4 else 0
+            memory[i] = fma(dx, b[t, :, i, None], memory[i] * keep)
+            sums[at] = fma(memory[i], c[t, :, i, None], sums[at])
+        out[t] = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    return out
+
+
+def mamba(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+    """Mamba (Gu and Dao, 2023); norms of dt, B and C as the file has them, or without weights."""
+    inner, n, rank = (source.key(f"ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank"))
+    is_normed, _ = source.key("ssm.dt_b_c_rms", False), source.key("ssm.conv_kernel")
+    xz = source.linear(f"{block}.ssm_in", h)
+    bias = source.vector(f"{block}.ssm_conv1d.bias")
+    x = causal_conv(xz[:, :inner], source.vector(f"{block}.ssm_conv1d.weight"), bias, True)
+    parts = np.split(source.linear(f"{block}.ssm_x", x), [rank, rank + n], axis=1)
+    for i, name in enumerate(("dt", "b", "c")):
+        weight = source.optional(f"{block}.ssm_{name}_norm.weight")
+        if is_normed or weight is not None:
+            parts[i] = norm(parts[i], eps, weight)
+    low, b, c = parts
+    dt = source.linear(f"{block}.ssm_dt", np.ascontiguousarray(low))
+    y = selective_scan(x, dt, source.vector(f"{block}.ssm_a"), source.vector(f"{block}.ssm_d"), b, c)
+    z = xz[:, inner:]
+    return source.linear(f"{block}.ssm_out", y * over_logistic(z, z))
+
+
+def mamba2(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+    """Mamba-2 (Dao and Gu, 2024), with a norm of each group's gated outputs."""
+    names = ("inner_size", "state_size", "time_step_rank", "group_count", "conv_kernel")
+    inner, n, heads, groups, _ = (source.key(f"ssm.{name}") for name in names)
+    zxbcdt = source.linear(f"{block}.ssm_in", h)
+    z, xbc, dt = np.split(zxbcdt, [inner, 2 * inner + 2 * groups * n], axis=1)
+    bias = source.vector(f"{block}.ssm_conv1d.bias")
+    xbc = causal_conv(xbc, source.vector(f"{block}.ssm_conv1d.weight"), bias, True)
+    x, b, c = np.split(xbc, [inner, inner + groups * n], axis=1)
+    b, c = (np.repeat(part.reshape(len(h), groups, n), heads // groups, axis=1) for part in (b, c))
+    dt = softplus(dt + source.vector(f"{block}.ssm_dt.bias"))
+    decay = exp(dt * source.vector(f"{block}.ssm_a").reshape(-1))
+    d = source.vector(f"{block}.ssm_d").reshape(-1)
+    y = head_scan(x.reshape(len(h), heads, -1), dt, decay, d, b, c).reshape(len(h), inner)
+    gated = (y * over_logistic(z, z)).reshape(len(h), groups, -1)
+    weight = source.vector(f"{block}.ssm_norm.weight").reshape(groups, -1)
+    return source.linear(f"{block}.ssm_out", norm(gated, eps, weight).reshape(len(h), -1))
+
+
+def short_conv(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+    """LFM2's c * conv(b * x), with b, c and x from one matrix."""
+    source.key("shortconv.l_cache")
+    b, c, x = np.split(source.linear(f"{block}.shortconv.in_proj", h), 3, axis=1)
+    y = causal_conv(b * x, source.vector(f"{block}.shortconv.conv.weight"), None, False)
+    return source.linear(f"{block}.shortconv.out_proj", y * c)
