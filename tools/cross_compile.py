@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,7 +60,8 @@ ARM = "-mcpu=generic+v8_2a+dotprod+fullfp16"
 def numpy_headers(platform: str, folder: Path) -> Path:
     """The folder with NumPy's headers for a platform of wheels."""
     command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:")
-    subprocess.run([*command, "--platform", platform, "-d", folder, "numpy"], check=True)
+    ours = f"numpy=={version('numpy')}"  # whose declarations Cython reads
+    subprocess.run([*command, "--platform", platform, "-d", folder, ours], check=True)
     (path,) = folder.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:
         wheel.extractall(folder, [name for name in wheel.namelist() if "/include/" in name])
