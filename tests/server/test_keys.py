@@ -353,7 +353,9 @@ def test_prompts_with_log_probabilities_are_run_in_turns(
         for key in ("alice", "alice", "bob"):
             held.append(client.connect())
             client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
-            until(lambda: bool(pools) and sum(map(len, pools[0].score._small.values())) == len(held) - 1)
+            until(
+                lambda: bool(pools) and sum(map(len, list(pools[0].score._small.values()))) == len(held) - 1
+            )
         go_on.set()
         for connection in held:
             assert connection.getresponse().status == 200
