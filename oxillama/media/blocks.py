@@ -230,7 +230,7 @@ class Attention:
 
 def _by_head(x: np.ndarray, norm: Norm | None, head_dim: int, n_threads: int) -> np.ndarray:
     """x (n, heads * head_dim) normed, in memory of its own; each head apart if the norm is as wide as one."""
-    x = np.ascontiguousarray(x).copy()
+    x = np.array(x, order="C")
     if norm is None:
         return x
     width = head_dim if norm.weight is None else len(norm.weight)
