@@ -79,7 +79,9 @@ def recorded() -> list[Call]:
     that everything that is made at its first use is there.
     """
     from oxillama import InferenceEngine, demo
+    from oxillama.engine import handle
 
+    handle.LOST = 60.0  # on a slow machine, too, the caller waits once
     recorder = Recorder()
     threading.setprofile(recorder)  # for the engine thread
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
