@@ -329,7 +329,7 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 add_first_16(layout, T, even, run, c, x)
                 add_last_16(layout, T, odd, run, c, x)
             else:
-                if OX_TILE >= 8:  # twice as many sums at a time hide the latency of a product
+                if T == 8:  # twice as many sums at a time hide the latency of a product
                     add_two_blocks(layout, T, even, odd, run, c, x)
                 else:
                     add_first_16(layout, T, even, run, c, x)
