@@ -172,12 +172,11 @@ def cases() -> dict[str, Case]:
         )
     for name, view in VIEWS.items():
         found[f"attention {name}"] = Case("attention", {"kv_type": "f16", **view}, {"qkv": qkv})
-    sinks = {"sinks": numbers("sinks", 2), "slopes": np.array([0.25, 0.0625], F32)}
+    sinks = {"sinks": numbers("sinks", 2), "slopes": np.array([0.3, 0.07], F32)}
     found["attention sinks"] = Case("attention", {"kv_type": "f16"}, {"qkv": qkv, **sinks})
+    noise = numbers("noise", 12, 2500, size=1.0)
     for name, options in SAMPLERS.items():
-        logits = {
-            "logits": numbers(f"sampler {name}", 12, 2500, size=8.0) + numbers("bulk", 12, 2500, size=3.0)
-        }
+        logits = {"logits": numbers(f"sampler {name}", 2500, size=8.0) + noise}
         found[f"sampler {name}"] = Case("sampler", {"seed": 5, **options}, logits)
     for name in MODELS:
         tokens = {"tokens": (shake(f"tokens {name}", 70) % 48).astype(np.int32)}
