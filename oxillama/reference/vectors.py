@@ -121,7 +121,13 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "typical": {"top_k": 0, "min_p": 0.0, "top_p": 1.0, "typical_p": 0.6},
     "many": {"top_k": 1500, "min_p": 0.0, "temperature": 2.0},
     "cutoffs": {"top_n_sigma": 2.0, "top_a": 0.1, "epsilon_cutoff": 1e-3, "eta_cutoff": 1e-3},
-    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.1},
+    "penalties": {
+        "temperature": 0.0,
+        "allowed_tokens": (1, 2, 3, 4, 5, 6),
+        "repetition_penalty": 1.02,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.1,
+    },
     "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.01, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     "dynamic": {"dynatemp_range": 0.6, "dynatemp_exponent": 1.4},
     "mirostat": {"mirostat": 1, "mirostat_tau": 4.0, "temperature": 1.0},
@@ -145,7 +151,7 @@ def cases() -> dict[str, Case]:
         found[f"activation {name}"] = Case("activation", {"name": name}, {"x": x})
         found[f"gate {name}"] = Case("gate", {"name": name}, {"x": x, "up": numbers("up", 1000, size=9.0)})
     for d in (5, 16, 331):
-        norm = {"x": numbers(f"norm {d}", 3, d), "weight": numbers(f"weight {d}", d)}
+        norm = {"x": numbers(f"norm {d}", 40, d), "weight": numbers(f"weight {d}", d)}
         for centred in (False, True):
             found[f"norm {d} {centred}"] = Case("norm", {"eps": 1e-5, "centred": centred}, norm)
     found["soft cap"] = Case("soft cap", {"cap": 7.5}, {"x": numbers("cap", 4111, size=40.0)})
@@ -172,7 +178,7 @@ def cases() -> dict[str, Case]:
         )
     for name, view in VIEWS.items():
         found[f"attention {name}"] = Case("attention", {"kv_type": "f16", **view}, {"qkv": qkv})
-    sinks = {"sinks": numbers("sinks", 2), "slopes": np.array([0.3, 0.07], F32)}
+    sinks = {"sinks": np.array([5.3, 6.1], F32), "slopes": np.array([0.3, 0.07], F32)}
     found["attention sinks"] = Case("attention", {"kv_type": "f16"}, {"qkv": qkv, **sinks})
     noise = numbers("noise", 12, 2500, size=1.0)
     for name, options in SAMPLERS.items():
