@@ -147,8 +147,8 @@ class EngineConfig(Options):
         help="tokens in a page of keys and values, a power of two; 16 and more are fastest")
     mmproj: AnyPath | None = option(None, argument="FILE",
         help="file with encoders of pictures and sounds; None for the only ``mmproj*.gguf`` beside the model")
-    media_cache_bytes: int = option(128 << 20, low=0, flags="--media-cache",
-        help="most bytes of embeddings of pictures and sounds kept for the next questions; 0 keeps none")
+    media_cache_bytes: int = option(128 << 20, low=0, flags="--media-cache", argument="BYTES",
+        help="max bytes of embeddings of pictures and sounds kept for the next questions; 0 keeps none")
     quantize: str | None = option(None, check=_format, argument="FORMAT",
         help="format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "
              '"Q8_0" or "Q4_K"; the bits are those of a file quantized so with ``--pure``. Rows whose length '

@@ -112,6 +112,7 @@ def test_info_as_json(model: Path) -> None:
             "state": 0,
         },
         "packed": [],
+        "projector": None,
         "surplus": [],
         "ignored": [],
         "supported": True,

@@ -31,6 +31,8 @@ from tests.support.serving import AsManyAsMayBe, use_drafter
 
 PROMPT = demo.PROMPTS[0]
 DRAFT = EngineConfig(model_path=demo.DRAFT, num_threads=1, context_size=100)
+N_TOKENS = 60
+"""Of a text: the engine runs up to 16 pieces ahead of a callback, and then more are left."""
 
 
 def pair(**sampler: Any) -> SpeculativeEngine:
@@ -48,7 +50,7 @@ def text_and_snapshots(engine: SpeculativeEngine, at: int, **how: Any) -> tuple[
         if len(pieces) == at:
             found.append((engine.snapshot(**how), "".join(pieces)))
 
-    text = engine.generate(PROMPT, 40, callback)
+    text = engine.generate(PROMPT, N_TOKENS, callback)
     assert text == "".join(pieces)
     return (text, *found[0])
 
@@ -56,7 +58,7 @@ def text_and_snapshots(engine: SpeculativeEngine, at: int, **how: Any) -> tuple[
 @pytest.mark.parametrize("at", [1, 7, 20])
 @pytest.mark.parametrize(
     "sampler",
-    [{"temperature": 0}, {"mirostat": 2}, {"regex": "([a-z]+ ){12}"}],
+    [{"temperature": 0}, {"mirostat": 2}, {"regex": "([a-z]+ ){40}"}],
     ids=["greedy", "mu", "regex"],
 )
 def test_a_text_goes_on(at: int, sampler: dict[str, Any], tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_text_goes_on(at: int, sampler: dict[str, Any], tmp_path: Path) -> Non
         assert again.target.metrics.drafted_tokens > 0
         with pytest.raises(ConfigError, match="of a text that is under way, got none"):
             again.finish()
-        assert again.generate(PROMPT, 40) == text
+        assert again.generate(PROMPT, N_TOKENS) == text
         again.target.check_integrity()
 
 

@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "chat_template": {"chat_template": "chatml"},
     "context_size": {"context_size": 256},
     "mmproj": {"mmproj": "mmproj.gguf"},
+    "media_cache_bytes": {"mmproj": "mmproj.gguf", "media_cache_bytes": 0},
     "num_threads": {"num_threads": 2},
     "sampler": {"sampler": SamplerConfig(regex="[a-z ]{1,20}", dry_multiplier=1.0)},
     "prefill_chunk_size": {"prefill_chunk_size": 32},
