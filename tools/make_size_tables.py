@@ -65,7 +65,7 @@ def facts_of(shape: Shape, mix: str, folder: Path) -> dict[str, Any]:
     path = folder / "model.gguf"
     gguf, plan = gguf_package(), list(tensors(shape, mix))
     writer = gguf.GGUFWriter(path, shape.family)
-    _add_metadata(writer, shape, mix, 0)
+    _add_metadata(writer, shape, mix, 0, pairs=False)
     for tensor in plan:
         kind = gguf.GGMLQuantizationType[tensor.format]
         writer.add_tensor_info(tensor.name, tensor.dims, np.dtype(np.float16), tensor.nbytes, raw_dtype=kind)
