@@ -8,7 +8,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -231,11 +231,7 @@ class HeldMedia:
 
     def taken(self, where: str, message: Any) -> Any:
         """A message whose parts are texts."""
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, (list, tuple)):
-            return message
-        parts = [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
-        return {**message, "content": parts}
+        return with_parts(where, message, self._part)
 
     def _part(self, where: str, part: Any) -> Any:
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -253,6 +249,14 @@ class HeldMedia:
         """The prompt of a rendered conversation. Raises ConfigError if the template hides a medium."""
         markers = [self._marker(i + 1) for i in range(len(self.sources))]
         return self._media._built(cut_at(text, markers), self.sources)
+
+
+def with_parts(where: str, message: Any, make: Callable[[str, Any], Any]) -> Any:
+    """A message with what ``make`` returns for each part and its place; one without parts is as it was."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, (list, tuple)):
+        return message
+    return {**message, "content": [make(f"{where}.content[{j}]", part) for j, part in enumerate(content)]}
 
 
 def source_of(where: str, part: Mapping[str, Any], kind: str) -> Any:

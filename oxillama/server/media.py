@@ -29,7 +29,7 @@ from oxillama.media.decode import (
     read_picture,
     read_sound,
 )
-from oxillama.media.feature import HeldMedia, Media
+from oxillama.media.feature import HeldMedia, Media, with_parts
 from oxillama.media.prompt import MARKER, MediaPrompt
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.processes import JobTooLate, NoProcess
@@ -250,18 +250,11 @@ class ClientMedia:
 
         Raises ApiError, and HasMedia in a thread that is for texts.
         """
-        taken = [self._message(f"{self.name}[{i}]", message) for i, message in enumerate(messages)]
+        taken = [with_parts(f"{self.name}[{i}]", each, self._part) for i, each in enumerate(messages)]
         if not self._n:
             return taken, None
         said, held = media_of(self.engine).take(taken)
         return said, None if held is None else HeldPrompt(held, self)
-
-    def _message(self, where: str, message: Any) -> Any:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, (list, tuple)):
-            return message
-        parts = [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
-        return {**message, "content": parts}
 
     def _part(self, where: str, part: Any) -> Any:
         where = getattr(part, "where", where)
