@@ -1,7 +1,7 @@
 """JSON Schema to the rules of a grammar: every text of the grammar is a JSON value that the schema allows.
 
-The schema is read into conditions, these into unions of boxes for each type of values, and each state (a set
-of conditions on one value) becomes one rule; see the modules of `schema`. docs/json-schema.md lists the
+The schema is read into conditions, these into unions of conjuncts for each type of values, and each state (a
+set of conditions on one value) becomes one rule; see the modules of `schema`. docs/json-schema.md lists the
 keywords, what is enforced, and the limits.
 """
 

@@ -191,8 +191,8 @@ class ValueRules:
         """
         like = [*(_JSON_LIKE[kind] for kind in sorted(types - {"string"})), *absent]
         without = frozenset(parse_regex(text, search=False) for text in like)
-        boxes = self._compiler.strings(tool.argument(key), tool.strict)
-        return Alt(tuple(box.without_text(stop, without) for box in boxes))
+        conjuncts = self._compiler.strings(tool.argument(key), tool.strict)
+        return Alt(tuple(conjunct.without_text(stop, without) for conjunct in conjuncts))
 
     def json(self, tool: Tool, key: str, types: frozenset[str] | None = None) -> Node:
         """Values in JSON; with ``types`` those of these types that are no strings."""

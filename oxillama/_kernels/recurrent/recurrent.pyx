@@ -39,8 +39,8 @@ cdef struct Taps:
     bint silu
 
 
-def conv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, Py_ssize_t column,
-         cnp.ndarray weight, bias, bint silu, cnp.ndarray out, int n_threads):
+def causal_conv1d(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, Py_ssize_t column,
+                  cnp.ndarray weight, bias, bint silu, cnp.ndarray out, int n_threads):
     """Causal convolution of each channel with its own taps, plus a bias, and its SiLU if ``silu``.
 
     Parameters
@@ -65,7 +65,7 @@ def conv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.n
     states.check(offset, taps - 1, d)
     states.check_record(record, d)
     if not 0 <= column <= width - d:
-        raise ValueError(f"conv: expected {d} channels within rows of {width}, got column {column}")
+        raise ValueError(f"causal_conv1d: expected {d} channels within rows of {width}, got column {column}")
     for task in prange(states.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
         conv_task(states, task // per, offset, record, task % per * 16 * CONV_BLOCKS, xp + column, width, wp, bp, taps,
                   d, silu, op)

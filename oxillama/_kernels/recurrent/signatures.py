@@ -15,7 +15,7 @@ from oxillama._kernels.recurrent.state_batch import StateBatch
 class RecurrentModule(Protocol):
     """`recurrent.pyx`, built for a target."""
 
-    def conv(
+    def causal_conv1d(
         self,
         states: StateBatch,
         offset: int,

@@ -23,30 +23,30 @@ EMPTY = Seq(())
 Item = tuple[Hashable, Node]  # the state after an item, and the item
 
 
-def plain_array(box: Arrays, writer: Writer, node: Callable[[State], Node]) -> Node:
-    """The arrays of a box without counts of a kind; ``node`` gives the texts of the values of a state."""
+def plain_array(conjunct: Arrays, writer: Writer, node: Callable[[State], Node]) -> Node:
+    """The arrays of a conjunct without counts of a kind; ``node`` gives the texts of a state's values."""
     comma, pad = writer.layout.comma, writer.layout.pad
-    if box.most == 0:
+    if conjunct.most == 0:
         return Text("[]")
-    prefix = [node(state) for state in box.prefix]
-    more = None if box.most is None else box.most - len(prefix)
+    prefix = [node(state) for state in conjunct.prefix]
+    more = None if conjunct.most is None else conjunct.most - len(prefix)
     if prefix:
-        least = max(0, box.least - len(prefix))
+        least = max(0, conjunct.least - len(prefix))
         tail: Node = EMPTY
         if more != 0:
-            tail = Repeat(Seq((comma, node(box.rest))), least, more)
+            tail = Repeat(Seq((comma, node(conjunct.rest))), least, more)
         for i in range(len(prefix) - 1, 0, -1):
             tail = Seq((comma, prefix[i], tail))
-            if i >= box.least:
+            if i >= conjunct.least:
                 tail = Alt((EMPTY, tail))
             if len(prefix) > 16:
                 tail = writer.rule(tail, f"{writer.path}-items")
         body: Node = Seq((pad, prefix[0], tail, pad))
     else:
-        item = node(box.rest)
-        again = Repeat(Seq((comma, item)), max(0, box.least - 1), None if more is None else more - 1)
+        item = node(conjunct.rest)
+        again = Repeat(Seq((comma, item)), max(0, conjunct.least - 1), None if more is None else more - 1)
         body = Seq((pad, item, again, pad))
-    return bracketed(body if box.least else Alt((EMPTY, body)), "[]")
+    return bracketed(body if conjunct.least else Alt((EMPTY, body)), "[]")
 
 
 def _automaton(
@@ -83,22 +83,22 @@ def _automaton(
 # --------------------------------------------------------------------------- contains
 
 
-def counting_array(box: Arrays, writer: Writer) -> Node:
-    """The arrays of a box with `contains`.
+def counting_array(conjunct: Arrays, writer: Writer) -> Node:
+    """The arrays of a conjunct with `contains`.
 
     State: the index, as far as it matters, and how many items of each kind there were.
     """
-    contains = box.contains
-    far = max(len(box.prefix), box.least, box.most or 0, *(c.start for c in contains))
+    contains = conjunct.contains
+    far = max(len(conjunct.prefix), conjunct.least, conjunct.most or 0, *(c.start for c in contains))
     caps = [c.least if c.most is None else c.most for c in contains]
     nodes: dict[State, Node] = {}
 
     def items(state: Hashable) -> list[Item]:
         assert isinstance(state, tuple)
         index, *counts = state
-        if box.most is not None and index >= box.most:
+        if conjunct.most is not None and index >= conjunct.most:
             return []
-        base = box.prefix[index] if index < len(box.prefix) else box.rest
+        base = conjunct.prefix[index] if index < len(conjunct.prefix) else conjunct.rest
         found: list[Item] = []
         options = [_options(c, index, count, cap) for c, count, cap in zip(contains, counts, caps)]
         for choice in product(*options):
@@ -118,7 +118,7 @@ def counting_array(box: Arrays, writer: Writer) -> Node:
     def accepts(state: Hashable) -> bool:
         assert isinstance(state, tuple)
         index, *counts = state
-        return index >= box.least and all(n >= c.least for n, c in zip(counts, contains))
+        return index >= conjunct.least and all(n >= c.least for n, c in zip(counts, contains))
 
     return _automaton((0,) * (len(contains) + 1), items, accepts, writer)
 

@@ -22,7 +22,7 @@ from oxillama.grammar.schema.array_text import MAX_COUNTING, counting_array, pla
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import NOTHING, State, both, lower, not_all
 from oxillama.grammar.schema.constants import Constants
-from oxillama.grammar.schema.formulas import TOP, Box
+from oxillama.grammar.schema.formulas import TOP, Conjunct
 from oxillama.grammar.schema.json_text import bracketed, decimal_text
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.object_text import ObjectText, object_node
@@ -36,24 +36,31 @@ MAX_PAIRS = 16  # items of which each is compared with each other
 SCALARS = ("null", "boolean", "number", "string")
 
 
-def array_node(box: Arrays, writer: Writer) -> Node:
-    """The JSON texts of the arrays of a box."""
-    if box.unique and box.most != 1 and (box.most is None or box.most > 1) and not _differ(box, writer):
+def array_node(conjunct: Arrays, writer: Writer) -> Node:
+    """The JSON texts of the arrays of a conjunct."""
+    if (
+        conjunct.unique
+        and conjunct.most != 1
+        and (conjunct.most is None or conjunct.most > 1)
+        and not _differ(conjunct, writer)
+    ):
         known = list(writer.rules)
         try:
-            return _Items(writer).array(box)
+            return _Items(writer).array(conjunct)
         except _SeveralWays as error:
             for name in list(writer.rules)[len(known) :]:
                 del writer.rules[name]
             writer.unenforced(writer.path, f"uniqueItems, {error}")
-    return counting_array(box, writer) if box.contains else plain_array(box, writer, writer.node)
+    return (
+        counting_array(conjunct, writer) if conjunct.contains else plain_array(conjunct, writer, writer.node)
+    )
 
 
-def _differ(box: Arrays, writer: Writer) -> bool:
+def _differ(conjunct: Arrays, writer: Writer) -> bool:
     """Whether no two items can be equal, whatever they are."""
-    if box.most is None or box.most > MAX_PAIRS:
+    if conjunct.most is None or conjunct.most > MAX_PAIRS:
         return False
-    states = [box.prefix[i] if i < len(box.prefix) else box.rest for i in range(box.most)]
+    states = [conjunct.prefix[i] if i < len(conjunct.prefix) else conjunct.rest for i in range(conjunct.most)]
     return all(
         both(a, b) == NOTHING or (a and b and writer.impossible(a | b))
         for i, a in enumerate(states)
@@ -71,7 +78,7 @@ class _Items:
     Attributes
     ----------
     names : the rules made so far: for values that are written in one way by what they meet, and for
-        arrays whose items differ, by their box and whether each is written in one way.
+        arrays whose items differ, by their conjunct and whether each is written in one way.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -80,19 +87,21 @@ class _Items:
 
     # ----------------------------------------------------------------- arrays whose items differ
 
-    def array(self, box: Arrays, once: bool = False) -> Node:
-        """The arrays of a box, no two items equal; each in one way if ``once``. Raises _SeveralWays."""
-        if box.contains:
-            return self.counted(box, once)
-        states = self.states(box)
+    def array(self, conjunct: Arrays, once: bool = False) -> Node:
+        """The arrays of a conjunct, no two items equal; each in one way if ``once``. Raises _SeveralWays."""
+        if conjunct.contains:
+            return self.counted(conjunct, once)
+        states = self.states(conjunct)
         counts = [self.count(state, 0) for state in states]
-        most = box.most
+        most = conjunct.most
         if len(states) == 1 and counts[0] is not None:
             most = counts[0] if most is None else min(most, counts[0])
-            if box.least > most:
+            if conjunct.least > most:
                 return Alt(())
         elif any(
-            n is not None and n <= i for i in range(box.least) for n in (counts[min(i, len(counts) - 1)],)
+            n is not None and n <= i
+            for i in range(conjunct.least)
+            for n in (counts[min(i, len(counts) - 1)],)
         ):
             raise _SeveralWays("over places with fewer values than minItems needs")
         if most == 0:
@@ -105,34 +114,36 @@ class _Items:
             tuple(places),
             (True,) * len(places),
             self.writer.layout.comma,
-            max(1, box.least),
+            max(1, conjunct.least),
             most,
-            needed=tuple([Alt(tuple([member.node for member in place])) for place in places[: box.least]]),
+            needed=tuple(
+                [Alt(tuple([member.node for member in place])) for place in places[: conjunct.least]]
+            ),
             may_run_out=len(states) > 1 and any(count is not None for count in counts),
         )
-        return bracketed(body if box.least else Alt((Text(""), body)), "[]")
+        return bracketed(body if conjunct.least else Alt((Text(""), body)), "[]")
 
-    def counted(self, box: Arrays, once: bool) -> Node:
-        """The arrays of a box with `contains`, no two items equal. Raises _SeveralWays.
+    def counted(self, conjunct: Arrays, once: bool) -> Node:
+        """The arrays of a conjunct with `contains`, no two items equal. Raises _SeveralWays.
 
         A place is how many items of each kind there were, as far as it matters. No item is of two kinds.
         """
-        kinds = box.contains
-        pairs = combinations([both(box.rest, kind.state) for kind in kinds], 2)
-        if box.prefix or any(kind.start for kind in kinds):
+        kinds = conjunct.contains
+        pairs = combinations([both(conjunct.rest, kind.state) for kind in kinds], 2)
+        if conjunct.prefix or any(kind.start for kind in kinds):
             raise _SeveralWays("together with contains and prefixItems")
         if not all(self.writer.impossible(both(a, b)) for a, b in pairs):
             raise _SeveralWays("with several contains that an item may meet together")
-        others = box.rest
+        others = conjunct.rest
         for kind in kinds:
             others = both(others, not_all(kind.state))
-        states = [*(both(box.rest, kind.state) for kind in kinds), others]
+        states = [*(both(conjunct.rest, kind.state) for kind in kinds), others]
         counts = [self.count(state, 0) for state in states]
         mosts = [*(lower(kind.most, count) for kind, count in zip(kinds, counts)), counts[-1]]
-        most = lower(box.most, None if None in mosts else sum(n for n in mosts if n is not None))
+        most = lower(conjunct.most, None if None in mosts else sum(n for n in mosts if n is not None))
         least = sum(kind.least for kind in kinds)
         too_few = any(n is not None and n < kind.least for kind, n in zip(kinds, mosts))
-        if too_few or (most is not None and most < max(box.least, least)):
+        if too_few or (most is not None and most < max(conjunct.least, least)):
             return Alt(())
         if most == 0:
             return Text("[]")
@@ -146,7 +157,7 @@ class _Items:
         places, ends = [], []
         for place, number in numbers.items():
             missing = sum(max(0, kind.least - n) for kind, n in zip(kinds, place))
-            room = None if box.most is None or not missing else box.most - missing
+            room = None if conjunct.most is None or not missing else conjunct.most - missing
             members = [] if room == 0 else [replace(member, to=number, room=room) for member in unwanted]
             for i, (kind, n) in enumerate(zip(kinds, place)):
                 to = numbers[tuple([min(m + (i == j), caps[j]) for j, m in enumerate(place)])]
@@ -160,18 +171,18 @@ class _Items:
             tuple(places),
             tuple(ends),
             self.writer.layout.comma,
-            max(1, box.least),
+            max(1, conjunct.least),
             most,
             needed=tuple([Alt(tuple([member.node for member in members])) for members in needs]),
             may_run_out=any(count is not None for count in counts),
         )
-        return bracketed(body if box.least or least else Alt((Text(""), body)), "[]")
+        return bracketed(body if conjunct.least or least else Alt((Text(""), body)), "[]")
 
     @staticmethod
-    def states(box: Arrays) -> list[State]:
+    def states(conjunct: Arrays) -> list[State]:
         """What the first items meet, and then any other that there may be."""
-        has_rest = box.most is None or box.most > len(box.prefix)
-        return [*box.prefix, *([box.rest] if has_rest else [])]
+        has_rest = conjunct.most is None or conjunct.most > len(conjunct.prefix)
+        return [*conjunct.prefix, *([conjunct.rest] if has_rest else [])]
 
     def members(self, states: list[State], once: bool) -> list[list[Member]]:
         """The items that may stand at each place. Raises _SeveralWays."""
@@ -205,7 +216,7 @@ class _Items:
         )
 
     def rule(self, what: State | tuple[Arrays, bool], make: Callable[[], Node]) -> Ref:
-        """The rule of the values that meet a state, or of the arrays of a box; they may hold themselves."""
+        """The rule of the values that meet a state, or of a conjunct's arrays; they may hold themselves."""
         if what not in self.names:
             name = self.names[what] = self.writer.new_name(f"{self.writer.path}/item")
             self.writer.rules[name] = Alt(())  # until it is written
@@ -215,107 +226,114 @@ class _Items:
     def scalars(self, state: State) -> Node:
         """The values that hold no others."""
         found: list[Node] = []
-        for box in self.boxes(state, *SCALARS):
-            if isinstance(box, Numbers):
-                found.append(_numbers(box))
-            elif isinstance(box, Strings):
+        for conjunct in self.conjuncts(state, *SCALARS):
+            if isinstance(conjunct, Numbers):
+                found.append(_numbers(conjunct))
+            elif isinstance(conjunct, Strings):
                 layout = self.writer.layout
-                found.append(box.node(layout) if layout.mark else box.spelled_once())
-            elif isinstance(box, Constants):
-                found.append(box.node())
+                found.append(conjunct.node(layout) if layout.mark else conjunct.spelled_once())
+            elif isinstance(conjunct, Constants):
+                found.append(conjunct.node())
         return Alt(tuple(found))
 
     def of_kind(self, state: State, kind: str) -> list[Node]:
         """The arrays or objects. Raises _SeveralWays."""
         found: list[Node] = []
-        for box in self.boxes(state, kind):
-            if box == TOP[kind]:
+        for conjunct in self.conjuncts(state, kind):
+            if conjunct == TOP[kind]:
                 raise _SeveralWays(f"over any {kind}")
-            if isinstance(box, Objects):
-                text = ObjectText(box, self.writer, self.node)
+            if isinstance(conjunct, Objects):
+                text = ObjectText(conjunct, self.writer, self.node)
                 if text.others is not None:
                     raise _SeveralWays("over objects of unknown names")
                 found.append(text.node())
-            elif isinstance(box, Arrays):
-                if box.unique and (box.most is None or box.most > 1):
-                    found.append(self.rule((box, True), partial(self.array, box, once=True)))
-                elif box.contains:
+            elif isinstance(conjunct, Arrays):
+                if conjunct.unique and (conjunct.most is None or conjunct.most > 1):
+                    found.append(self.rule((conjunct, True), partial(self.array, conjunct, once=True)))
+                elif conjunct.contains:
                     raise _SeveralWays("over arrays with contains")
                 else:
-                    found.append(plain_array(box, self.writer, self.node))
+                    found.append(plain_array(conjunct, self.writer, self.node))
         return found
 
     def endless(self, state: State, kind: str) -> list[Node]:
         """The arrays or objects, written as everywhere, if each may go on. Raises _SeveralWays."""
         found: list[Node] = []
-        if self.writer.layout.mark and self.boxes(state, kind):
+        if self.writer.layout.mark and self.conjuncts(state, kind):
             raise _SeveralWays(f"over any {kind}, in a format that is not JSON")
-        for box in self.boxes(state, kind):
-            if box == TOP[kind]:
+        for conjunct in self.conjuncts(state, kind):
+            if conjunct == TOP[kind]:
                 found.append(self.writer.any_of_kind(kind))
-            elif isinstance(box, Objects):
-                if box.exists or not ObjectText(box, self.writer).is_endless():
+            elif isinstance(conjunct, Objects):
+                if conjunct.exists or not ObjectText(conjunct, self.writer).is_endless():
                     raise _SeveralWays("over objects of which some can be written in several ways")
-                found.append(object_node(box, self.writer))
-            elif isinstance(box, Arrays):
-                if box.most is not None or box.contains or self.writer.impossible(box.rest):
+                found.append(object_node(conjunct, self.writer))
+            elif isinstance(conjunct, Arrays):
+                if conjunct.most is not None or conjunct.contains or self.writer.impossible(conjunct.rest):
                     raise _SeveralWays("over arrays of which some can be written in several ways")
-                if box.unique and not self.is_endless(box.rest):
+                if conjunct.unique and not self.is_endless(conjunct.rest):
                     raise _SeveralWays("over arrays of few different items, some written in several ways")
                 found.append(
-                    self.rule((box, False), partial(self.array, box))
-                    if box.unique
-                    else plain_array(box, self.writer, self.writer.node)
+                    self.rule((conjunct, False), partial(self.array, conjunct))
+                    if conjunct.unique
+                    else plain_array(conjunct, self.writer, self.writer.node)
                 )
         return found
 
     def is_endless(self, state: State) -> bool:
         """Whether some more values meet a state, however many there were."""
         return any(
-            (isinstance(box, (Numbers, Strings)) and self.size(box, 0) is None)
-            or (isinstance(box, Arrays) and box.most is None and not self.writer.impossible(box.rest))
-            or (isinstance(box, Objects) and ObjectText(box, self.writer).is_endless())
-            for box in self.boxes(self.writer.followed_state(state), *TOP)
+            (isinstance(conjunct, (Numbers, Strings)) and self.size(conjunct, 0) is None)
+            or (
+                isinstance(conjunct, Arrays)
+                and conjunct.most is None
+                and not self.writer.impossible(conjunct.rest)
+            )
+            or (isinstance(conjunct, Objects) and ObjectText(conjunct, self.writer).is_endless())
+            for conjunct in self.conjuncts(self.writer.followed_state(state), *TOP)
         )
 
-    def boxes(self, state: State, *kinds: str) -> list[Box]:
-        return [box for kind in kinds for box in self.writer.expander.of_state(state, kind)]
+    def conjuncts(self, state: State, *kinds: str) -> list[Conjunct]:
+        return [conjunct for kind in kinds for conjunct in self.writer.expander.of_state(state, kind)]
 
     # ----------------------------------------------------------------- how many values there are
 
     def count(self, state: State, depth: int) -> int | None:
         """How many values meet a state; None where they are more than `MANY`, or hard to count."""
         total = 0
-        for box in self.boxes(self.writer.followed_state(state), *TOP):
+        for conjunct in self.conjuncts(self.writer.followed_state(state), *TOP):
             size = (
                 None
-                if depth > MAX_DEPTH or (box in TOP.values() and isinstance(box, (Arrays, Objects)))
-                else (self.size(box, depth))
+                if depth > MAX_DEPTH or (conjunct in TOP.values() and isinstance(conjunct, (Arrays, Objects)))
+                else (self.size(conjunct, depth))
             )
             if size is None or total + size > MANY:
                 return None
             total += size
         return total
 
-    def size(self, box: Box, depth: int) -> int | None:
-        """How many values a box holds."""
-        if isinstance(box, Constants):
-            return len(box.texts)
-        if isinstance(box, Numbers):
-            numbers = box.finite(MANY)
+    def size(self, conjunct: Conjunct, depth: int) -> int | None:
+        """How many values a conjunct holds."""
+        if isinstance(conjunct, Constants):
+            return len(conjunct.texts)
+        if isinstance(conjunct, Numbers):
+            numbers = conjunct.finite(MANY)
             return None if numbers is None else len(numbers)
-        if isinstance(box, Strings):
-            return box.size()
-        if isinstance(box, Arrays):
-            if box.most is None or box.most > MAX_PAIRS or box.contains or box.unique:
+        if isinstance(conjunct, Strings):
+            return conjunct.size()
+        if isinstance(conjunct, Arrays):
+            if conjunct.most is None or conjunct.most > MAX_PAIRS or conjunct.contains or conjunct.unique:
                 return None
-            states = [box.prefix[i] if i < len(box.prefix) else box.rest for i in range(box.most)]
+            states = [
+                conjunct.prefix[i] if i < len(conjunct.prefix) else conjunct.rest
+                for i in range(conjunct.most)
+            ]
             counts = [self.count(state, depth + 1) for state in states]
             if None in counts:
                 return None
             known = [count for count in counts if count is not None]
-            return sum(prod(known[:n]) for n in range(box.least, box.most + 1))
-        text = ObjectText(box, self.writer, lambda state: Text(""))
+            return sum(prod(known[:n]) for n in range(conjunct.least, conjunct.most + 1))
+        text = ObjectText(conjunct, self.writer, lambda state: Text(""))
         if text.others is not None or text.least or text.most is not None:
             return None
         ways = [self.count(member.state, depth + 1) for member in text.known]
@@ -329,10 +347,10 @@ class _Items:
 ONCE = r"-?(?:[1-9]\d*(?:\.\d*[1-9])?|0\.\d*[1-9])|0"  # in full, without zeros that say nothing
 
 
-def _numbers(box: Numbers) -> Node:
-    """The numbers of a box, each written in one way."""
-    if box.values is not None:
-        return Alt(tuple([Text(decimal_text(value)) for value in sorted(box.values)]))
-    dfa = box.node()
+def _numbers(conjunct: Numbers) -> Node:
+    """The numbers of a conjunct, each written in one way."""
+    if conjunct.values is not None:
+        return Alt(tuple([Text(decimal_text(value)) for value in sorted(conjunct.values)]))
+    dfa = conjunct.node()
     assert isinstance(dfa, Dfa)  # as all numbers are but values
     return meet([dfa, automaton(parse_regex(ONCE, search=False))])

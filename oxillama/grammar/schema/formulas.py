@@ -1,6 +1,6 @@
 """What a keyword means for values of one type: limits and conditions, combined by all, any, not, exactly one.
 
-A formula is brought into a union of boxes by `Expander`; a box is one conjunction of limits (`Strings`,
+`Expander` brings a formula into a union of conjuncts; a conjunct is one conjunction of limits (`Strings`,
 `Numbers`, `Arrays`, `Objects`, `Constants`).
 """
 
@@ -20,9 +20,9 @@ from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
 from oxillama.grammar.schema.strings import Strings
 
-Box = Constants | Numbers | Strings | Arrays | Objects
-Boxes = tuple[Box, ...]
-TOP: dict[str, Box] = {
+Conjunct = Constants | Numbers | Strings | Arrays | Objects
+Boxes = tuple[Conjunct, ...]
+TOP: dict[str, Conjunct] = {
     "null": NULL,
     "boolean": BOOLEAN,
     "number": Numbers(),
@@ -39,9 +39,9 @@ MAX_DEPTH = 60  # schemas applied to one value within each other
 class Atom:
     """Limits; ``path`` is where they are stated, and ``outer`` what a negation leaves out if that is more."""
 
-    box: Box
+    conjunct: Conjunct
     path: str
-    outer: Box | None = None
+    outer: Conjunct | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -90,7 +90,7 @@ TRUE, FALSE = All(), Any()
 
 @dataclass(eq=False, repr=False)
 class Expander:
-    """Brings conditions and states into boxes, and keeps what it has found.
+    """Brings conditions and states into conjuncts, and keeps what it has found.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ class Expander:
         self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
         self.states: dict[str, dict[State, Boxes]] = {kind: {} for kind in TOP}
         self.impossible_states: dict[State, bool] = {}
-        # By the identity of both boxes, which stay alive with it.
-        self.met: dict[tuple[int, int], tuple[Box, Box, Box | None]] = {}
-        self.kept: dict[Box | None, Box | None] = {}
+        # By the identity of both conjuncts, which stay alive with it.
+        self.met: dict[tuple[int, int], tuple[Conjunct, Conjunct, Conjunct | None]] = {}
+        self.kept: dict[Conjunct | None, Conjunct | None] = {}
         self.depth: int = 0
         self.meets: int = 0
 
@@ -128,7 +128,7 @@ class Expander:
         return [kind for kind in TOP if kind in found] if any(c.positive for c in state) else list(TOP)
 
     def of_state(self, state: State, kind: str) -> Boxes:
-        """The boxes of the values of a type that meet a state."""
+        """The conjuncts of the values of a type that meet a state."""
         if len(state) == 1:
             (condition,) = state
             return self.of_condition(condition, kind)
@@ -142,7 +142,7 @@ class Expander:
         return known[state]
 
     def of_condition(self, condition: Condition, kind: str) -> Boxes:
-        """The boxes of the values of a type that meet a condition."""
+        """The conjuncts of the values of a type that meet a condition."""
         known = self.known[kind]
         if condition not in known:
             known[condition] = None
@@ -179,7 +179,7 @@ class Expander:
         return self.meanings[key]
 
     def evaluate(self, formula: Formula, positive: bool, kind: str) -> Boxes:
-        """The boxes of the values for which a formula holds, or does not."""
+        """The conjuncts of the values for which a formula holds, or does not."""
         if isinstance(formula, Unknown):
             return (TOP[kind],)
         if isinstance(formula, Not):
@@ -188,7 +188,7 @@ class Expander:
             condition = formula.condition
             return self.of_condition(condition if positive else condition.negated(), kind)
         if isinstance(formula, Atom):
-            return (formula.box,) if positive else self.negated(formula, kind)
+            return (formula.conjunct,) if positive else self.negated(formula, kind)
         if isinstance(formula, One):
             if positive:
                 return self.exactly_one(formula.items, kind)
@@ -203,14 +203,14 @@ class Expander:
         return self.union(kind, (self.evaluate(item, positive, kind) for item in formula.items))
 
     def negated(self, atom: Atom, kind: str) -> Boxes:
-        if isinstance(atom.box, Arrays) and atom.box.unique:
+        if isinstance(atom.conjunct, Arrays) and atom.conjunct.unique:
             self.unenforced(atom.path, "that some items are equal")
             return (TOP[kind],)
-        return tuple((atom.outer or atom.box).negated())
+        return tuple((atom.outer or atom.conjunct).negated())
 
     def union(self, kind: str, parts: Iterable[Boxes]) -> Boxes:
-        """All boxes, without repeats; only the top if it is among them."""
-        found: dict[Box, None] = {}
+        """All conjuncts, without repeats; only the top if it is among them."""
+        found: dict[Conjunct, None] = {}
         for part in parts:
             found |= dict.fromkeys(part)
             if TOP[kind] in found:
@@ -219,13 +219,13 @@ class Expander:
         return tuple(found)
 
     def conjunction(self, kind: str, a: Boxes, b: Boxes) -> Boxes:
-        """The boxes of what is in a box of both."""
+        """The conjuncts of what is in a conjunct of both."""
         top = TOP[kind]
         if len(a) == 1 and (a[0] is top or a[0] == top):
             return b
         if len(b) == 1 and (b[0] is top or b[0] == top):
             return a
-        found: dict[int, Box] = {}
+        found: dict[int, Conjunct] = {}
         for one in a:
             for other in b:
                 met = self.meet(one, other)
@@ -238,8 +238,8 @@ class Expander:
         if count > MAX_BOXES:
             raise GrammarError(f"schema: expected at most {MAX_BOXES} combinations of alternatives, got more")
 
-    def meet(self, a: Box, b: Box) -> Box | None:
-        """Both boxes; None where that is seen to be empty. Equal ones are one object."""
+    def meet(self, a: Conjunct, b: Conjunct) -> Conjunct | None:
+        """Both conjuncts; None where that is seen to be empty. Equal ones are one object."""
         self.meets += 1 + len(a.properties) // 64 if isinstance(a, Objects) else 1  # each property is read
         if self.meets > MAX_MEETS:
             raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
@@ -249,7 +249,7 @@ class Expander:
             self.met[key] = a, b, self.kept.setdefault(found, found)
         return self.met[key][2]
 
-    def _meet(self, a: Box, b: Box) -> Box | None:
+    def _meet(self, a: Conjunct, b: Conjunct) -> Conjunct | None:
         if isinstance(a, Objects) and isinstance(b, Objects) and (a.required or b.required):
             these, those = dict(a.properties), dict(b.properties)
             for name in (*a.required, *b.required):
@@ -295,16 +295,16 @@ class Expander:
             self.overlaps[key] = self.overlaps[other, one, kind] = found
         return self.overlaps[key]
 
-    def less(self, boxes: Boxes, condition: Condition, kind: str) -> Boxes:
-        """The boxes of what is in one of some, and does not meet a condition."""
+    def less(self, conjuncts: Boxes, condition: Condition, kind: str) -> Boxes:
+        """The conjuncts of what is in one of some, and does not meet a condition."""
         unwanted = self.of_condition(condition, kind)
         found: list[Boxes] = []
-        for box in boxes:
-            meets = any(self.meet(box, one) is not None for one in unwanted)
+        for conjunct in conjuncts:
+            meets = any(self.meet(conjunct, one) is not None for one in unwanted)
             found.append(
-                self.conjunction(kind, (box,), self.of_condition(condition.negated(), kind))
+                self.conjunction(kind, (conjunct,), self.of_condition(condition.negated(), kind))
                 if meets
-                else (box,)
+                else (conjunct,)
             )
         return self.union(kind, found)
 

@@ -29,7 +29,19 @@ from oxillama.grammar.schema.conditions import (
 )
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formats import FORMATS, MOST, UNENFORCEABLE, format_node
-from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Box, Formula, Is, Not, One, Unknown
+from oxillama.grammar.schema.formulas import (
+    FALSE,
+    TRUE,
+    All,
+    Any,
+    Atom,
+    Conjunct,
+    Formula,
+    Is,
+    Not,
+    One,
+    Unknown,
+)
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Names, Objects, Rule, exactly, forbidden
 from oxillama.grammar.schema.references import NO_SCOPE, References, Schema, Scope
@@ -248,7 +260,7 @@ class Keywords:
         return FALSE
 
     def one_of_values(self, values: Sequence[object], kind: str, path: str) -> Formula:
-        """Any of some values; numbers and strings are one box."""
+        """Any of some values; numbers and strings are one conjunct."""
         found = [value for value in values if json_type(value, path) == kind]
         if not found:
             return FALSE
@@ -375,8 +387,8 @@ class Keywords:
             most = place.count("maxContains") if place.has("maxContains") else None
             if least or most is not None:
                 contains = Contains(place.state("contains"), 0, least, most)
-                box = Arrays(contains=(contains,)).settled()
-                yield FALSE if box is None else Atom(box, place.at("contains"))
+                conjunct = Arrays(contains=(contains,)).settled()
+                yield FALSE if conjunct is None else Atom(conjunct, place.at("contains"))
 
     # ----------------------------------------------------------------- objects
 
@@ -403,8 +415,8 @@ class Keywords:
         required = place.strings("required", place.get("required")) if place.has("required") else ()
         least = place.count("minProperties") if place.has("minProperties") else 0
         most = place.count("maxProperties") if place.has("maxProperties") else None
-        box = Objects(properties, tuple(rules), every_name, tuple(dict.fromkeys(required)), least, most)
-        yield _limits(box.settled(), place)
+        conjunct = Objects(properties, tuple(rules), every_name, tuple(dict.fromkeys(required)), least, most)
+        yield _limits(conjunct.settled(), place)
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, value in place.mapping(keyword).items():
                 yield self.dependency(place, keyword, name, value)
@@ -429,9 +441,9 @@ def type_names(value: object) -> list[str] | None:
     return None
 
 
-def _limits(box: Box | None, place: Place) -> Formula:
+def _limits(conjunct: Conjunct | None, place: Place) -> Formula:
     """The limits that a schema's own keywords state; None where they exclude each other."""
-    return FALSE if box is None else Atom(box, place.path)
+    return FALSE if conjunct is None else Atom(conjunct, place.path)
 
 
 def array_items(place: Place) -> tuple[list[State], State | None]:

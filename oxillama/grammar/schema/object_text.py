@@ -51,40 +51,40 @@ class Others(NamedTuple):
         return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def object_node(box: Objects, writer: Writer) -> Node:
-    """The JSON texts of the objects of a box: boxes that cover it, one after another."""
-    known = _with_few_names(box, writer) if tells_apart(box) else box
+def object_node(conjunct: Objects, writer: Writer) -> Node:
+    """The JSON texts of the objects of a conjunct: conjuncts that cover it, one after another."""
+    known = _with_few_names(conjunct, writer) if tells_apart(conjunct) else conjunct
     found = [ObjectText(case, writer).node() for case in _cases(known, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
 
 
-def tells_apart(box: Objects) -> bool:
+def tells_apart(conjunct: Objects) -> bool:
     """Whether unknown names are counted, or must exist."""
-    return bool(box.exists) or box.least > 1 or box.most is not None
+    return bool(conjunct.exists) or conjunct.least > 1 or conjunct.most is not None
 
 
-def _with_few_names(box: Objects, writer: Writer) -> Objects:
+def _with_few_names(conjunct: Objects, writer: Writer) -> Objects:
     """The same; where the names that it does not mention are few, they are mentioned."""
-    if not (box.names or any(kind.patterns or kind.absent or kind.state for kind, _ in box.rules)):
-        return box
-    others = ObjectText(box._replace(exists=()), writer).others
+    if not (conjunct.names or any(kind.patterns or kind.absent or kind.state for kind, _ in conjunct.rules)):
+        return conjunct
+    others = ObjectText(conjunct._replace(exists=()), writer).others
     size = others.size() if others is not None else None
     if others is None or size is None or size > FEW_NAMES:
-        return box
+        return conjunct
     names = {text: None for _, kinds in others.ways for named in kinds for text in named.texts()}
-    properties = (*box.properties, *((name, ANYTHING) for name in names))
-    no_others = Rule(Names(but=frozenset((*box.known_names(), *names))), NOTHING)
-    return box._replace(properties=properties, rules=(*box.rules, no_others))
+    properties = (*conjunct.properties, *((name, ANYTHING) for name in names))
+    no_others = Rule(Names(but=frozenset((*conjunct.known_names(), *names))), NOTHING)
+    return conjunct._replace(properties=properties, rules=(*conjunct.rules, no_others))
 
 
-def _cases(box: Objects, writer: Writer) -> list[Objects]:
+def _cases(conjunct: Objects, writer: Writer) -> list[Objects]:
     """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
-    if not box.exists:
-        return [box]
-    known = box.known_names()
-    is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
-    cases = [box._replace(exists=())]
-    for rule in box.exists:
+    if not conjunct.exists:
+        return [conjunct]
+    known = conjunct.known_names()
+    is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in conjunct.rules)
+    cases = [conjunct._replace(exists=())]
+    for rule in conjunct.exists:
         found = []
         for case in cases:
             for name in known:
@@ -115,66 +115,68 @@ def _is_of(name: str, names: Names, writer: Writer) -> bool:
         return False
     if names.absent and any(language(node).accepts(name) for node in names.absent):
         return False
-    return not names.state or any(box.accepts(name) for box in writer.strings(names.state))
+    return not names.state or any(conjunct.accepts(name) for conjunct in writer.strings(names.state))
 
 
 class ObjectText:
-    """Writes one box.
+    """Writes one conjunct.
 
     Parameters
     ----------
     value : the texts of the values that meet a state, each written in one way; None: as the writer has them.
     """
 
-    def __init__(self, box: Objects, writer: Writer, value: Callable[[State], Node] | None = None) -> None:
-        self.box = box
+    def __init__(
+        self, conjunct: Objects, writer: Writer, value: Callable[[State], Node] | None = None
+    ) -> None:
+        self.conjunct = conjunct
         self.writer = writer
         self.layout: Layout = writer.layout
         self.is_once: bool = value is not None
         self.value: Callable[[State], Node] = value or writer.node
-        self.names: list[str] = box.known_names()
+        self.names: list[str] = conjunct.known_names()
         self.own: dict[tuple[str, State], Node] = {}  # properties whose values are written in one way
-        self.tells_apart: bool = tells_apart(box)
+        self.tells_apart: bool = tells_apart(conjunct)
         self.known: list[Known] = self.known_members()
         self.n_required: int = sum(member.required for member in self.known)
         self.others: Others | None = self.other_members(())
         self.any_order: bool = writer.any_order and not self.is_once
-        self.least: int = box.least if box.least > max(1, self.n_required) else 0
-        self.most = box.most
+        self.least: int = conjunct.least if conjunct.least > max(1, self.n_required) else 0
+        self.most = conjunct.most
         if self.others is None and self.most is not None and len(self.known) <= self.most:
             self.most = None
 
     def node(self) -> Node:
         if self.impossible():
             return Alt(())
-        plain = not (self.any_order or self.least or self.most is not None or self.box.exists)
+        plain = not (self.any_order or self.least or self.most is not None or self.conjunct.exists)
         ways = [self.in_a_row() if plain else self.told_apart()]
-        if not (self.n_required or self.box.least or self.box.exists):
+        if not (self.n_required or self.conjunct.least or self.conjunct.exists):
             ways.append(EMPTY)
         return bracketed(Alt(tuple(ways)), "{}")
 
     def impossible(self) -> bool:
         there = {member.name for member in self.known}
-        if any(name not in there for name in self.box.required):
+        if any(name not in there for name in self.conjunct.required):
             return True
-        return self.others is None and (bool(self.box.exists) or self.box.least > len(self.known))
+        return self.others is None and (bool(self.conjunct.exists) or self.conjunct.least > len(self.known))
 
     def is_endless(self) -> bool:
         """Whether another property of an unknown name may always come."""
-        return self.others is not None and self.others.size() is None and self.box.most is None
+        return self.others is not None and self.others.size() is None and self.conjunct.most is None
 
     # ----------------------------------------------------------------- properties
 
     def known_members(self) -> list[Known]:
         """The properties whose names are known, those that cannot be left out."""
         found, impossible = [], self.writer.impossible
-        properties, required = dict(self.box.properties), set(self.box.required)
-        names = self.writer.strings(self.box.names) if self.box.names else None
+        properties, required = dict(self.conjunct.properties), set(self.conjunct.required)
+        names = self.writer.strings(self.conjunct.names) if self.conjunct.names else None
         for name in self.names:
             state = properties.get(name, ANYTHING)
-            if names is not None and not any(box.accepts(name) for box in names):
+            if names is not None and not any(conjunct.accepts(name) for conjunct in names):
                 continue
-            for kind, needs in self.box.rules:
+            for kind, needs in self.conjunct.rules:
                 if name not in kind.but and _is_of(name, kind, self.writer):
                     state = both(state, needs)
             if state != NOTHING and (len(state) < 2 or not impossible(state)):
@@ -206,9 +208,9 @@ class ObjectText:
             state = both(state, needs)
         if state == NOTHING or set(wanted.patterns) & set(wanted.absent):
             return None
-        names = self.writer.strings(both(self.box.names, wanted.state))
+        names = self.writer.strings(both(self.conjunct.names, wanted.state))
         patterns: list[Node] = []
-        for kind, _ in (*self.box.rules, Rule(wanted, ANYTHING)):
+        for kind, _ in (*self.conjunct.rules, Rule(wanted, ANYTHING)):
             patterns += [node for node in (*kind.patterns, *kind.absent) if node not in patterns]
         if len(patterns) > MAX_PATTERNS:
             raise GrammarError(
@@ -216,12 +218,12 @@ class ObjectText:
             )
         if not patterns and names == [ANY]:
             return self.kinds(patterns, names, wanted, state)
-        key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
+        key = self.conjunct.rules, self.conjunct.names, must, frozenset(self.names), self.tells_apart
         return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
 
     def kinds(self, patterns: list[Node], names: list[Strings], wanted: Names, must: State) -> Others | None:
         """The properties of other names, by the patterns that their names match."""
-        rules = self.box.rules
+        rules = self.conjunct.rules
         closed = not self.writer.open_objects and self.names and all(kind.patterns for kind, _ in rules)
         known = frozenset(self.names) | wanted.but
         ways: dict[State, list[Strings]] = {}
@@ -233,8 +235,8 @@ class ObjectText:
             if state == NOTHING or self.writer.impossible(state) or (closed and not matched):
                 continue
             matching = Strings(patterns=frozenset(matched), absent=frozenset(absent)) if patterns else ANY
-            for box in names:
-                named = matching.meet(box) if patterns else box
+            for conjunct in names:
+                named = matching.meet(conjunct) if patterns else conjunct
                 if named == ANY:
                     named = Strings(excluded=known)
                 elif named is not None:
@@ -310,7 +312,7 @@ class ObjectText:
         A place of the `Distinct` is how many known properties have been passed (0 if any order will do), and
         which kinds of what must exist have been written, as bits.
         """
-        n_kinds = len(self.box.exists)
+        n_kinds = len(self.conjunct.exists)
         self.bound_by_names()
         known = sorted(self.known, key=lambda m: not m.required) if self.any_order else self.known
         passed = range(1 if self.any_order else len(known) + 1)
@@ -326,7 +328,7 @@ class ObjectText:
         if n_kinds and not _leads_to_an_end(found, ends, None if self.most is None else self.most - marks):
             return Alt(())
         needed = tuple([self.member(member) for member in known if member.required])
-        for rule in self.box.exists:
+        for rule in self.conjunct.exists:
             others = self.other_members((rule,))
             needed += (Alt(tuple([self.value(state) for state, _ in others.ways] if others else ())),)
         body = Distinct(
@@ -336,9 +338,9 @@ class ObjectText:
 
     def bound_by_names(self) -> None:
         """Where unknown names are told apart and few, allow no more properties than there are names."""
-        for rules in (*((rule,) for rule in self.box.exists), ()):
+        for rules in (*((rule,) for rule in self.conjunct.exists), ()):
             others = self.other_members(rules)
-            counted = self.least or self.most is not None or self.box.exists
+            counted = self.least or self.most is not None or self.conjunct.exists
             size = others.size() if others is not None and counted else None
             if size is None:
                 continue
@@ -359,7 +361,7 @@ class ObjectText:
     ) -> Iterator[Member]:
         """The properties that may come at a place."""
         done, seen = place
-        n_kinds = len(self.box.exists)
+        n_kinds = len(self.conjunct.exists)
         reserved = self.n_required if self.any_order else 0
 
         def room(to: tuple[int, int]) -> int | None:
@@ -391,7 +393,7 @@ class ObjectText:
         for count in range(1, len(unseen) + 1):
             for chosen in combinations(unseen, count):
                 to = (done, seen | sum(1 << k for k in chosen))
-                others = self.other_members(tuple(self.box.exists[k] for k in chosen))
+                others = self.other_members(tuple(self.conjunct.exists[k] for k in chosen))
                 if self.any_order or fits(to):
                     yield from self.unknown(others, number[to], None if self.any_order else room(to))
 

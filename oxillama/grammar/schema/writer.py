@@ -42,7 +42,7 @@ class Writer:
     open_objects : objects that list properties and do not say so accept others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
-    array_node, object_node : the texts of the arrays or objects of a box; both may call the writer.
+    array_node, object_node : the texts of the arrays or objects of a conjunct; both may call the writer.
     impossible : whether no value is seen to meet a state.
     path, state : the schema whose rule is being written, and all that its values meet; for messages.
     """
@@ -142,26 +142,26 @@ class Writer:
         """All texts of the values that meet a state."""
         found: list[Node] = []
         for kind in self.expander.asked(state):
-            boxes = self.expander.of_state(state, kind)
-            if boxes == (TOP[kind],):
+            conjuncts = self.expander.of_state(state, kind)
+            if conjuncts == (TOP[kind],):
                 found.append(self.any_of_kind(kind))
                 continue
-            for box in boxes:
-                if isinstance(box, Arrays):
-                    found.append(self.array_node(box, self))
-                elif isinstance(box, Objects):
-                    found.append(self.object_node(box, self))
+            for conjunct in conjuncts:
+                if isinstance(conjunct, Arrays):
+                    found.append(self.array_node(conjunct, self))
+                elif isinstance(conjunct, Objects):
+                    found.append(self.object_node(conjunct, self))
                 else:
-                    found.append(self.scalar(box))
+                    found.append(self.scalar(conjunct))
         return found[0] if len(found) == 1 else Alt(tuple(found))
 
-    def scalar(self, box: Numbers | Strings | Constants) -> Node:
+    def scalar(self, conjunct: Numbers | Strings | Constants) -> Node:
         try:
-            return box.node(self.layout) if isinstance(box, Strings) else box.node()
+            return conjunct.node(self.layout) if isinstance(conjunct, Strings) else conjunct.node()
         except GrammarError as error:
             path, _, reason = located(self.state, self.path, str(error)).partition(": ")
             self.unenforced(path, reason)
-            return self.any_of_kind("string" if isinstance(box, Strings) else "number")
+            return self.any_of_kind("string" if isinstance(conjunct, Strings) else "number")
 
     def any_of_kind(self, kind: str) -> Node:
         """Every value of a type."""
@@ -175,7 +175,9 @@ class Writer:
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
-        return [box for box in self.expander.of_state(state, "string") if isinstance(box, Strings)]
+        return [
+            conjunct for conjunct in self.expander.of_state(state, "string") if isinstance(conjunct, Strings)
+        ]
 
 
 @lru_cache(maxsize=8)

@@ -40,7 +40,7 @@ class CausalConv1d:
     ) -> None:
         """out (n, channels) of x (n, width) from ``column`` on; first in the block's state and record."""
         args = block.offset, block.record, x, column, self.weight, self.bias, silu, out
-        self.kernels.recurrent.conv(step.recurrent, *args, step.n_threads)
+        self.kernels.recurrent.causal_conv1d(step.recurrent, *args, step.n_threads)
 
 
 def load_causal_conv1d(weights: Weights, name: str, channels: int, taps: int, bias: str) -> CausalConv1d:
