@@ -56,6 +56,7 @@ class ApiError(Exception):
     param : field of the body at fault. code : a word for programs.
     type : kind of error; None for that of the status.
     retry_seconds : after which a client may try again; for 429.
+    closes : whether the connection ends with the answer.
     more : further entries of the error.
     """
 
@@ -68,6 +69,7 @@ class ApiError(Exception):
         code: str | None = None,
         type: str | None = None,
         retry_seconds: int = RETRY_SECONDS,
+        closes: bool = False,
         **more: Any,
     ) -> None:
         message = encodable(message)
@@ -79,6 +81,7 @@ class ApiError(Exception):
         self.type: str = type or TYPES.get(status, INVALID if status < 500 else "server_error")
         self.more: dict[str, Any] = more
         self.retry_seconds: int = retry_seconds
+        self.closes: bool = closes
 
     def body(self) -> dict[str, Any]:
         """The JSON of it."""
@@ -88,6 +91,8 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Of the answer."""
+        if self.closes:
+            return {"Connection": "close"}
         if self.status == 429:
             return {"Retry-After": str(self.retry_seconds)}
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}

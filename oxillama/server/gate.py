@@ -171,10 +171,11 @@ class Gate:
 
     def check(self, scope: Scope, headers: Headers, found: RequestContext) -> None:
         """Notes who asks. Raises ApiError unless the request may go on."""
-        if "transfer-encoding" in headers and "content-length" in headers:
-            raise ApiError(400, "content-length: expected none beside transfer-encoding, got one")
+        if "transfer-encoding" in headers and "content-length" in headers:  # RFC 9112, 6.3, has it closed
+            message = "content-length: expected none beside transfer-encoding, got one"
+            raise ApiError(400, message, closes=True)
         if "transfer-encoding" in headers and scope["http_version"] == "1.0":
-            raise ApiError(400, "transfer-encoding: expected none in HTTP/1.0, got one")
+            raise ApiError(400, "transfer-encoding: expected none in HTTP/1.0, got one", closes=True)
         self.check_host(headers.get("host", ""))
         self.check_site(scope, headers)
         key = sent_key(headers)

@@ -275,6 +275,7 @@ def test_what_a_job_is_told_by(tmp_path: Path) -> None:
     assert changed(adapters=str(tmp_path / "a")) == {"adapters"}
 
 
+@pytest.mark.slow  # every call of a run, one after another
 def test_a_call_of_the_system_that_fails_loses_nothing(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
 

@@ -486,7 +486,7 @@ def test_a_run_is_printed_written_and_compared(
 
 
 def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    small = ["kernels", "--format", "Q4_K", "--target", "portable", "--megabytes", "0.1", "--rounds", "1"]
+    small = ["kernels", "--format", "Q4_K", "--target", "portable", "--megabytes", "0.02", "--rounds", "1"]
     assert main([*small, "--json", str(tmp_path / "old.json")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Q4_K ")
     results = json.loads((tmp_path / "old.json").read_text())["results"]

@@ -537,6 +537,7 @@ def blocks_in(path: Path) -> set[int]:
     return {int(name.removesuffix(KV)) for name in names}
 
 
+@pytest.mark.slow  # every call of every kind; the next test has the calls that change the folder
 def test_a_call_that_fails_leaves_whole_blocks(tmp_path: Path) -> None:
     path = tmp_path / "blocks"
 

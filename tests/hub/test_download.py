@@ -229,7 +229,8 @@ def test_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- faults, and other processes ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operations", [CHANGING, slow((OTHERS,))], ids=["changing", "others"])
+@pytest.mark.slow  # every call of a download, one after another
+@pytest.mark.parametrize("operations", [CHANGING, OTHERS], ids=["changing", "others"])
 def test_a_call_that_fails_leaves_no_half_of_a_model(
     hub: Hub, tmp_path: Path, operations: tuple[str, ...]
 ) -> None:

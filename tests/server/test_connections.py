@@ -234,9 +234,11 @@ GATE = {
     "a space before the colon": (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", [400]),
     "no host": (b"GET /health HTTP/1.1\r\n\r\n", [400]),
     "two hosts": (GET + b"Host: evil.example\r\n\r\n", [400]),
-    "a host of brackets": (b"GET /health HTTP/1.1\r\nHost: [::1\r\n\r\n", [400]),
-    "a host of a user": (b"GET /health HTTP/1.1\r\nHost: localhost@evil.example\r\n\r\n", [403]),
-    "another host": (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", [403]),
+    "a host of brackets": (
+        b"GET /health HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n", [400]),
+    "a host of a user": (
+        b"GET /health HTTP/1.1\r\nHost: localhost@evil.example\r\nConnection: close\r\n\r\n", [403]),
+    "another host": (b"GET /health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", [403]),
     "an absolute target": (
         b"GET http://localhost/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
         [200]),
@@ -321,6 +323,13 @@ def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
     else:
         assert len(found) == 1  # nothing is smuggled behind the first
     assert plain.ask("/health").status == 200
+
+
+@pytest.mark.parametrize("name", ["a length and chunks", "chunks and a length"])
+def test_nothing_follows_a_body_of_two_lengths(plain: Client, name: str) -> None:
+    data, _ = GATE[name]
+    found = answer(sent(plain, data.removesuffix(b"GET /") + GET + b"\r\n"))
+    assert statuses(found) == [400] and b"connection: close\r\n" in found.lower()
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(plain: Client) -> None:

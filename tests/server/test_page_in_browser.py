@@ -19,6 +19,7 @@ from oxillama.server.models import Hosted
 from tests.support.browser import Page, chromium, firefox
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models
+from tests.support.spread import slow
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
 from tests.support.waiting import idle, stopped
@@ -48,7 +49,7 @@ RECORD = """const plain = window.fetch;
     };"""
 
 
-@pytest.fixture(scope="module", params=["chromium", "firefox"])
+@pytest.fixture(scope="module", params=["chromium", slow("firefox")])
 def kind(request: pytest.FixtureRequest) -> str:
     """The browser."""
     return str(request.param)

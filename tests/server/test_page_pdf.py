@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -122,9 +123,13 @@ def test_time_is_limited_and_others_are_answered_meanwhile(
 
 
 @needs_pypdf
-def test_files_that_take_long_keep_no_body_waiting(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(pdf, "SECONDS", 10.0)
+def test_files_that_take_long_keep_no_body_waiting(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+    program = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
+    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", program))
+    monkeypatch.setattr(pdf, "SECONDS", 60.0)
     answers: list[Answer] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(client, GOOD))) for _ in range(4)]
     for thread in threads:
@@ -133,7 +138,7 @@ def test_files_that_take_long_keep_no_body_waiting(client: Client, monkeypatch: 
     body = {"content": "a" * 100_000}
     assert client.ask("/tokenize", body, headers={"Authorization": "Bearer k"}).status == 200
     assert not answers
-    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", "pass"))  # for those that wait yet
+    go_on.touch()
     for thread in threads:
         thread.join(40)
     assert [answer.status for answer in answers] == [422] * 4
