@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
 
     speed = commands.add_parser("end-to-end", help="prefill and decode speed of models, engines alternating")
     _add_common(speed, new=32)
+    what = "N prompts at once: new tokens a second of a batch job"
+    speed.add_argument("--job", type=runs.positive, default=0, metavar="N", help=what)
     speed.set_defaults(run=run_end_to_end, command="end-to-end")
 
     load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
@@ -172,7 +174,7 @@ def run_end_to_end(args: argparse.Namespace) -> int:
     run = _prepare(args)
     results: list[Row] = []
     for model in args.model:
-        found, agreement = end_to_end.measure(model, run.engines, **_measured(args))
+        found, agreement = end_to_end.measure(model, run.engines, job=args.job, **_measured(args))
         results += found
         if agreement is not None:
             print(f"{model.stem}: cosine of the engines' logits after the prompt: {agreement:.5f}")

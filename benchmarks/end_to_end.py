@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers import ENGINES, Runner
+from benchmarks.peers import ENGINES
+from benchmarks.runner import Runner
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, Row, rows
 from oxillama.bench.run import fixed_tokens
@@ -31,18 +32,25 @@ def measure(
     warmup: int = 1,
     prompt: int = 512,
     new: int = 32,
+    job: int = 0,
 ) -> tuple[list[Row], float | None]:
     """Speeds of each engine on one model, and the cosine of the angle between two engines' logits.
 
-    The cosine is None for a single engine. Raises what `Runner.load` raises.
+    The cosine is None for a single engine. With ``job`` a turn is that many prompts of random tokens, run at
+    once, and ``new`` tokens behind each; the speed is that of new tokens. Raises what `Runner.load` raises,
+    and ConfigError for an engine that runs one sequence.
     """
     with ExitStack() as stack:
         runners = []
         for name in engines:
-            runner = ENGINES[name](model, threads, prompt + new)
+            runner = ENGINES[name](model, threads, prompt + new + 1)
             stack.callback(runner.close)
             runner.load()
             runners.append(runner)
+        if job:
+            metric = Metric(f"{job} prompts of {prompt} + {new}", "new tok/s", higher_is_better=True)
+            turns = {runner.name: jobs(runner, metric, job, prompt, new) for runner in runners}
+            return rows(model.stem, alternate(turns, rounds=rounds, warmup=warmup), (metric,)), None
         samples = alternate(
             {runner.name: turn(runner, prompt, new) for runner in runners}, rounds=rounds, warmup=warmup
         )
@@ -58,6 +66,17 @@ def turn(runner: Runner, prompt: int, new: int) -> Callable[[], dict[str, float]
             PREFILL.name: len(tokens) / runner.prefill(tokens),
             DECODE.name: new / runner.decode(new),
         }
+
+    return run
+
+
+def jobs(runner: Runner, metric: Metric, n: int, prompt: int, new: int) -> Callable[[], dict[str, float]]:
+    """One engine's turn of ``n`` prompts at once; each turn has other prompts, the same for every engine."""
+    random = np.random.default_rng(0)
+
+    def run() -> dict[str, float]:
+        prompts = random.integers(3, runner.n_vocab, (n, prompt)).tolist()
+        return {metric.name: n * new / runner.job(prompts, new)}
 
     return run
 

@@ -1,141 +1,20 @@
-"""Engines behind one interface, so that all are timed by the same code, in the same process.
+"""The engines: this library and its peers, timed by the same code, in the same process.
 
-`Runner` measures the time; an engine implements five small methods. All get the same work: fixed
-token ids, a float16 KV cache, the logits of the last token as float32, no sampling. An engine's package
-is imported when it is loaded, so that either can be measured where the other is missing.
+`benchmarks.runner` says what an engine does.
 """
 
 from __future__ import annotations
 
 import ctypes
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from oxillama.bench.machine import peak_rss
-from oxillama.bench.run import fixed_tokens
-from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
+from benchmarks.runner import Logits, Runner
+from benchmarks.vllm import Vllm
+from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.gguf.model_file import ModelFile
-
-Logits = NDArray[np.float32]
-
-
-class Runner(ABC):
-    """An engine with one model and one sequence.
-
-    Attributes
-    ----------
-    appends : whether the engine appends token ids to a context and returns logits. Otherwise only the number
-        of the ids counts, and the logits are zeros.
-    load_seconds : time to open the model until it can be run.
-    first_token_seconds : time to open the model and run one token, which reads memory-mapped weights.
-    n_vocab : tokens in the vocabulary.
-    logits : those of the last token of the last prefill, float32 (n_vocab,).
-    """
-
-    name: str
-    appends: bool = True
-    load_seconds: float
-    first_token_seconds: float
-    n_vocab: int
-    logits: Logits
-
-    def __init__(
-        self, model: Path, threads: int, context: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self.model = model
-        self.threads = threads
-        self.context = context
-        self._clock = clock
-
-    def load(self) -> None:
-        """Import the engine, then open the model and run one token, timed.
-
-        Raises ConfigError when the engine is not installed, ModelFileError or LoadError for the model.
-        """
-        if not self.model.is_file():
-            raise ModelFileError(f"{self.model}: expected a GGUF model, got no such file")
-        self._import()
-        start = self._clock()
-        self._open()
-        self.load_seconds = self._clock() - start
-        self._clear()
-        logits = self._forward([1])
-        self.first_token_seconds = self._clock() - start
-        self.n_vocab = len(logits)
-        self._check(logits)
-
-    def prefill(self, tokens: Sequence[int]) -> float:
-        """Seconds to run ``tokens`` from an empty context, up to the last one's logits."""
-        self._clear()
-        start = self._clock()
-        logits = self._forward(tokens)
-        seconds = self._clock() - start
-        self._check(logits)
-        self.logits = logits.copy()
-        return seconds
-
-    def clear(self) -> None:
-        """Empty the context."""
-        self._clear()
-
-    def extend(self, tokens: Sequence[int]) -> float:
-        """Seconds to append ``tokens`` to the context, up to the last one's logits."""
-        start = self._clock()
-        logits = self._forward(tokens)
-        seconds = self._clock() - start
-        self._check(logits)
-        return seconds
-
-    def decode(self, n: int) -> float:
-        """Seconds to append ``n`` fixed tokens one at a time, each up to its logits."""
-        tokens = fixed_tokens(n, self.n_vocab)
-        start = self._clock()
-        for token in tokens:
-            self._forward_one(token)
-        return self._clock() - start
-
-    @property
-    def peak_rss(self) -> int:
-        """The most memory the whole process has had resident, in bytes."""
-        return peak_rss()
-
-    def _check(self, logits: Logits) -> None:
-        if not np.isfinite(logits).all():
-            raise SamplingError(f"{self.model}: {self.name} computed logits that are not finite")
-
-    @abstractmethod
-    def version(self) -> str:
-        """Version of the engine, imported or not yet loaded."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free the model and its memory; may be called at any time."""
-
-    @abstractmethod
-    def _import(self) -> None:
-        """Import the engine's package; ConfigError when that fails."""
-
-    @abstractmethod
-    def _open(self) -> None:
-        """Open the model with a float16 KV cache of ``context`` tokens."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Empty the context."""
-
-    @abstractmethod
-    def _forward(self, tokens: Sequence[int]) -> Logits:
-        """Append ``tokens`` and return the last one's logits (valid until the next call)."""
-
-    def _forward_one(self, token: int) -> Logits:
-        """Append one token and return its logits."""
-        return self._forward([token])
 
 
 class OxiLlama(Runner):
@@ -180,6 +59,11 @@ class OxiLlama(Runner):
 
     def _forward_one(self, token: int) -> Logits:
         return self._session.forward(token)  # type: ignore[no-any-return]
+
+    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
+        begun = self._clock()
+        self._engine.generate_batch(prompts, max_tokens=n, temperature=0.0, ignore_eos=True)
+        return self._clock() - begun
 
     def close(self) -> None:
         self._engine = self._session = None
@@ -400,6 +284,24 @@ class OpenVino(Runner):
         times = self._times(n + 1)
         return times[-1] - times[0]
 
+    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
+        import openvino
+
+        ids = np.array(prompts, np.int64)  # of one length
+        given = self._module.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        begun = self._clock()
+        found = self._pipeline.generate(given, self._greedy(n))
+        seconds = self._clock() - begun
+        if any(len(tokens) != n for tokens in found.tokens):
+            raise PromptError(f"{self.model}: openvino gave {[*map(len, found.tokens)]} tokens, not {n} each")
+        return seconds
+
+    def _greedy(self, n: int) -> Any:
+        wanted = self._module.GenerationConfig()
+        wanted.max_new_tokens = wanted.min_new_tokens = n
+        wanted.ignore_eos, wanted.do_sample = True, False
+        return wanted
+
     def _times(self, n: int) -> list[float]:
         """When each of ``n`` tokens came behind the prompt."""
         import openvino
@@ -413,10 +315,8 @@ class OpenVino(Runner):
 
             def end(self) -> None: ...
 
-        wanted = module.GenerationConfig()
-        wanted.max_new_tokens = wanted.min_new_tokens = n
-        wanted.ignore_eos, wanted.do_sample = True, False
-        self._pipeline.generate(openvino.Tensor(np.array([self._prompt], np.int64)), wanted, Streamer())
+        prompt = openvino.Tensor(np.array([self._prompt], np.int64))
+        self._pipeline.generate(prompt, self._greedy(n), Streamer())
         if len(times) != n:
             raise PromptError(f"{self.model}: openvino gave {len(times)} of {n} tokens")
         return times
@@ -426,6 +326,6 @@ class OpenVino(Runner):
 
 
 ENGINES: dict[str, type[Runner]] = {
-    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy, OpenVino)
+    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy, OpenVino, Vllm)
 }
 """By the names that commands take."""

@@ -25,6 +25,7 @@ from benchmarks.__main__ import main
 from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
 from benchmarks.shape import Shape
+from benchmarks.vllm import Vllm, halves, hf_name
 from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -386,9 +387,14 @@ def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.
             assert (path, device, INFERENCE_NUM_THREADS) == (str(model), "CPU", 2)
             now[0] += 3
 
-        def generate(self, tokens: np.ndarray, config: Any, streamer: Any) -> None:
+        def generate(self, tokens: Any, config: Any, streamer: Any = None) -> Any:
             assert config.ignore_eos and not config.do_sample
             assert config.max_new_tokens == config.min_new_tokens
+            if streamer is None:
+                ids, mask = tokens
+                assert mask.shape == ids.shape and mask.all()
+                now[0] += ids.size
+                return SimpleNamespace(tokens=[[7] * min(given[0], config.max_new_tokens)] * len(ids))
             now[0] += 2 * tokens.shape[1]
             for _ in range(min(given[0], config.max_new_tokens)):
                 streamer.write(7)
@@ -400,6 +406,7 @@ def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.
         SchedulerConfig=lambda: SimpleNamespace(enable_prefix_caching=True),
         GenerationConfig=SimpleNamespace,
         StreamerBase=object,
+        TokenizedInputs=lambda ids, mask: (ids, mask),
         StreamingStatus=SimpleNamespace(RUNNING=0),
         __version__="1",
     )
@@ -412,7 +419,10 @@ def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.
     assert runner.version() == "openvino-genai 1"
     assert runner.prefill([5] * 10) == 20.5
     assert runner.decode(4) == 2
+    assert runner.job([[5] * 10, [6] * 10], 4) == 20
     given[0] = 3
+    with pytest.raises(PromptError, match=r"gave \[3, 3\] tokens, not 5 each"):
+        runner.job([[5] * 10, [6] * 10], 5)
     with pytest.raises(PromptError, match="gave 3 of 5"):
         runner.decode(4)
 
@@ -422,6 +432,89 @@ def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.
     module.LLMPipeline = broken
     with pytest.raises(LoadError, match="openvino cannot load it: map::at"):
         peers.OpenVino(model, 2, 16).load()
+
+
+def test_a_job_is_timed_over_all_its_prompts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[list[list[int]]] = []
+    real = peers.OxiLlama.job
+
+    def noted(runner: peers.OxiLlama, prompts: Any, n: int) -> float:
+        given.append(prompts)
+        assert real(runner, prompts, n) > 0
+        return 0.5
+
+    monkeypatch.setattr(peers.OxiLlama, "job", noted)
+    report = tmp_path / "job.json"
+    run = ["end-to-end", "--model", str(model), "--prompt", "8", "--new", "4", "--job", "3", "--threads", "1"]
+    assert main([*run, "--rounds", "2", "--warmup", "1", "--json", str(report)]) == 0
+    (row,) = json.loads(report.read_text())["results"]
+    assert row["metric"] == "3 prompts of 8 + 4" and row["samples"] == {"oxillama": [24.0, 24.0]}
+    assert [[len(prompt) for prompt in prompts] for prompts in given] == [[8] * 3] * 3
+    assert given[0] != given[1] != given[2]  # no beginning is known from the round before
+
+
+def test_an_engine_of_one_sequence_runs_no_job(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"llama\.cpp: expected an engine that runs many prompts"):
+        peers.LlamaCpp(model, 1, 8).job([[1], [2]], 1)
+
+
+def test_vllm_is_timed_from_token_to_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    folder = tmp_path / "m.w8a8"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"vocab_size": 90}')
+
+    class Engine:
+        """A step a token of each request; the first one takes as long as the prompts."""
+
+        def __init__(
+            self, *, model: str, enable_prefix_caching: bool, max_model_len: int, **how: Any
+        ) -> None:
+            assert model == str(folder) and not enable_prefix_caching and max_model_len == 16
+            self.llm_engine = self
+            self.waiting: dict[str, list[int]] = {}
+            now[0] += 3
+
+        def add_request(self, name: str, prompt: dict[str, list[int]], chosen: Any) -> None:
+            assert chosen.ignore_eos and chosen.temperature == 0 and name not in self.waiting
+            self.waiting[name] = [len(prompt["prompt_token_ids"]), chosen.max_tokens]
+
+        def has_unfinished_requests(self) -> bool:
+            return bool(self.waiting)
+
+        def step(self) -> list[Any]:
+            now[0] += 0.5 + 2 * sum(request[0] for request in self.waiting.values())
+            found = [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[7])]) for _ in self.waiting]
+            self.waiting = {name: [0, n - 1] for name, (_, n) in self.waiting.items() if n > 1}
+            return found
+
+    module = SimpleNamespace(
+        LLM=Engine,
+        SamplingParams=lambda **fields: SimpleNamespace(**fields),
+        sampling_params=SimpleNamespace(RequestOutputKind=SimpleNamespace(DELTA=1)),
+        __version__="1",
+    )
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    runner = Vllm(path, 2, 16)
+    runner._clock = lambda: now[0]
+    runner.load()
+    assert (runner.load_seconds, runner.n_vocab, runner.version()) == (3, 90, "vllm 1")
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    assert runner.prefill([5] * 10) == 20.5
+    assert runner.decode(4) == 2
+    assert runner.job([[5] * 10, [6] * 10], 4) == 42
+
+
+def test_names_and_rows_of_the_folder_that_vllm_reads() -> None:
+    assert hf_name("blk.3.attn_q.weight") == "model.layers.3.self_attn.q_proj"
+    assert hf_name("output.weight") == "lm_head"
+    rows = np.arange(8, dtype=np.float32)[:, None]  # two heads, their pairs beside each other
+    assert halves(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_a_vocabulary_of_byte_pairs_encodes_by_its_merges(tmp_path: Path) -> None:
