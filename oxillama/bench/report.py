@@ -69,10 +69,12 @@ class Row:
 
     @property
     def ratio(self) -> Summary | None:
-        """First engine over second, summarized over the rounds; None when there is one engine only."""
+        """First engine over second, summarized over the rounds; None for one engine, or zeros of the second."""
         if len(self.samples) < 2:
             return None
         first, second, *_ = self.samples.values()
+        if not all(second):  # requests that all took longer than a turn
+            return None
         return Summary.of(round_ratios(first, second))
 
 

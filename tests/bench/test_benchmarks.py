@@ -79,6 +79,7 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert round_ratios(row.samples["a"], row.samples["b"]) == [2, 2, 2]
     assert row.ratio == Summary(2, 2, 2, 2, 2, 3)
     assert Row("m", row.metric, {"a": [1]}).ratio is None
+    assert Row("m", row.metric, {"a": [0.0, 1.0], "b": [1.0, 0.0]}).ratio is None
     with pytest.raises(ValueError, match="zip"):
         round_ratios([1, 2], [1])
 
