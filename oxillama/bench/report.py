@@ -69,7 +69,7 @@ class Row:
 
     @property
     def ratio(self) -> Summary | None:
-        """First engine over second, summarized over the rounds; None for one engine, or zeros of the second."""
+        """First engine over second, by rounds; None for one engine, or zeros of the second."""
         if len(self.samples) < 2:
             return None
         first, second, *_ = self.samples.values()
