@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +38,8 @@ def replaced_file(
     ------
     ModelFileError : ``path`` cannot be written, is a directory or a device, or exists without ``overwrite``.
     """
+    import tempfile  # a process that only reads files starts without
+
     temporary = None
     try:
         try:
