@@ -2,11 +2,11 @@
 
 Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
 imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`, `evaluate` (perplexity,
-compare), `doctor`. A command is a function from the parsed arguments to an exit code: 0 success, 1 a
-negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from the
-configuration dataclasses, `models` finds the model, `program` turns errors into exit codes, `console` reads
-and writes text, `progress` shows bars, `tools` has the tools of a chat, `sessions` keeps a session for the
-next process. To start quickly, a module imports NumPy and the kernels only inside its commands.
+compare), `harness` (eval), `doctor`. A command is a function from the parsed arguments to an exit code: 0
+success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from
+the configuration dataclasses, `models` finds the model, `program` turns errors into exit codes, `console`
+reads and writes text, `progress` shows bars, `tools` has the tools of a chat, `sessions` keeps a session
+for the next process. To start quickly, a module imports NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -27,6 +27,7 @@ from oxillama.cli import (
     doctor,
     evaluate,
     generate,
+    harness,
     hub,
     info,
     pack,
@@ -49,7 +50,7 @@ GROUPS = {
     "models": "pull list rm info",
     "files": "quantize imatrix convert pack",
     "checks": "tokenize snapshot verify",
-    "evaluation": "perplexity compare",
+    "evaluation": "eval perplexity compare",
     "this machine": "doctor bench",
 }
 """The commands as the help lists them: under these headings, those that most users need first."""
@@ -91,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         batch,
         bench,
         evaluate,
+        harness,
         doctor,
     ):
         module.add_commands(commands)
