@@ -56,6 +56,7 @@ LINES_NOT_RUN = {
     r"--mcp ": "needs a tool server: tests/cli/test_cli_mcp.py",
     r"tools/build_wheel": "builds for minutes",
     r"^(python -m venv|mkdir /tmp)": "needs a wheel",
+    r"^pytest --llm": "needs the package to be installed: tests/testing",
     r"^oxillama doctor\b": "exits with 1 where it finds something: tests/doctor",
 }
 """Command lines that are parsed, where they are ours, but not run, and why."""
@@ -89,6 +90,7 @@ def folder(tmp_path: Path) -> Path:
 
 # --- code ------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:context_size")  # the model of these names has 512
+@pytest.mark.filterwarnings("ignore:Unknown pytest.mark.llm")  # of a plugin that these tests do not load
 @pytest.mark.parametrize("name", [name for name in names_of("python") if name not in (*NEED_RAY, *QUOTED)])
 def test_python_of_a_page_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NEEDS.get(name, lambda folder: None)(folder)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from oxillama.cli.progress import loading_bar, shows_bars
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama import Generation, Receipt, Verification
+    from oxillama import Generation, InferenceEngine, Receipt, Verification
 
 DIFFERS = 1
 
@@ -55,7 +57,10 @@ def add_commands(commands: Any) -> None:
 
 def run_verify(args: argparse.Namespace) -> int:
     from oxillama import Receipt
+    from oxillama.evaluation.score_receipt import is_score
 
+    if is_score(args.receipt):
+        return run_verify_score(args)
     receipt = Receipt.load(args.receipt)
     found = (verified_by_reference if args.reference else verified_by_engine)(args, receipt)
     print(found.message)
@@ -64,8 +69,26 @@ def run_verify(args: argparse.Namespace) -> int:
     return 0 if found else DIFFERS
 
 
-def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verification:
-    """Checks a receipt with the kernels."""
+def run_verify_score(args: argparse.Namespace) -> int:
+    """Checks the receipt of a score that `oxillama eval` wrote."""
+    from oxillama.evaluation.score_receipt import ScoreReceipt, verify_score
+
+    receipt = ScoreReceipt.load(args.receipt)
+    for name in ("text", "reference", "media", "mmproj"):
+        if getattr(args, name, None):
+            raise ConfigError(f"{name}: expected none with the receipt of a score")
+    if args.lora or receipt.adapters:
+        raise ConfigError("lora: scores with adapters are verified in Python alone (verify_score)")
+    with engine_for(args, receipt.engine_options) as engine:
+        changed = verify_score(engine, receipt)
+    where = "this model gives the score" if not changed else f"this model differs: {', '.join(changed)}"
+    print(where)
+    return DIFFERS if changed else 0
+
+
+@contextmanager
+def engine_for(args: argparse.Namespace, needed: dict[str, Any]) -> Iterator[InferenceEngine]:
+    """The engine of the arguments, with the options that a receipt needs."""
     from oxillama import EngineConfig, InferenceEngine
 
     config = EngineConfig(
@@ -73,12 +96,18 @@ def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verificati
         num_threads=args.num_threads,
         mmproj=args.mmproj,
         prefix_cache_bytes=0,
-        **receipt.engine_options,
+        **needed,
     )
     with (
         loading_bar(str(config.model_path), shows_bars(args)) as progress,
         InferenceEngine(config, progress=progress) as engine,
     ):
+        yield engine
+
+
+def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verification:
+    """Checks a receipt with the kernels."""
+    with engine_for(args, receipt.engine_options) as engine:
         media = [read_part(part) for part in args.media or ()]
         return engine.verify(receipt, adapters=args.lora, media=media)
 

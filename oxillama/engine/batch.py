@@ -78,14 +78,13 @@ class ScheduledBatch:
         """Schedules ``n`` tokens of a request. Raises KvCacheFullError."""
         sequence = request.sequence
         sequence.schedule(n)
-        output = request.output
         self.requests.append(request)
         self.sequences.append(sequence)
-        whole = sequence.scheduled_len == len(sequence.tokens)
-        self.outputs.append(output if whole or output.is_all else Output.NONE)
-        is_prefill = sequence.state is SeqState.PREFILLING
-        self.prefills.append(is_prefill)
-        if is_prefill:
+        first, end = request.first_wanted, sequence.scheduled_len
+        is_wanted = end == len(sequence.tokens) if first is None else end > first
+        self.outputs.append(request.output if is_wanted else Output.NONE)
+        self.prefills.append(sequence.state is SeqState.PREFILLING)
+        if self.prefills[-1]:
             self.n_prefill += n
         else:
             self.n_decode += n

@@ -37,7 +37,8 @@ class CachedPrefixes(PrefixStore):
     def begin(self, request: Request) -> None:
         sequence = request.sequence
         if self.cache is not None and request.key is not None and not sequence.cached_len:
-            sequence.adopt(self.cache.match(request.key, sequence.path(sequence.total_len - 1)))
+            end = sequence.total_len - 1 if request.first_wanted is None else request.first_wanted
+            sequence.adopt(self.cache.match(request.key, sequence.path(end)))
 
     def admit(self, request: Request) -> None:
         if self.cache is not None and request.key is not None and request.sequence.state is SeqState.WAITING:

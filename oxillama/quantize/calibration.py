@@ -13,6 +13,7 @@ from oxillama.config.engine import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
+from oxillama.evaluation.windows import first_token
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.quantize.imatrix import Entry, ImportanceMatrix
 from oxillama.weights.packer import Progress
@@ -92,7 +93,7 @@ def collect_imatrix(
     if len(pieces) > 1 and len(pieces[-1]) < chunk_size:
         pieces.pop()
     pieces = pieces[:chunks]
-    begin = _first_token(engine)
+    begin = first_token(engine.tokenizer)
     recorder, loaded = Recorder(), engine.model
     runner = loaded.runner
     for matrices in runner.model.linears():
@@ -122,9 +123,3 @@ def _read(path: Path) -> str:
         raise ConfigError(
             f"text: {path} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
-
-
-def _first_token(engine: InferenceEngine) -> int | None:
-    """The BOS, where the vocabulary puts one before a text."""
-    with_it, without = engine.tokenizer.encode("a"), engine.tokenizer.encode("a", add_special=False)
-    return with_it[0] if len(with_it) > len(without) and with_it[0] != without[0] else None

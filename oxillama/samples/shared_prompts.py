@@ -97,21 +97,22 @@ class SharedPrompts(PrefixLayer):
 
 
 class SharedPrompt:
-    """What has been run of a prompt, for those of its requests that wait for admission.
+    """What has been run of the tokens that several requests begin with, for those that wait for admission.
 
-    The first request that is admitted runs the prompt but for its last token, which every request runs itself
-    for its logits. A fork of that sequence is kept here until all have begun, even if the first one ends. The
-    fork is dropped where pages are short; the next request then runs the prompt again.
+    The first request that is admitted runs these tokens; what follows them, every request runs itself. A fork
+    of that sequence is kept here until all have begun, even if the first one ends. The fork is dropped where
+    pages are short; the next request then runs the tokens again.
 
     Attributes
     ----------
-    n_tokens : all tokens of the prompt but the last.
+    n_tokens : the tokens that the requests have in common.
     """
 
-    def __init__(self, first: Sequence) -> None:
-        """``first`` is the sequence of any of the requests, which holds the prompt alone."""
-        self.n_tokens: int = first.total_len - 1
-        self._fork = Sequence(first.pool, first.tokens[:-1], adapters=first.adapters, given=first.given)
+    def __init__(self, first: Sequence, n_tokens: int) -> None:
+        """``first`` is the sequence of any of the requests, of which nothing has been run."""
+        self.n_tokens = n_tokens
+        tokens = first.tokens[:n_tokens]
+        self._fork = Sequence(first.pool, tokens, adapters=first.adapters, given=first.given)
         self._waiting: set[object] = set()
 
     @property
@@ -163,12 +164,20 @@ def shared_prompt(request: Request) -> SharedPrompt | None:
     return found
 
 
-def share_prompt(requests: Listed[Request]) -> None:
-    """Has requests of one prompt, none of them submitted yet, run it once. Their scheduler must have a
-    `SharedPrompts`."""
+def share_prompt(requests: Listed[Request], n_tokens: int | None = None) -> None:
+    """Has requests, none of them submitted yet, run the tokens once that they begin with.
+
+    Their scheduler must have a `SharedPrompts`.
+
+    Parameters
+    ----------
+    n_tokens : that are the same in all of them; None for their one prompt but its last token, which each
+        request runs itself for its logits.
+    """
     first = requests[0]
-    if len(requests) > 1 and len(first.prompt) > 1:
-        shared = SharedPrompt(first.sequence)
+    n_tokens = len(first.prompt) - 1 if n_tokens is None else n_tokens
+    if len(requests) > 1 and n_tokens > 0:
+        shared = SharedPrompt(first.sequence, n_tokens)
         for request in requests:
             request.parts[SHARED] = shared
             shared.join(request)

@@ -24,7 +24,7 @@ from tests.support.paths import ROOT
 COMMANDS = (
     *("run", "demo", "chat", "verify", "info", "snapshot"),
     *("tokenize", "quantize", "imatrix", "pack", "convert", "pull", "list", "rm", "serve", "batch", "bench"),
-    "doctor",
+    *("perplexity", "compare", "eval", "doctor"),
 )
 PROMPT = "once upon a time"
 SUMMARY = re.compile(

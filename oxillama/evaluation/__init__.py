@@ -1,0 +1,1 @@
+"""Work: scores, perplexity and comparisons of models; tasks of evaluation harnesses."""

@@ -1,0 +1,264 @@
+"""A model of lm-evaluation-harness: `lm_eval` finds it by the name "oxillama" once this module is imported.
+
+Figures depend on the model and the task alone: not on the batch size, threads or the instruction set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from oxillama.config import EngineConfig, checks
+from oxillama.config.checks import NO_DECODE_WAIT
+from oxillama.engine.engine import InferenceEngine
+from oxillama.errors import ConfigError, PromptError
+from oxillama.evaluation.score_receipt import ScoreReceipt
+from oxillama.evaluation.scoring import BATCH_SIZE, Score, scores
+
+NAME = "oxillama"
+
+MAX_GEN_TOKS = 256
+"""Tokens of an answer where the task names no number: as the harness's own models have it."""
+
+
+@register_model(NAME)
+class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without types
+    """A GGUF model.
+
+    Parameters
+    ----------
+    model : path of the file, or an engine that stays open.
+    batch_size : sequences that are run at a time; "auto" for as many as an engine admits.
+    truncate : whether a prompt that does not fit the context loses its beginning, as with the harness's own
+        models; otherwise such a prompt is an error.
+    receipts : folder into which a receipt of each item is written; None for none.
+    seed : of sampled answers; that of a repeated request is the next one.
+    max_batch_size, device : for the harness, which passes them on: None, and "cpu".
+    options : of `EngineConfig`.
+
+    Raises
+    ------
+    ConfigError : an option is out of range. And what loading a model raises.
+    """
+
+    def __init__(
+        self,
+        model: str | InferenceEngine,
+        *,
+        batch_size: int | str = BATCH_SIZE,
+        truncate: bool = False,
+        receipts: str | Path | None = None,
+        seed: int = 0,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if max_batch_size is not None:
+            raise ConfigError("max_batch_size: expected none; batch_size says how many sequences are run")
+        if device not in (None, "cpu"):
+            raise ConfigError(f"device: expected cpu, got {device}")
+        size = BATCH_SIZE if batch_size == "auto" else int(batch_size)
+        self.batch_size: int = checks.integer("batch_size", size, 1)
+        self.truncate: bool = checks.boolean("truncate", truncate)
+        self.receipts: Path | None = None if receipts is None else Path(receipts)
+        self.seed = seed
+        self.is_own = not isinstance(model, InferenceEngine)
+        if isinstance(model, InferenceEngine):
+            if options:
+                raise ConfigError(f"{next(iter(options))}: expected no options of an engine that is given")
+            self.engine = model
+        else:
+            self.engine = InferenceEngine(EngineConfig(model_path=model, **options))
+
+    # --- tokens ---------------------------------------------------------------------------------------
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that a pass may see."""
+        return self.engine.context_size
+
+    @property
+    def eot_token_id(self) -> int:
+        special = self.engine.tokenizer
+        found = special.eos_id if special.eos_id is not None else special.eot_id
+        if found is None:
+            raise ConfigError("model: expected a token that ends texts, the vocabulary has none")
+        return found
+
+    @property
+    def prefix_token_id(self) -> int:
+        bos = self.engine.tokenizer.bos_id
+        return self.eot_token_id if bos is None else bos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The model's content, for the harness's cache of requests."""
+        return f"{NAME}-{self.engine.model.fingerprint.content.hex()[:16]}"
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Token ids; names of control tokens in the text are these tokens, and there is one BOS at most."""
+        if add_special_tokens is False:
+            return self.engine.tokenizer.encode(string, add_special=False, parse_special=True)
+        return self.engine.tokenizer.encode_rendered(string)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        if chat_template is False:
+            return None
+        name = chat_template if isinstance(chat_template, str) else "default"
+        return self.engine.tokenizer.chat_template_source(name)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        tokenizer = self.engine.tokenizer
+        text = tokenizer.apply_chat_template(chat_history, add_generation_prompt)
+        if add_generation_prompt or not chat_history:
+            return text
+        content = chat_history[-1]["content"].rstrip()  # the last message is to be continued
+        end = text.rfind(content)
+        return text if end < 0 else text[: end + len(content)]
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        self._items = list(requests)
+        try:
+            found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self._items = []
+        return found
+
+    _items: Sequence[Any] = ()
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        pairs = [
+            self._fitting(context, continuation, f"request {number}")
+            for number, (_, context, continuation) in enumerate(requests)
+        ]
+        found = self._scores(pairs)
+        for number, (item, pair, score) in enumerate(zip(self._items, pairs, found)):
+            self._save(item, number, 0, *pair, score)
+        results = [(score.logprob, score.is_greedy) for score in found]
+        for (text, _, _), result in zip(requests, results):
+            if text is not None:
+                self.cache_hook.add_partial("loglikelihood", text, result)
+        return results
+
+    def _scores(self, pairs: list[tuple[list[int], list[int]]]) -> list[Score]:
+        hashes = self.receipts is not None
+        return scores(self.engine, pairs, batch_size=self.batch_size, hashes=hashes)
+
+    def _fitting(self, context: list[int], continuation: list[int], name: str) -> tuple[list[int], list[int]]:
+        """A pair that fits the context. Raises PromptError for one that is not to be cut, or is empty."""
+        n, most = len(context) + len(continuation), self.max_length + 1
+        if n > most and not self.truncate:
+            raise PromptError(
+                f"{name}: expected at most {most} tokens for the context, got {n}; truncate=True cuts them"
+            )
+        if not continuation or len(continuation) >= most:
+            raise PromptError(
+                f"{name}: expected a continuation of 1 to {most - 1} tokens, got {len(continuation)}"
+            )
+        return context[max(0, n - most) :], continuation
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        owners: list[int] = []
+        pairs: list[tuple[list[int], list[int]]] = []
+        for number, request in enumerate(requests):
+            tokens = self.tok_encode(request.args[0], add_special_tokens=False)
+            for window in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, 1):
+                pairs.append(make_disjoint_window(window))
+                owners.append(number)
+        totals, parts = [0.0] * len(requests), Counter[int]()
+        for number, pair, score in zip(owners, pairs, self._scores(pairs)):
+            totals[number] += score.logprob
+            self._save(requests[number], number, parts[number], *pair, score)
+            parts[number] += 1
+        for request, total in zip(requests, totals):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        found: list[str] = []
+        repeats: Counter[str] = Counter()
+        for start in range(0, len(requests), self.batch_size):
+            batch = requests[start : start + self.batch_size]
+            running = []
+            for number, request in enumerate(batch, start):
+                context, given = request.args
+                repeated = repr((context, given))
+                options = generation_options(given, self.seed + repeats[repeated])
+                repeats[repeated] += 1
+                prompt = self._prompt(context, options["max_tokens"], f"request {number}")
+                options["receipt"] = self.receipts is not None
+                running += self.engine.stream_batch([prompt], **options)
+            for number, (request, generation) in enumerate(zip(batch, running), start):
+                completion = generation.result()
+                if completion.receipt is not None:
+                    completion.receipt.save(self._receipt_path(request, number, 0))
+                self.cache_hook.add_partial("generate_until", request.args, completion.text)
+                found.append(completion.text)
+        return found
+
+    def _prompt(self, context: str, n_new: int, name: str) -> list[int]:
+        """The tokens of a prompt that leaves room for an answer. Raises PromptError for one that does not,
+        and is not to be cut."""
+        tokens = self.tok_encode(context)
+        room = self.max_length - n_new
+        if len(tokens) <= room:
+            return tokens
+        if room < 1 or not self.truncate:
+            raise PromptError(
+                f"{name}: expected at most {room} tokens, which leave room for an answer of {n_new}, got "
+                f"{len(tokens)}; truncate=True cuts them"
+            )
+        return tokens[-room:]
+
+    # --- receipts -------------------------------------------------------------------------------------
+
+    def _save(
+        self, item: Any, number: int, part: int, context: list[int], continuation: list[int], score: Score
+    ) -> None:
+        if self.receipts is not None:
+            receipt = ScoreReceipt.of(self.engine, context, continuation, score)
+            receipt.save(self._receipt_path(item, number, part))
+
+    def _receipt_path(self, item: Any, number: int, part: int) -> Path:
+        """TASK/DOCUMENT-REQUEST-PART.json; without a task the number of the request."""
+        assert self.receipts is not None
+        task = re.sub(r"[^\w.-]+", "_", str(getattr(item, "task_name", None) or "requests"))
+        document = getattr(item, "doc_id", None)
+        document = number if document is None else document
+        folder = self.receipts / task
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{document}-{getattr(item, 'idx', None) or 0}-{part}.json"
+
+    def close(self) -> None:
+        """Ends the engine, unless it was given."""
+        if self.is_own:
+            self.engine.close()
+
+
+def generation_options(given: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Fields of `GenerationOptions` for those of a task. Raises ConfigError for one that there is not."""
+    plain = dict(normalize_gen_kwargs(given, MAX_GEN_TOKS))
+    plain.pop("do_sample", None)
+    options = {
+        "stop": [text for text in plain.pop("until") if text],
+        "max_tokens": plain.pop("max_gen_toks"),
+        "temperature": plain.pop("temperature", 0.0),
+        "seed": seed,
+        "max_decode_wait_ms": NO_DECODE_WAIT,
+    }
+    return {**options, **plain}

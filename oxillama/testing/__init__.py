@@ -1,0 +1,1 @@
+"""Faces: a plugin for pytest, which tests prompts, tools and agents with models."""
