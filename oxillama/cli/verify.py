@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
-from oxillama.cli.console import check_writable
+from oxillama.cli.console import check_writable, say
 from oxillama.cli.media import add_media_options, read_part
 from oxillama.cli.models import add_model, model_path
+from oxillama.cli.program import ERROR
 from oxillama.cli.progress import loading_bar, shows_bars
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, OxiLlamaError, ReceiptError
 
 if TYPE_CHECKING:
     from oxillama import Generation, InferenceEngine, Receipt, Verification
+    from oxillama.evaluation.score_receipt import ScoreReceipt
 
 DIFFERS = 1
 
@@ -26,15 +28,17 @@ def add_commands(commands: Any) -> None:
     verify = options.add_command(
         commands,
         "verify",
-        help="check the receipt of a text",
-        description="Checks that a text follows from what its receipt names: runs prompt and text through "
-        "the model in one pass and chooses each token again. The exit code is 0 if it does, else 1.",
+        help="check the receipts of texts",
+        description="Checks that texts follow from what their receipts name: runs prompt and text through "
+        "the model in one pass and chooses each token again. The exit code is 0 if all do, 1 if one does "
+        "not, 2 if one cannot be checked.",
         examples="""\
   oxillama run model.gguf -p "Once upon a time" --receipt receipt.json
   oxillama verify receipt.json --model model.gguf
+  oxillama verify receipts/*.json --model model.gguf --sample 50
 """,
     )
-    verify.add_argument("receipt", metavar="RECEIPT", help="file that --receipt wrote")
+    verify.add_argument("receipt", metavar="RECEIPT", nargs="+", help="files that --receipt wrote")
     add_model(verify, "--model", required=True)
     verify.add_argument(
         "--lora",
@@ -42,6 +46,12 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         help="LoRA adapter that the receipt names; its scale is the receipt's",
+    )
+    verify.add_argument(
+        "--sample",
+        metavar="K",
+        type=int,
+        help="choose K tokens of each text again, drawn at random; the line says what that may miss",
     )
     verify.add_argument("--text", action="store_true", help="write the text that was verified, too")
     verify.add_argument(
@@ -57,37 +67,82 @@ def add_commands(commands: Any) -> None:
 
 def run_verify(args: argparse.Namespace) -> int:
     from oxillama import Receipt
-    from oxillama.evaluation.score_receipt import is_score
+    from oxillama.evaluation.score_receipt import ScoreReceipt, is_score
 
-    if is_score(args.receipt):
-        return run_verify_score(args)
-    receipt = Receipt.load(args.receipt)
-    found = (verified_by_reference if args.reference else verified_by_engine)(args, receipt)
-    print(found.message)
-    if args.text:
-        sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
-    return 0 if found else DIFFERS
+    if len(args.receipt) > 1 and (args.media or args.mmproj):
+        raise ConfigError("media: expected one receipt, whose media they are")
+    receipts: dict[str, Receipt] = {}
+    scores: dict[str, ScoreReceipt] = {}
+    code = 0
+    for name in args.receipt:
+        try:
+            if is_score(name):
+                scores[name] = ScoreReceipt.load(name)
+            else:
+                receipts[name] = Receipt.load(name)
+        except ReceiptError as error:
+            code = failed(error)
+    code = max(code, verified_scores(args, scores))
+    check = verified_by_reference if args.reference else verified_by_engine
+    for names in alike(receipts):
+        for name, found in zip(names, check(args, [receipts[name] for name in names])):
+            if isinstance(found, BaseException):
+                code = failed(found, name if len(args.receipt) > 1 else "")
+                continue
+            print(titled(args, name, found.message))
+            if args.text:
+                sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
+            code = max(code, 0 if found else DIFFERS)
+    return code
 
 
-def run_verify_score(args: argparse.Namespace) -> int:
-    """Checks the receipt of a score that `oxillama eval` wrote."""
-    from oxillama.evaluation.score_receipt import ScoreReceipt, verify_score
+def titled(args: argparse.Namespace, name: str, message: str) -> str:
+    """The line of one receipt; with its name where there are several."""
+    return f"{name}: {message}" if len(args.receipt) > 1 else message
 
-    receipt = ScoreReceipt.load(args.receipt)
-    for name in ("text", "reference", "media", "mmproj"):
+
+def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceipt]) -> int:
+    """Checks the receipts of scores that `oxillama eval` wrote; the exit code."""
+    from oxillama.evaluation.score_receipt import verify_score
+
+    code = 0
+    for name in ("text", "reference", "sample", "media", "mmproj") if receipts else ():
         if getattr(args, name, None):
             raise ConfigError(f"{name}: expected none with the receipt of a score")
-    if args.lora or receipt.adapters:
+    if receipts and (args.lora or any(receipt.adapters for receipt in receipts.values())):
         raise ConfigError("lora: scores with adapters are verified in Python alone (verify_score)")
-    with engine_for(args, receipt.engine_options) as engine:
-        changed = verify_score(engine, receipt)
-    where = "this model gives the score" if not changed else f"this model differs: {', '.join(changed)}"
-    print(where)
-    return DIFFERS if changed else 0
+    for names in alike(receipts):
+        with engine_for(args, receipts[names[0]].engine_options) as engine:
+            for name in names:
+                try:
+                    changed = verify_score(engine, receipts[name])
+                except OxiLlamaError as error:
+                    code = failed(error, name if len(args.receipt) > 1 else "")
+                    continue
+                says = f"this model differs: {', '.join(changed)}" if changed else "this model gives the score"
+                print(titled(args, name, says))
+                code = max(code, DIFFERS if changed else 0)
+    return code
+
+
+def failed(error: BaseException, name: str = "") -> int:
+    """Says why a receipt was not checked; the exit code. Raises what is no error of the library."""
+    if not isinstance(error, OxiLlamaError):
+        raise error
+    say("error", f"{name}: {error}" if name else str(error))
+    return ERROR
+
+
+def alike(receipts: Mapping[str, Receipt] | Mapping[str, ScoreReceipt]) -> list[list[str]]:
+    """The names of receipts, those together that one engine can verify; in order."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, receipt in receipts.items():
+        groups.setdefault(tuple(receipt.engine_options.values()), []).append(name)
+    return list(groups.values())
 
 
 @contextmanager
-def engine_for(args: argparse.Namespace, needed: dict[str, Any]) -> Iterator[InferenceEngine]:
+def engine_for(args: argparse.Namespace, needed: Mapping[str, Any]) -> Iterator[InferenceEngine]:
     """The engine of the arguments, with the options that a receipt needs."""
     from oxillama import EngineConfig, InferenceEngine
 
@@ -105,15 +160,21 @@ def engine_for(args: argparse.Namespace, needed: dict[str, Any]) -> Iterator[Inf
         yield engine
 
 
-def verified_by_engine(args: argparse.Namespace, receipt: Receipt) -> Verification:
-    """Checks a receipt with the kernels."""
-    with engine_for(args, receipt.engine_options) as engine:
+def verified_by_engine(
+    args: argparse.Namespace, receipts: list[Receipt]
+) -> Sequence[Verification | BaseException]:
+    """Checks receipts of one kind of engine with the kernels."""
+    from oxillama import verify_batch
+
+    with engine_for(args, receipts[0].engine_options) as engine:
         media = [read_part(part) for part in args.media or ()]
-        return engine.verify(receipt, adapters=args.lora, media=media)
+        if len(receipts) == 1:
+            return [engine.verify(receipts[0], adapters=args.lora, media=media, sample=args.sample)]
+        return verify_batch(engine, receipts, adapters=args.lora, sample=args.sample, return_exceptions=True)
 
 
-def verified_by_reference(args: argparse.Namespace, receipt: Receipt) -> Verification:
-    """Checks a receipt without the kernels. Raises Unsupported where the reference states too little."""
+def verified_by_reference(args: argparse.Namespace, receipts: list[Receipt]) -> Sequence[Verification]:
+    """Checks receipts without the kernels. Raises Unsupported where the reference states too little."""
     from oxillama.gguf.model_file import ModelFile
     from oxillama.reference.verification import verify
 
@@ -123,8 +184,10 @@ def verified_by_reference(args: argparse.Namespace, receipt: Receipt) -> Verific
         raise ConfigError("lora: expected none with reference, which has no statement of adapters")
     if args.num_threads is not None:
         raise ConfigError("num_threads: expected none with reference, which has one thread")
+    if args.sample is not None:
+        raise ConfigError("sample: expected none with reference, which checks every token")
     with ModelFile.open(model_path(args.model, args)) as file:
-        return verify(file, receipt)
+        return [verify(file, receipt) for receipt in receipts]
 
 
 def add_receipt_option(parser: argparse.ArgumentParser, what: str = "write a receipt") -> None:

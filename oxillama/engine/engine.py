@@ -611,6 +611,7 @@ class InferenceEngine(NotCopied):
             scales are those of the receipt.
         stages : the sampler's stages written in Python, by the names that the receipt has for them.
         media : the pictures and sounds of the prompt, in order; as `oxillama.media` takes them.
+        sample : tokens to choose again, at random positions, without hashing logits; None for all of them.
 
         Raises
         ------

@@ -129,6 +129,10 @@ def _decoded(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name:
             if not all(type(token) is int and 0 <= token < 2**31 for token in listed):
                 raise checks.refuse(name, TOKENS, listed)
             return list(listed)
+        of, item_rules = _resolved(get_args(kind)[0]) if origin is list and get_args(kind) else (None, ())
+        if of in (int, str):  # long lists: what each item needs is looked up once
+            checked = CHECKS[of]
+            return [checked(name, item, *item_rules) for item in listed]
         wanted = _items(kind, len(listed))
         if len(wanted) != len(listed):
             raise checks.refuse(name, f"{len(wanted)} values", plain)

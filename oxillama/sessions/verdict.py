@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -17,6 +18,7 @@ class Verification:
     at : number of the first token of the text that differs, counted from 0; None if none does.
     message : the finding in words.
     text : of the tokens that were verified.
+    n_checked : tokens of a sample that were chosen again; None for all of them.
     """
 
     n_tokens: int
@@ -24,14 +26,28 @@ class Verification:
     at: int | None
     message: str
     text: str
+    n_checked: int | None = None
 
     @property
     def verified(self) -> bool:
         """Whether nothing differs."""
         return not self.cause
 
+    def missed(self, n_changed: int = 1) -> float:
+        """The probability that the check misses a text of which ``n_changed`` tokens are not those that the
+        sampler chooses."""
+        return missed(self.n_tokens, self.n_tokens if self.n_checked is None else self.n_checked, n_changed)
+
     def __bool__(self) -> bool:
         return self.verified
+
+
+def missed(n: int, n_checked: int, n_changed: int = 1) -> float:
+    """The probability that none of ``n_changed`` of ``n`` tokens is among ``n_checked`` that are drawn at
+    random, each set of positions as likely as any other."""
+    if n_changed < 1:
+        return 1.0
+    return math.comb(n - n_changed, n_checked) / math.comb(n, n_checked) if n_changed <= n else 0.0
 
 
 class Difference(Exception):

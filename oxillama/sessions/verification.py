@@ -7,9 +7,12 @@ token is chosen again, and each end is looked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Listed
-from typing import Any, TypedDict
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -18,19 +21,27 @@ from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters, adapter_specs
-from oxillama.engine.loading import LoadedModel
+from oxillama.engine.loading import LoadedModel, listed
 from oxillama.engine.request import Piece, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GrammarError, PromptError, ReceiptError, SamplingError
 from oxillama.sessions.chain import LogitsChain
+from oxillama.sessions.choices import check_skipping, choices
 from oxillama.sessions.options import Stages, options_of
 from oxillama.sessions.receipt import POINT_DIGITS, Receipt
 from oxillama.sessions.recorder import grammar_hash
 from oxillama.sessions.session import Session
-from oxillama.sessions.verdict import Difference, Verification
+from oxillama.sessions.verdict import Difference, Verification, missed
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import InferenceEngine
+
+WORKERS = 3
+"""Receipts of a batch that are checked at a time: tokens of one are chosen while the rows of another run."""
 
 LOGIT_BYTES = 64 << 20
 """Bytes of the logits that are computed at a time."""
+NO_ROW: np.ndarray = np.empty(0, np.float32)
 
 
 class VerifyFields(TypedDict, total=False):
@@ -39,6 +50,57 @@ class VerifyFields(TypedDict, total=False):
     adapters: Adapters
     stages: Stages | None
     media: Listed[Any]
+    sample: int | None
+
+
+def verify_batch(
+    engine: InferenceEngine,
+    receipts: Iterable[Receipt | str | bytes],
+    *,
+    adapters: Adapters = (),
+    stages: Stages | None = None,
+    sample: int | None = None,
+    return_exceptions: bool = False,
+) -> list[Verification | BaseException]:
+    """Checks many receipts, each as `InferenceEngine.verify` does: while the tokens of one are chosen, the
+    rows of others run.
+
+    Parameters
+    ----------
+    adapters, stages, sample : as for `InferenceEngine.verify`.
+    return_exceptions : the error of a receipt stands in the place of its finding. Otherwise the first error
+        is raised, and the others are left.
+
+    Raises
+    ------
+    ConfigError : the receipts are one text.
+
+    And the errors of `InferenceEngine.verify`.
+    """
+    model, is_left = engine.model, threading.Event()
+
+    def check() -> None:
+        if is_left.is_set():
+            raise CancelledError
+
+    def one(receipt: Receipt | str | bytes) -> Verification | BaseException:
+        try:
+            return verify(model, receipt, adapters, stages, check, sample=sample)
+        except Exception as error:
+            if not return_exceptions:
+                is_left.set()
+            return error
+
+    # stages in Python take turns
+    with ThreadPoolExecutor(1 if stages else WORKERS, "oxillama-verify") as workers:
+        try:
+            found = list(workers.map(one, listed(receipts, "receipts")))
+        finally:
+            is_left.set()
+    for error in found:
+        if isinstance(error, Exception) and not isinstance(error, CancelledError) and not return_exceptions:
+            raise error
+    return found
 
 
 def verify(
@@ -48,6 +110,7 @@ def verify(
     stages: Stages | None = None,
     check: Callable[[], object] = lambda: None,
     media: Listed[Any] = (),
+    sample: int | None = None,
 ) -> Verification:
     """Checks a receipt with a model that runs; see `InferenceEngine.verify`.
 
@@ -56,20 +119,40 @@ def verify(
     if not isinstance(receipt, Receipt):
         receipt = Receipt.from_json(receipt)
     request: TextRequest | None = None
-    found = Difference("", 0, f"verified: {len(receipt.tokens)} tokens")
+    n = len(receipt.tokens)
+    positions = positions_of(n, sample)
+    found = Difference("", 0, f"verified: {n} tokens")
+    n_checked = None if positions is None else len(positions)
+    if n_checked is not None:
+        found.message = (
+            f"verified: {n_checked} of {n} tokens; a change of one token is missed with a probability of "
+            f"{missed(n, n_checked):.3g}"
+        )
     try:
         check_model(model, receipt)
         adaptation = adaptation_of(model, receipt, adapters)
         given = given_of(model, receipt, media)
         request = new_request(model, receipt, stages)
         with Session(model, model.config.sampler, adaptation, given) as session:
-            replay(request, receipt, rows_of(model, session, receipt, check))
+            rows = rows_of(model, session, receipt, check, positions)
+            replay(request, receipt, rows, model.runner.n_threads, positions)
     except Difference as difference:
         found = difference
         if receipt.library != __version__:
             found.message += f" (oxillama {receipt.library} made the receipt, this is {__version__})"
     at = found.at if found.cause else None
-    return Verification(len(receipt.tokens), found.cause, at, found.message, text_of(request))
+    return Verification(n, found.cause, at, found.message, text_of(request), n_checked)
+
+
+def positions_of(n: int, sample: int | None) -> frozenset[int] | None:
+    """``sample`` positions of ``n``, drawn by the system's random numbers; None for all of them.
+
+    Raises ConfigError unless it is None or above 0.
+    """
+    if sample is None:
+        return None
+    checks.integer("sample", sample, 1)
+    return None if sample >= n else frozenset(SystemRandom().sample(range(n), sample))
 
 
 def check_model(model: LoadedModel, receipt: Receipt) -> None:
@@ -176,15 +259,22 @@ def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> 
 
 
 def rows_of(
-    model: LoadedModel, session: Session, receipt: Receipt, check: Callable[[], object]
+    model: LoadedModel,
+    session: Session,
+    receipt: Receipt,
+    check: Callable[[], object],
+    positions: frozenset[int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """float32 (vocab,): the logits that each token was chosen from, up to the first that is no token.
+    """float32 (tokens, vocab): the logits that each token was chosen from, in blocks, up to the first that is
+    no token, or to the last of ``positions``.
 
     ``check`` is called before each pass and may raise.
     """
     prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.spec.n_vocab
     first = session.whole_from(len(prompt) - 1)
     n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens) - 1)
+    if positions is not None:
+        n_known = min(n_known, max(positions))
     skipped = len(prompt) - 1 - first
     run = [*prompt[first:], *tokens[:n_known]] if tokens else []
     if run and first:
@@ -192,30 +282,57 @@ def rows_of(
     step = max(1, skipped + 1, LOGIT_BYTES // (4 * n_vocab))
     for start in range(0, len(run), step):
         check()
-        yield from session.logits(run[start : start + step])[0 if start else skipped :]
+        yield session.logits(run[start : start + step])[0 if start else skipped :]
 
 
-def replay(request: TextRequest, receipt: Receipt, rows: Iterator[np.ndarray]) -> None:
-    """Chooses every token again. Raises Difference at the first that differs."""
-    chain, tokens, n = LogitsChain(), receipt.tokens, len(receipt.tokens)
-    history, reason = list(receipt.prompt), request.limit
-    for i, (token, point, row) in enumerate(zip(tokens, receipt.points, rows)):
-        if reason is not None:
-            raise Difference("end", i, f"token {i}: the text should have ended before it ({reason})")
-        row = request.row(row)
-        link = chain.add(row).hex()
-        if link[:POINT_DIGITS] != point or (i == n - 1 and link != receipt.chain):
-            raise Difference("logits", i, f"token {i}: the logits differ from here on")
-        try:
-            chosen = request.sampler.sample(row, history)
-        except (SamplingError, GrammarError) as error:
-            raise Difference(
-                "token", i, f"token {i}: expected {token}, none can be chosen: {error}"
-            ) from None
-        if chosen != token:
-            raise Difference("token", i, f"token {i}: expected {token}, the sampler chooses {chosen}")
-        history.append(token)
-        reason = request.take(token, row)
+def with_rest(
+    blocks: Iterator[np.ndarray], n: int, positions: frozenset[int] | None
+) -> Iterator[Listed[np.ndarray | None]]:
+    """Blocks of rows; behind the last of ``positions`` None for each of the ``n`` tokens that are left."""
+    for block in blocks:
+        n -= len(block)
+        yield block  # type: ignore[misc]
+    if positions is not None and n:
+        yield [None] * n
+
+
+def replay(
+    request: TextRequest,
+    receipt: Receipt,
+    blocks: Iterator[np.ndarray],
+    n_threads: int,
+    positions: frozenset[int] | None = None,
+) -> None:
+    """Chooses every token again, or those at some positions. Raises Difference at the first that differs."""
+    chain, tokens, n, sampler = LogitsChain(), receipt.tokens, len(receipt.tokens), request.sampler
+    reason, i = request.limit, 0
+    if positions is not None:
+        check_skipping(sampler)
+    sampler.feed(receipt.prompt)
+    for block in with_rest(blocks, n, positions):
+        rows = [None if row is None else request.row(row) for row in block]
+        wanted = [positions is None or i + k in positions for k in range(len(rows))]
+        chosen = choices(sampler, rows, tokens[i : i + len(rows)], wanted, n_threads)
+        for row, is_wanted in zip(rows, wanted):
+            token = tokens[i]
+            if reason is not None:
+                raise Difference("end", i, f"token {i}: the text should have ended before it ({reason})")
+            if row is not None and positions is None:
+                link = chain.add(row).hex()
+                if link[:POINT_DIGITS] != receipt.points[i] or (i == n - 1 and link != receipt.chain):
+                    raise Difference("logits", i, f"token {i}: the logits differ from here on")
+            if not is_wanted and token >= request.n_vocab:
+                raise Difference("token", i, f"token {i}: expected {token}, which is no token")
+            try:
+                choice = next(chosen)
+            except (SamplingError, GrammarError) as error:
+                raise Difference(
+                    "token", i, f"token {i}: expected {token}, none can be chosen: {error}"
+                ) from None
+            if choice != token:
+                raise Difference("token", i, f"token {i}: expected {token}, the sampler chooses {choice}")
+            reason = request.take(token, NO_ROW if row is None else row)
+            i += 1
     if not n and receipt.chain != chain.digest.hex():
         raise Difference("logits", 0, "the chain of no logits differs")
     if receipt.finish_reason in ("stop", "length") and reason != receipt.finish_reason:

@@ -127,3 +127,33 @@ def test_a_chat_writes_the_receipt_of_its_last_answer(model: Path, tmp_path: Pat
     assert done.returncode == 0, done.stdout
     assert second.stdout.endswith(done.stdout.partition(b"\n")[2])
     assert b"receipt: expected a file" in run("chat", model, "--receipt", tmp_path, stdin=b"hello\n").stderr
+
+
+def test_many_receipts(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"{i}.json" for i in range(4)]
+    with InferenceEngine.from_gguf(model) as engine, InferenceEngine.from_gguf(model, kv_type="f32") as other:
+        for i, path in enumerate(paths):
+            made = (other if i == 2 else engine).stream("the fox", receipt=True, seed=i, max_tokens=9)
+            receipt = made.result().receipt
+            assert receipt is not None
+            receipt.save(path)
+    assert called("verify", *paths, "--model", model) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"{path}: verified: 9 tokens" for path in paths]
+    assert called("verify", *paths, "--model", model, "--sample", "3") == 0
+    said = "verified: 3 of 9 tokens; a change of one token is missed with a probability of 0.667"
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"{path}: {said}" for path in paths]
+    wrong = Receipt.load(paths[1])
+    replace(wrong, tokens=[wrong.tokens[0] ^ 1, *wrong.tokens[1:]]).save(paths[1])
+    assert called("verify", *paths, "--model", model) == 1
+    assert f"{paths[1]}: token 0: expected" in capsys.readouterr().out
+    paths[3].write_text("{")
+    assert called("verify", *paths, tmp_path / "absent", "--model", model) == 2
+    done = capsys.readouterr()
+    assert len(done.out.splitlines()) == 3
+    assert done.err.count("error: receipt: ") == 2
+    assert "expected one receipt" in error("verify", *paths, "--model", model, "--image", "x.png")
+    assert "sample: expected" in error("verify", paths[0], "--model", model, "--sample", "0")
+    assert "sample: expected none" in error(
+        "verify", paths[0], "--model", model, "--sample", "2", "--reference"
+    )

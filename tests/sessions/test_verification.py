@@ -25,9 +25,11 @@ from oxillama import (
     Verification,
     demo,
     quantize_model,
+    verify_batch,
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.receipt import AdapterUse
+from oxillama.sessions.verification import positions_of
 from tests.support.adapters import adapter_file
 
 PROMPT = demo.PROMPTS[0]
@@ -353,3 +355,113 @@ def test_an_option_under_which_the_same_text_follows(engine: InferenceEngine, re
     """The changed receipt is as true as the other."""
     assert checked(engine, receipt, sampler=sampler_with(receipt, temperature=1.1000001))
     assert checked(engine, receipt, stop=["QZX"], max_tokens=30, context_size=511)
+
+
+# --- many receipts, and samples of tokens -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def receipts(engine: InferenceEngine) -> list[Receipt]:
+    """Of texts with all that decides how rows are chosen: penalties, grammars, mirostat, greedy, stops."""
+    kinds: list[dict[str, Any]] = [
+        {"seed": 1, "repetition_penalty": 1.3, "dry_multiplier": 0.8},
+        {"temperature": 0}, {"seed": 2, "mirostat": 2, "temperature": 1.0},
+        {"seed": 3, "grammar": GRAMMAR}, {"seed": 4, "min_tokens": 5, "xtc_probability": 0.5},
+    ]  # fmt: skip
+    texts = [engine.stream(PROMPT, receipt=True, max_tokens=20 + i, **kind) for i, kind in enumerate(kinds)]
+    made = [text.result().receipt for text in texts]
+    return [receipt for receipt in made if receipt is not None]
+
+
+def test_a_batch_is_as_each_alone(engine: InferenceEngine, receipts: list[Receipt]) -> None:
+    assert len(receipts) == 5
+    wrong = [
+        dataclasses.replace(receipt, tokens=[*receipt.tokens[:7], receipt.tokens[7] ^ 1, *receipt.tokens[8:]])
+        for receipt in receipts
+    ]
+    both = [*receipts, *wrong]
+    alone = [engine.verify(receipt) for receipt in both]
+    assert [found.verified for found in alone] == [True] * 5 + [False] * 5
+    assert [found.at for found in alone[5:]] == [7] * 5
+    assert verify_batch(engine, both) == alone
+    assert verify_batch(engine, [receipt.to_json() for receipt in both]) == alone
+    assert verify_batch(engine, []) == []
+    engine.model.check_integrity()
+    assert engine.model.loop.held == {}
+
+
+def test_errors_in_a_batch(engine: InferenceEngine, receipts: list[Receipt]) -> None:
+    hostile: list[Any] = [
+        receipts[0], "{", b"\xff", None, '{"format": "oxillama receipt"}',
+        dataclasses.replace(receipts[1], prompt=[2**31 - 1]), receipts[2],
+        dataclasses.replace(receipts[3], sampler={**receipts[3].sampler, "grammar": "root ::= ("}),
+    ]  # fmt: skip
+    found = verify_batch(engine, hostile, return_exceptions=True)
+    assert [bool(one) for one in (found[0], found[6])] == [True, True]
+    assert all(isinstance(found[i], ReceiptError) for i in (1, 2, 3, 4, 5))
+    assert isinstance(found[7], (ReceiptError, GrammarError))
+    with pytest.raises(ReceiptError):
+        verify_batch(engine, hostile)
+    with pytest.raises(ConfigError, match="receipts: "):
+        verify_batch(engine, "{}")
+    engine.model.check_integrity()
+    assert engine.model.loop.held == {}
+
+
+@pytest.mark.parametrize("at", [0, 7, 19])
+def test_a_sample_finds_a_change_at_its_positions_alone(
+    engine: InferenceEngine, receipts: list[Receipt], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With random numbers, penalties and grammars as if every token had been chosen."""
+    for receipt in (receipts[0], receipts[1], receipts[3], receipts[4]):
+        n = len(receipt.tokens)
+        other = next(
+            token
+            for token in range(40, 400)
+            if token != receipt.tokens[at] and engine.detokenize([token]).strip().isalpha()
+        )
+        tokens = [*receipt.tokens[:at], other, *receipt.tokens[at + 1 :]]
+        changed = dataclasses.replace(receipt, tokens=tokens)
+        for positions in ({at}, set(range(n)) - {at}, {0, n - 1, at}):
+            chosen = frozenset(positions)
+            monkeypatch.setattr("oxillama.sessions.verification.positions_of", lambda *_: chosen)  # noqa: B023
+            true = engine.verify(receipt, sample=len(chosen))
+            assert (true.cause, true.n_checked) == ("", len(chosen))
+            found = engine.verify(changed, sample=len(chosen))
+            assert (found.cause, found.at) == ("token", at) or at not in chosen
+    engine.model.check_integrity()
+
+
+def test_what_a_sample_does_not_look_at(
+    engine: InferenceEngine, receipts: list[Receipt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = receipts[0]
+    monkeypatch.setattr("oxillama.sessions.verification.positions_of", lambda *_: frozenset({3}))
+    tokens = [*receipt.tokens[:-1], receipt.tokens[-1] ^ 1]
+    missed = engine.verify(dataclasses.replace(receipt, tokens=tokens), sample=1)
+    assert missed.verified
+    assert missed.missed() == pytest.approx(19 / 20)
+    none = [*receipt.tokens[:9], 2**31 - 1, *receipt.tokens[10:]]
+    found = engine.verify(dataclasses.replace(receipt, tokens=none), sample=1)
+    assert (found.cause, found.at) == ("token", 9)
+    cut = {"tokens": receipt.tokens[:9], "points": receipt.points[:9]}
+    found = engine.verify(dataclasses.replace(receipt, **cut), sample=1)
+    assert (found.cause, found.at) == ("end", 9)
+
+
+def test_positions_of_a_sample(engine: InferenceEngine, receipts: list[Receipt]) -> None:
+    drawn = [positions_of(100, 10) for _ in range(200)]
+    assert all(positions is not None and len(positions) == 10 for positions in drawn)
+    assert frozenset().union(*(p for p in drawn if p is not None)) == frozenset(range(100))
+    assert positions_of(10, 10) is None and positions_of(0, 1) is None
+    found = engine.verify(receipts[0], sample=5)
+    said = "verified: 5 of 20 tokens; a change of one token is missed with a probability of 0.75"
+    assert (found.message, found.missed(20), found.missed(0)) == (said, 0.0, 1.0)
+    assert found.missed(2) == pytest.approx(15 / 20 * 14 / 19)
+    whole = engine.verify(receipts[0], sample=20)
+    assert (whole.n_checked, whole.missed()) == (None, 0.0)
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(ConfigError, match="sample: expected"):
+            engine.verify(receipts[0], sample=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="sample: cannot be combined with mirostat"):
+        engine.verify(receipts[2], sample=5)
