@@ -45,9 +45,10 @@ def convert(
     type: str | None = None,
     base: str | os.PathLike[str] | None = None,
     *,
+    mmproj: bool = False,
     overwrite: bool = True,
 ) -> Conversion:
-    """Writes the model, or the adapter, of a Hugging Face folder as a GGUF file.
+    """Writes the model, its projector file, or the adapter, of a Hugging Face folder as a GGUF file.
 
     Parameters
     ----------
@@ -60,11 +61,13 @@ def convert(
         Or format of an adapter's matrices, one of `ADAPTER_TYPES` (default F32).
     base : model of an adapter: a Hugging Face folder (its config.json is enough) or a GGUF file. Not needed
         if adapter_config.json names an existing folder.
+    mmproj : the model's encoder of pictures or sounds is written, not its text model; the folder needs its
+        preprocessor_config.json or processor_config.json, too.
     overwrite : without it a target that exists when the file is complete stays, and is an error.
 
     Raises
     ------
-    ConfigError : there is no such type; ``base`` is given with a model.
+    ConfigError : there is no such type; ``base`` is given with a model, or ``mmproj`` with an adapter.
     ModelFileError : a file cannot be read or written.
     LoadError : the architecture, an option, or a tensor is not supported; the message names it.
     GGUFError : a weight is too large for ``type``; the file of the base is malformed.
@@ -76,10 +79,16 @@ def convert(
     is_adapter = exists(folder / "adapter_config.json")
     kind = checked_type(type, ADAPTER_TYPES if is_adapter else TYPES, "F32" if is_adapter else "F16")
     if is_adapter:
+        if mmproj:
+            raise checks.refuse("mmproj", "False for a folder with an adapter_config.json", mmproj)
         base_path = None if base is None else Path(base)
         return convert_adapter(folder, Path(target), kind, base_path, overwrite)
     if base is not None:
         raise checks.refuse("base", "None where the folder has no adapter_config.json", base)
+    if mmproj:
+        from oxillama.convert.projector import convert_projector
+
+        return convert_projector(folder, Path(target), kind, overwrite)
     return convert_model(folder, Path(target), kind, overwrite)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from oxillama.convert import options
 from oxillama.convert.config import HARMLESS, Config, Plan
@@ -25,6 +26,7 @@ from oxillama.convert.kimi import KIMI_LINEAR
 from oxillama.convert.latent import LATENT_DECODERS
 from oxillama.convert.mamba import MAMBA_DECODERS, NEMOTRON_H_MOE
 from oxillama.convert.parts import (
+    ALL_TOWERS,
     ATTENTION,
     BEFORE,
     BEHIND,
@@ -40,6 +42,7 @@ from oxillama.convert.parts import (
     TEXT_IN_TOWERS,
     TOWERS,
     biased,
+    in_halves,
 )
 from oxillama.convert.windowed import WINDOWED_DECODERS
 from oxillama.errors import LoadError
@@ -82,6 +85,7 @@ QWEN3_VL_MOE = Decoder(
     left_out=SIGHT,
     renamed=TEXT_IN_TOWERS,
 )
+QWEN2_VL = replace(QWEN2, architecture="qwen2vl", options=partial(options.with_sections, options.qwen2_vl))
 OLMO2 = Decoder("olmo2", (*ATTENTION, *ROW_NORMS, *BEHIND, *FEED), options.olmo2, copies_tied=True)
 OLMO3 = replace(OLMO2, options=options.olmo3, defaults=(("sliding_window", 4096),))
 OLMOE = Decoder("olmoe", (*ATTENTION, *ROW_NORMS, *BEFORE, *EXPERTS), options.olmoe, copies_tied=True)
@@ -181,6 +185,24 @@ GLM4 = Decoder(  # as ERNIE
     biased=True,
     defaults=(("partial_rotary_factor", 0.5),),
 )
+GLM_OCR = replace(
+    GLM4,
+    parts=(*in_halves(GLM4.parts[:2], biases=False), *GLM4.parts[2:]),
+    options=partial(options.with_sections, options.glm_ocr),
+    biased=False,
+    defaults=(),
+)
+GLM4V = replace(
+    GLM_OCR,
+    parts=(*in_halves(GLM4.parts[:2], biases=True), replace(GLM4.parts[2], bias="yes"), *GLM4.parts[3:]),
+    defaults=GLM4.defaults,
+)
+PADDLEOCR = replace(
+    ERNIE4_5,
+    architecture="paddleocr",
+    options=partial(options.with_sections, options.ernie),
+    tied=False,
+)
 GRANITE = Decoder("granite", LLAMA.parts, options.granite, reordered=True)
 
 APERTUS = Decoder(
@@ -244,6 +266,11 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **WINDOWED_DECODERS,
     "ApertusForCausalLM": ("apertus", APERTUS),
     "Jais2ForCausalLM": ("jais2", JAIS2),
+    "Qwen2VLForConditionalGeneration": ("qwen2_vl_text", QWEN2_VL),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl_text", QWEN2_VL),
+    "Glm4vForConditionalGeneration": ("glm4v_text", GLM4V),
+    "GlmOcrForConditionalGeneration": ("glm_ocr_text", GLM_OCR),
+    "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl_text", PADDLEOCR),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl_text", QWEN3_VL),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe_text", QWEN3_VL_MOE),
     "Gemma3TextModel": ("gemma3_text", GEMMA_EMBEDDING),
@@ -263,24 +290,49 @@ WITH_TOWERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+    "Glm4vForConditionalGeneration": ("glm4v", "Glm4vForConditionalGeneration"),
+    "GlmOcrForConditionalGeneration": ("glm_ocr", "GlmOcrForConditionalGeneration"),
+    "Idefics3ForConditionalGeneration": ("idefics3", ""),
+    "InternVLForConditionalGeneration": ("internvl", ""),
+    "Lfm2VlForConditionalGeneration": ("lfm2_vl", ""),
+    "LightOnOcrForConditionalGeneration": ("lighton_ocr", ""),
+    "LlavaForConditionalGeneration": ("llava", ""),
     "Mistral3ForConditionalGeneration": ("mistral3", ""),
+    "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl", "PaddleOCRVLForConditionalGeneration"),
+    "Qwen2AudioForConditionalGeneration": ("qwen2_audio", ""),
+    "Qwen2VLForConditionalGeneration": ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration"),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe", "Qwen3_5MoeForCausalLM"),
+    "SmolVLMForConditionalGeneration": ("smolvlm", ""),
 }
 """Architectures that also read images or sound: their model_type, and that of their text model alone, or ""
-where its model_type says it (`OF_MISTRAL`)."""
+where its model_type says it (`INNER`)."""
 
 OF_MISTRAL = {
     "mistral": "MistralForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
 }
+INNER = {
+    "mistral3": OF_MISTRAL,
+    "lfm2_vl": {"lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM"},
+    "": {
+        **OF_MISTRAL,
+        "llama": "LlamaForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "qwen3_moe": "Qwen3MoeForCausalLM",
+    },
+}
+"""Text models by their model_type, for a model_type of the whole, or for all others."""
 
 OF_TOWERS = re.compile(
     r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
-    r"|multimodal_projector_bias|projector_hidden_act|spatial_merge_size|vision_feature_layer"
+    r"|multimodal_projector_bias|projector_[a-z_]+|spatial_merge_size|vision_feature_(layer|select_strategy)"
+    r"|image_seq_length|scale_factor|downsample_(ratio|factor)|image_grid_pinpoints|_pad_token_id"
 )
 """Keys that concern tensors that are left out."""
 
@@ -292,18 +344,25 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
         raise LoadError(f"config.json: architectures: expected one of {', '.join(known)}, got {names!r:.80}")
     name = names[0]
-    if name in WITH_TOWERS:
-        kind, name = WITH_TOWERS[name]
-        take_text(config, kind)
+    has_towers = name in WITH_TOWERS
+    deep: Any = None
+    if has_towers:
+        whole, name = WITH_TOWERS[name]
+        deep = config.table("vision_config").get("deepstack_visual_indexes")
+        take_text(config, whole)
     if not name:
-        text = config.get("model_type")
-        if text not in [*OF_MISTRAL]:
-            expected = ", ".join(OF_MISTRAL)
+        text, inner = config.get("model_type"), INNER.get(whole, INNER[""])
+        if text not in [*inner]:
+            expected = ", ".join(inner)
             raise LoadError(f"{config.name}: text_config: model_type: expected {expected}, got {text!r:.60}")
-        name = OF_MISTRAL[text]
+        name = inner[text]
     kind, plan = PLANS[name]
     config.only("model_type", kind)
     made = plan(config, n_tensors)
+    if has_towers:
+        if deep and isinstance(deep, list):  # layers that also take rows of a picture's encoder
+            made.metadata["n_deepstack_layers"] = len(deep)
+        made.ignored, made.renamed = (*made.ignored, *ALL_TOWERS), (*made.renamed, *TEXT_IN_TOWERS)
     if "quantization_config" not in config.seen:
         config.only("quantization_config")
     return made

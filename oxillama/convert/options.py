@@ -116,6 +116,12 @@ def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return qwen(config, metadata, sizes)
 
 
+def qwen2_vl(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """The epsilon of the norms is not read from files of this architecture, as in llama.cpp."""
+    config.only("rms_norm_eps", 1e-6)
+    return qwen2(config, metadata, sizes)
+
+
 def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.ignore("attention_bias")
     shared_expert(config, metadata, sizes)
@@ -164,7 +170,7 @@ def gemma2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Windowed layers have a base of their own and no scaling."""
     gemma_scores(config, metadata, sizes)
-    if metadata["attn_logit_softcapping"]:
+    if metadata.pop("attn_logit_softcapping"):
         raise LoadError("config.json: attn_logit_softcapping: is not supported of Gemma 3")
     period = config.size("sliding_window_pattern", 6)
     usual = [(i + 1) % period > 0 for i in range(sizes["layers"])]
@@ -199,6 +205,13 @@ def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 def partial_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Some dimensions of a head rotate."""
     return rotation(config, metadata, sizes["dim"], partial=True)
+
+
+def glm_ocr(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("attention_bias", False)
+    made = partial_rotation(config, metadata, sizes)
+    sizes["rot"] = metadata["rope.dimension_count"]
+    return made
 
 
 def smollm3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
@@ -260,7 +273,7 @@ def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) 
             config.values[key] = {
                 name: value
                 for name, value in rope.values.items()
-                if name not in ("mrope_section", "mrope_interleaved")
+                if name not in ("mrope_section", "mrope_interleaved") and value != "mrope"
             }
     made: Tensors = inner(config, metadata, sizes)
     pairs = metadata["rope.dimension_count"] // 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.convert.decoders import Part
+import numpy as np
+
+from oxillama.convert.decoders import Change, Part, Sizes
 
 
 def gated(source: str, target: str = "", width: str = "ff", names: str = "gate up down") -> tuple[Part, ...]:
@@ -67,10 +69,17 @@ TOWERS = (
     *("model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
 )
 SIGHT = ("model.visual.", "visual.")
+ALL_TOWERS = (
+    *TOWERS,
+    *SIGHT,
+    *("audio_tower.", "model.vision_model.", "model.connector.", "model.vision_encoder."),
+    *("model.vision_projection.", "mlp_AR."),
+)
 """Tensors that read images or sound, in folders that also have a text model."""
 
 TEXT_IN_TOWERS = (
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
@@ -85,3 +94,30 @@ def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tup
 def only(kind: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts in layers of one kind alone (`Sizes.kinds`)."""
     return tuple(replace(part, only=kind) for part in parts)
+
+
+def halves(heads: str) -> Change:
+    """Rows of so many ``heads`` whose neighbours rotate with each other, as two halves that do.
+
+    The first ``sizes["rot"]`` rows of a head rotate.
+    """
+
+    def change(values: np.ndarray, sizes: Sizes) -> np.ndarray:
+        rows = values.reshape(sizes[heads], sizes["dim"], -1)
+        turning, rest = np.split(rows, [sizes["rot"]], axis=1)
+        pairs = turning.reshape(sizes[heads], -1, 2, rows.shape[-1]).swapaxes(1, 2)
+        return np.concatenate([pairs.reshape(turning.shape), rest], axis=1).reshape(values.shape)
+
+    return change
+
+
+def in_halves(parts: tuple[Part, ...], biases: bool) -> tuple[Part, ...]:
+    """The matrices of queries and keys, in this order, as `halves`; perhaps with biases."""
+    found = []
+    for part, heads in zip(parts, ("heads", "kv_heads"), strict=True):
+        rows = part.shape.split()[0]
+        for kind, shape in (("weight", part.shape), ("bias", rows)):
+            if kind == "weight" or biases:
+                names = f"{part.source}.{kind}", f"{part.target}.{kind}"
+                found.append(Part(*names, shape, change=halves(heads), becomes=shape, bare=True))
+    return tuple(found)

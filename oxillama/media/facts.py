@@ -37,7 +37,6 @@ class VisionProjector:
     rope : "" none, "vision", "2d" with x first, "2d yx" with y first, "halves".
     rope_first : position of the first row and column.
     has_windows : attention within windows in some layers.
-    activation : of the feed-forward blocks, where the file does not decide.
     bare : blocks fewer than the file has.
     swaps : old files name up and down the wrong way round.
     merger : of `projectors.MERGERS`.
@@ -67,7 +66,6 @@ class VisionProjector:
     rope_base: float = 10000.0
     rope_first: int = 0
     has_windows: bool = False
-    activation: str = ""
     bare: int = 0
     swaps: bool = False
     merger: str = ""
@@ -89,7 +87,7 @@ PIXTRAL = VisionProjector(
 )  # fmt: skip
 GEMMA4 = VisionProjector(
     merge=3, tokens=(70, 1120), begin="<|image>", end="<image|>", norm="rms", positions="axes", rope="halves",
-    rope_base=100.0, activation="gelu_quick", merger="gemma4", both_ways="windowed",
+    rope_base=100.0, merger="gemma4", both_ways="windowed",
     causal_widths=(1536, 2560), doubled=True, v_norm=True, scale=1.0,
 )  # fmt: skip
 
@@ -220,6 +218,8 @@ class VisionFacts(EncoderFacts):
     mean, std : float32 (3,). activation : of the feed-forward blocks.
     pins : sizes of pictures in tiles. longest_edge : of a picture, 0 for no such rule.
     pixel_limits : fewest and most pixels. version, n_queries : of MiniCPM-V.
+    drops_class_row : the rows of patches alone are taken (LLaVA), a key of our own. goes_by_rows : tokens
+        follow each other row by row (Llama 4), a key of our own.
     """
 
     def __init__(self, file: ModelFile, name: str) -> None:
@@ -238,9 +238,11 @@ class VisionFacts(EncoderFacts):
         self.merge: int = read.size(key, projector.merge, most=64) if key else projector.merge
         self.unit: int = self.patch_size * self.merge
         general = Reading(file, "clip")
-        self.activation: str = projector.activation or read_activation(general)
+        self.activation: str = read_activation(general)
         self.version: int = general.size("minicpmv_version", 0, least=0, most=1000) or 2
         self.n_queries: int = general.size("minicpmv_query_num", 0, least=0, most=1 << 16)
+        self.drops_class_row: bool = read.flag("drops_class_row")
+        self.goes_by_rows: bool = read.flag("goes_by_rows")
         self.window_period: int = read.size("n_wa_pattern", 0, least=0, most=1 << 16)
         edges = (read.size(key, 0, least=0) for key in projector.longest)
         self.longest_edge: int = next(filter(None, edges), 0)

@@ -180,7 +180,8 @@ class Gemma4:
 class Llava:
     """Every patch through two matrices, with norms where the file has them.
 
-    With a class row, which stands behind the patches, the rows from the second on are taken.
+    With a class row, which stands behind the patches, the rows from the second on are taken, as in mtmd, if
+    the file does not say that the class row is dropped.
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
@@ -190,13 +191,15 @@ class Llava:
         self.norm = tools.norm("mm.1", self.mlp.first.rows, "layer", facts.eps) if self.has_norms else None
         self.last_norm = tools.norm("mm.4", self.mlp.width, "layer", facts.eps) if self.has_norms else None
         self.width: int = self.mlp.width
+        self.drops_last: bool = facts.drops_class_row
         tools.weights.ignore(["v.image_newline"])
 
     def tokens_of(self, grid: Grid) -> Grid:
         return grid
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        x = self.mlp.first(x[len(x) - grid[0] * grid[1] :])
+        n = grid[0] * grid[1]
+        x = self.mlp.first(x[:n] if self.drops_last else x[len(x) - n :])
         x = self.tools.activate(normed(self.norm, x, self.tools.n_threads), self.mlp.activation)
         return normed(self.last_norm, self.mlp.last(x), self.tools.n_threads)
 
@@ -273,11 +276,15 @@ class Pixtral:
 
 
 class Llama4:
-    """Blocks joined and taken column by column, and three matrices without biases."""
+    """Blocks joined, and three matrices without biases.
+
+    Blocks are taken column by column, as in mtmd, if the file does not say that they go by rows.
+    """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
         self.tools: Tools = tools
         self.side: int = facts.merge
+        self.by_columns: bool = not facts.goes_by_rows
         self.mlp: Mlp = Mlp(tools, "mm.model.mlp.1", "mm.model.mlp.2", facts.width * facts.merge**2)
         self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.width)
         self.width: int = self.matrix.rows
@@ -286,7 +293,7 @@ class Llama4:
         return merged_grid(grid, self.side)
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        x = self.mlp.run(shuffled(x[: grid[0] * grid[1]], grid, self.side, by_columns=True))
+        x = self.mlp.run(shuffled(x[: grid[0] * grid[1]], grid, self.side, self.by_columns))
         return self.matrix(self.tools.activate(x, "gelu"))
 
 

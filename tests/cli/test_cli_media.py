@@ -15,8 +15,10 @@ from oxillama.cli.media import content_of, part_of, shown_content
 from oxillama.cli.serve import hosted_models, server_config
 from oxillama.media import encode_media
 from oxillama.media.beside import found_beside, missing_reason, takes
+from tests.convert.test_projectors import recorded
 from tests.support.command_line import error, output, run
 from tests.support.media import WIDTH, picture, projector_file
+from tests.support.sighted_models import write_model
 from tests.support.tiny_file import write_tiny_model
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -171,6 +173,16 @@ def test_info(folder: Path, tmp_path: Path) -> None:
     done = run("info", other)
     assert done.returncode == 1 and b"clip.projector_type: expected one of" in done.stderr
     assert takes(other) == ()
+
+
+def test_convert(tmp_path: Path) -> None:
+    """Without a name the file is the one that is found beside the model."""
+    config, shapes, _ = recorded("gemma3")
+    write_model(tmp_path / "gemma", config, shapes)
+    said = output("convert", tmp_path / "gemma") + output("convert", tmp_path / "gemma", "--mmproj")
+    assert f"wrote {tmp_path / 'mmproj-gemma.gguf'}: clip" in said
+    assert found_beside(tmp_path / "gemma.gguf") == tmp_path / "mmproj-gemma.gguf"
+    assert "expected no such file" in error("convert", tmp_path / "gemma", "--mmproj")
 
 
 def test_the_projector_file_of_a_model(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,55 +19,9 @@ from oxillama.media.encoder import MediaEncoder, Rows
 from oxillama.media.feature import interleaved_axes
 from oxillama.media.given import Given, Run, Span, SpannedBatch
 from tests.support.kernels import PRESENT
-from tests.support.media import WIDTH, picture, projector_file
-from tests.support.tiny_file import write_tiny_model
+from tests.support.media import TEXT, WIDTH, bits, opened, picture, projector_file, prompt
 
-TEXT = "the little fox <__media__> said hello"
-KINDS = ("mlp", "gemma3", "qwen2vl_merger")
 GEMMA_TOKENS = ("<start_of_image>", "<end_of_image>")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, and one folder for each projector with a model and a projector file."""
-    found = tmp_path_factory.mktemp("media")
-    for kind in KINDS:
-        (found / kind).mkdir()
-        keys = {"llama.rope.dimension_sections": 0} if kind == "none" else {}
-        write_tiny_model(found / kind / "text.gguf", n_embd=WIDTH, ends=False, metadata=keys)
-        (found / kind / "mmproj-F32.gguf").write_bytes(projector_file(kind))
-    write_tiny_model(found / "text.gguf", n_embd=WIDTH, ends=False)
-    return found
-
-
-def opened(folder: Path, kind: str, **config: Any) -> InferenceEngine:
-    return InferenceEngine.from_gguf(folder / kind / "text.gguf", num_threads=1, **config)
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
-@pytest.fixture(scope="module")
-def engines(folder: Path) -> Iterator[dict[str, InferenceEngine]]:
-    found = {kind: opened(folder, kind) for kind in KINDS}
-    yield found
-    for engine in found.values():
-        engine.close()
-
-
-def prompt(engine: InferenceEngine, *seeds: int, text: str = TEXT) -> Any:
-    media = engine.model.feature("media")
-    return media.prompt(text, [picture(56, 28, seed) for seed in seeds])
-
-
-def bits(engine: InferenceEngine, given: Any, **options: Any) -> np.ndarray:
-    """float32 (tokens, vocab): the logits of a greedy text."""
-    generation = engine.stream(given, temperature=0, max_tokens=6, keep_logits=True, **options)
-    generation.result()
-    return np.stack(generation.logits)
 
 
 def test_pictures_differ(kind: str, engines: dict[str, InferenceEngine]) -> None:

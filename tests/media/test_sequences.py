@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,49 +17,7 @@ from oxillama.media.feature import Media
 from oxillama.media.state import MediaState, SpanState, UseState
 from oxillama.sessions.restore import resume
 from oxillama.sessions.snapshot import EngineSnapshot
-from tests.support.media import WIDTH, picture, projector_file
-from tests.support.tiny_file import write_tiny_model
-
-KINDS = ("mlp", "gemma3", "qwen2vl_merger")
-TEXT = "the little fox <__media__> said hello"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for each projector with a model and a projector file."""
-    found = tmp_path_factory.mktemp("sequences")
-    for kind in KINDS:
-        (found / kind).mkdir()
-        write_tiny_model(found / kind / "text.gguf", n_embd=WIDTH, ends=False)
-        (found / kind / "mmproj-F32.gguf").write_bytes(projector_file(kind))
-    return found
-
-
-def opened(folder: Path, kind: str, **config: Any) -> InferenceEngine:
-    return InferenceEngine.from_gguf(folder / kind / "text.gguf", num_threads=1, **config)
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
-@pytest.fixture(scope="module")
-def engines(folder: Path) -> Iterator[dict[str, InferenceEngine]]:
-    found = {kind: opened(folder, kind) for kind in KINDS}
-    yield found
-    for engine in found.values():
-        engine.close()
-
-
-@pytest.fixture
-def engine(kind: str, engines: dict[str, InferenceEngine]) -> InferenceEngine:
-    return engines[kind]
-
-
-def prompt(engine: InferenceEngine, *seeds: int, text: str = TEXT) -> Any:
-    return media_of(engine).prompt(text, [picture(56, 28, seed) for seed in seeds])
+from tests.support.media import TEXT, WIDTH, opened, picture, prompt
 
 
 def media_of(engine: InferenceEngine) -> Media:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama import InferenceEngine
 from tests.support import gguf_writer as ggufwriter
 from tests.support.paths import SHARED as SHARED_FOLDER
 
@@ -16,6 +17,10 @@ SHARED = SHARED_FOLDER / "parity-vision"
 PAIRS = sorted(path.parent.name for path in SHARED.glob("*/mmproj.gguf"))
 WIDTH = 64
 """Of the text model of a tiny projector."""
+
+PROJECTORS = ("mlp", "gemma3", "qwen2vl_merger")
+"""Kinds of rows: as any token, that see each other, with positions of a grid."""
+TEXT = "the little fox <__media__> said hello"
 
 KEYS: dict[str, tuple[str, Any]] = {
     "general.architecture": ("str", "clip"),
@@ -85,6 +90,24 @@ def projector_file(
 def picture(width: int = 28, height: int = 28, seed: int = 0) -> np.ndarray:
     """uint8 (height, width, 3)."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def opened(folder: Path, kind: str, **config: Any) -> InferenceEngine:
+    """The model of a projector in a folder of `tests/media/conftest.py`."""
+    return InferenceEngine.from_gguf(folder / kind / "text.gguf", num_threads=1, **config)
+
+
+def prompt(engine: InferenceEngine, *seeds: int, text: str = TEXT) -> Any:
+    """A prompt with a picture for each seed."""
+    return engine.model.feature("media").prompt(text, [picture(56, 28, seed) for seed in seeds])
+
+
+def bits(engine: InferenceEngine, given: Any, **options: Any) -> np.ndarray:
+    """float32 (tokens, vocab): the logits of a greedy text."""
+    asked = {"temperature": 0, "max_tokens": 6, **options}
+    generation = engine.stream(given, keep_logits=True, **asked)
+    generation.result()
+    return np.stack(generation.logits)
 
 
 def reference(name: str) -> dict[str, Any]:

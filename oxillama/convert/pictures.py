@@ -1,0 +1,48 @@
+"""The encoders of pictures by the architecture of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oxillama.convert.clip_towers import GEMMA3, IDEFICS3, INTERNVL, LFM2, LLAVA, PADDLEOCR
+from oxillama.convert.config import Config
+from oxillama.convert.gemma_towers import GEMMA4, LLAMA4
+from oxillama.convert.pixtral_towers import LIGHTONOCR, MISTRAL3, PIXTRAL
+from oxillama.convert.qwen_towers import GLM4V, GLM_OCR, QWEN2VL, QWEN3VL, QWEN25VL
+from oxillama.convert.towers import (
+    Tower,
+)
+from oxillama.errors import LoadError
+
+
+def llava(source: Config) -> Tower:
+    """LLaVA's class reads Pixtral's encoder, too."""
+    kind = source.table("vision_config").get("model_type")
+    towers = {"clip_vision_model": LLAVA, "siglip_vision_model": LLAVA, "pixtral": PIXTRAL}
+    if kind not in [*towers]:
+        raise LoadError(f"vision_config: model_type: expected one of {', '.join(towers)}, got {kind!r:.60}")
+    return towers[kind]
+
+
+PICTURES: dict[str, Tower | Callable[[Config], Tower]] = {
+    "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma4ForConditionalGeneration": GEMMA4,
+    "Qwen2VLForConditionalGeneration": QWEN2VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
+    "Qwen3VLForConditionalGeneration": QWEN3VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3VL,
+    "Qwen3_5ForConditionalGeneration": QWEN3VL,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3VL,
+    "Idefics3ForConditionalGeneration": IDEFICS3,
+    "SmolVLMForConditionalGeneration": IDEFICS3,
+    "LlavaForConditionalGeneration": llava,
+    "Mistral3ForConditionalGeneration": MISTRAL3,
+    "LightOnOcrForConditionalGeneration": LIGHTONOCR,
+    "InternVLForConditionalGeneration": INTERNVL,
+    "Lfm2VlForConditionalGeneration": LFM2,
+    "Llama4ForConditionalGeneration": LLAMA4,
+    "Glm4vForConditionalGeneration": GLM4V,
+    "GlmOcrForConditionalGeneration": GLM_OCR,
+    "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
+}
+"""By the architecture of a config.json."""
