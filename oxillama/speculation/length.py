@@ -60,6 +60,7 @@ class RowCosts:
         self._n_observed = 0
         self._seen: set[int] = set()  # rows of the steps since the last `_forget`
         self._drafted: set[str] = set()  # drafters since then
+        self._hopes: dict[str, float] = {}  # of what drafters that have rested take: less, until they draft
         self._unit = 0.0
 
     def observe(self, n_rows: int, seconds: float) -> None:
@@ -93,8 +94,8 @@ class RowCosts:
         for n_rows, cost in self._shape.items():
             if n_rows != self._first and n_rows not in self._seen:
                 self._shape[n_rows] = cost * (scale * likely(n_rows) / cost) ** SMOOTHING
-        for known in (self._passes, self._starts, self._firsts):
-            known.update({name: (1 - SMOOTHING) * known[name] for name in known if name not in self._drafted})
+        for name in {*self._passes, *self._firsts} - self._drafted:
+            self._hopes[name] = (1 - SMOOTHING) * self._hopes.get(name, 1.0)
         self._seen.clear()
         self._drafted.clear()
 
@@ -118,6 +119,7 @@ class RowCosts:
 
     def _note(self, known: dict[str, float], drafter: str, seconds: float) -> None:
         self._drafted.add(drafter)
+        self._hopes.pop(drafter, None)
         if self._last[0]:
             relative = max(seconds, 1e-9) / self._unit_of_last()
             before = known.get(drafter, relative)
@@ -130,15 +132,18 @@ class RowCosts:
 
     def seconds_of_pass(self, drafter: str) -> float:
         """What a drafter takes for one more token of all its sequences; 0 before that was seen."""
-        return self._unit * self._passes.get(drafter, 0.0)
+        return self._likely_now(self._passes, drafter)
 
     def seconds_of_start(self, drafter: str) -> float:
         """What a draft takes beside its passes; 0 before that was seen."""
-        return self._unit * self._starts.get(drafter, 0.0)
+        return self._likely_now(self._starts, drafter)
 
     def seconds_of_first(self, drafter: str, n_tokens: int) -> float:
         """What the first draft of a text of so many tokens takes; 0 before that was seen."""
-        return self._unit * self._firsts.get(drafter, 0.0) * n_tokens
+        return self._likely_now(self._firsts, drafter) * n_tokens
+
+    def _likely_now(self, known: dict[str, float], drafter: str) -> float:
+        return self._unit * known.get(drafter, 0.0) * self._hopes.get(drafter, 1.0)
 
     def seconds(self, n_rows: int) -> float:
         """What a step of so many rows takes; 0 before any was seen."""
@@ -206,14 +211,14 @@ class Budget:
         self.left += SHARE * step + (gained or 0.0)
         self.left = max(-MOST_SAVED * step, min(self.left, MOST_SAVED * step))
 
-    def steps_to(self, row: float, probe: float, step: float) -> int:
+    def steps_to(self, row: float, probe: float, step: float, planning: float = 0.0) -> int:
         """Steps from now until a draft may be tried, as a plan found none that pays.
 
         ``row`` : what one drafted token takes: with less than that left, no plan could find any.
-        ``probe`` : what `PROBE` of them take.
+        ``probe`` : what `PROBE` of them take. ``planning`` : what the next plan takes.
         """
         missing = row - self.left if self.left < row else probe - min(self.left, self.saved)
-        return ceil(missing / (SHARE * step))
+        return ceil((missing + planning if missing > 0 else missing) / (SHARE * step))
 
 
 @dataclass

@@ -51,16 +51,23 @@ class Speculator(CoreDrafter):
         self._resting: tuple[int, ...] = ()  # rows and requests of the last plan, if it had no drafts
         self._steps_to_probe = 0  # until a draft is tried that does not seem to pay
         self._prober = 0  # counts those
+        self._planning = 0.0  # seconds that the last plan without drafts took
         self._in_a_row = 0  # steps for which drafts seem to pay
         self._has_drafted = False  # for the last step
         self._drafting = 0.0  # seconds that the drafts of the next step took
+        self._debts: dict[int, float] = {}  # by request: seconds of its first draft that are not earned yet
+        self._is_asked = False  # by any stream of the next step
+        self._at_rest: list[TextRequest] = []  # those that the last plan, which had no drafts, was for
         self._seen: list[tuple[TextRequest, int, np.ndarray]] = []  # hidden states, not observed yet
 
     def propose(self, requests: list[TextRequest]) -> None:
         """Adds drafts to the sequences of those running requests that speculate (`Drafter.propose`)."""
         if self._seen:
             self._observe_hidden()
-        began = time.perf_counter()
+        if self._steps_to_probe > 1 and requests == self._at_rest and requests:
+            self._steps_to_probe -= 1
+            return
+        began, self._at_rest = time.perf_counter(), []
         streams = [r for r in requests if r.sequence.state is SeqState.DECODING and r.wanted]
         asking = [
             (request, found)
@@ -68,6 +75,7 @@ class Speculator(CoreDrafter):
             # scheduled tokens belong to a pass that was given up, and are rolled back
             if (found := speculation_of(request)) is not None and not request.sequence.is_scheduled
         ]
+        self._is_asked = bool(asking)
         if not asking:
             return
         n_rows = sum([request.sequence.pending for request in streams])
@@ -75,7 +83,13 @@ class Speculator(CoreDrafter):
         if self._steps_to_probe > 0 and self._resting == planned_for(n_rows, asking):
             return
         lengths = self._lengths(n_rows, asking)
+        if self._resting and len(streams) == len(requests):
+            self._at_rest = requests[:]
         deciding = time.perf_counter() - began
+        if not any(lengths):
+            self._budget.left -= deciding
+            self._planning = deciding
+            return
         for drafter in {id(s.drafter): s.drafter for _, s in asking}.values():
             of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
             if of_this:
@@ -128,7 +142,7 @@ class Speculator(CoreDrafter):
         if not step:  # none was measured
             return lengths
         row, probe = (self._costs.seconds(n_rows + n) - step + start + n * pass_seconds for n in (1, PROBE))
-        self._steps_to_probe = self._budget.steps_to(row, probe, step)
+        self._steps_to_probe = self._budget.steps_to(row, probe, step, self._planning)
         if self._steps_to_probe <= 0 and self._budget.left >= probe:
             self._prober = (self._prober + 1) % len(rooms)
             lengths[self._prober] = min(PROBE, rooms[self._prober])
@@ -151,17 +165,28 @@ class Speculator(CoreDrafter):
             give_up(drafter, requests)
             return
         seconds = time.perf_counter() - started
-        self._note_seconds(speculations, seconds, max(map(len, proposals)))
-        if self._resting or all(s.stats.passes for s in speculations):
-            self._drafting += (
-                seconds  # a first draft that is expected to pay runs the prompt for all later ones
-            )
+        longest = max(map(len, proposals))
+        reading = [r for r, s in zip(requests, speculations) if not s.stats.passes]
+        self._note_seconds(speculations, seconds, longest, sum([r.sequence.total_len for r in reading]))
+        if longest and reading and not self._resting:
+            # a first draft that is expected to pay reads the prompt for all later ones, which earn that
+            known = longest * self._costs.seconds_of_pass(drafter.name)
+            for request in reading:
+                debt = self._debts.get(request.id, 0.0) + max(0.0, seconds - known) / len(reading)
+                self._debts[request.id] = debt
+            seconds = min(seconds, known)
+        self._drafting += seconds
         for request, speculation, sampler, tokens in zip(requests, speculations, samplers, proposals):
             request.sequence.draft(tokens)
             speculation.distributions[:] = sampler.distributions
 
-    def _note_seconds(self, speculations: list[Speculation], seconds: float, longest: int) -> None:
-        """Notes the seconds that a drafter took, for each token and beside that."""
+    def _note_seconds(
+        self, speculations: list[Speculation], seconds: float, longest: int, n_to_read: int
+    ) -> None:
+        """Notes the seconds that a drafter took, for each token and beside that.
+
+        ``n_to_read`` : tokens of the texts for which it drafted the first time, so that it read them.
+        """
         name = speculations[0].drafter.name
         outlooks = [s.outlook for s in speculations if s.outlook is not None and s.outlook.probabilities]
         if not outlooks:  # it runs no passes
@@ -171,9 +196,11 @@ class Speculator(CoreDrafter):
         passes = [o.pass_seconds for o in outlooks if o.pass_seconds is not None]
         if passes:
             self._costs.observe_pass(name, min(passes))
-            if all(s.stats.passes for s in speculations):  # a first draft runs the prompt, too
-                catches_up = self._in_a_row <= 1
-                self._costs.observe_start(name, seconds - longest * min(passes), at_most=catches_up)
+            beside = seconds - longest * min(passes)
+            if n_to_read:
+                self._costs.observe_first(name, beside, n_to_read)
+            else:
+                self._costs.observe_start(name, beside, at_most=self._in_a_row <= 1)
 
     def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
         """For each request what takes the hidden states of its rows, or None; [] if none is wanted."""
@@ -213,24 +240,46 @@ class Speculator(CoreDrafter):
                 known = self._known.setdefault(speculation.drafter.name, Acceptance(memory=LONG_MEMORY))
                 known.note(n, right, speculation.outlook.probabilities if speculation.outlook else ())
                 drafted, accepted = drafted + n, accepted + right
-        drafting, self._drafting = self._drafting, 0.0
-        if batch.n_prefill or not batch.n_decode:
+        if not self._is_asked and not drafted:  # nobody speculates: such steps save nothing for drafts
             return
         n_rows, behind_drafts = batch.n_decode - drafted, self._has_drafted
         self._has_drafted = drafted > 0
-        if behind_drafts and not drafted:  # it found in the caches what the drafter left
+        if batch.n_prefill or n_rows < 1 or (behind_drafts and not drafted):
+            # what a prompt takes is not known, nor of a step that found in the caches what the drafter left
+            if drafted:
+                plain = self._costs.seconds_without(n_rows)
+                rows = drafted * self._costs.seconds_of_row(n_rows, drafted)
+                self._note_gain(plain, accepted / n_rows * plain - rows)
             return
         self._costs.observe(batch.n_decode, batch.times.end - batch.times.schedule)
         plain = self._costs.seconds_without(n_rows)
         if drafted:
-            self._budget.note(plain, (1 + accepted / n_rows) * plain - self._costs.last_seconds - drafting)
+            self._note_gain(plain, (1 + accepted / n_rows) * plain - self._costs.last_seconds)
         else:
             self._costs.observe_plain(n_rows, self._costs.last_seconds)
-            self._budget.note(plain, -drafting if drafting else None)
+            self._note_gain(plain, 0.0 if self._drafting else None)
+
+    def _note_gain(self, plain: float, gained: float | None) -> None:
+        """Notes a step of ``plain`` seconds without drafts, and what they gained, drafting left out."""
+        if not plain:
+            return
+        drafting, self._drafting = self._drafting, 0.0
+        if gained is not None:
+            gained -= drafting
+            for id in [*self._debts]:
+                if gained <= 0:
+                    break
+                paid = min(gained, self._debts[id])
+                gained, left = gained - paid, self._debts.pop(id) - paid
+                if left:
+                    self._debts[id] = left
+        self._budget.note(plain, gained)
 
     def ended(self, request: Request, now: float) -> None:
         """Frees what a drafter keeps of a request that has ended."""
         speculation = speculation_of(request)
+        self._at_rest = []
+        self._budget.left -= self._debts.pop(request.id, 0.0)
         if speculation is not None:
             try:
                 speculation.drafter.forget(request.sequence)

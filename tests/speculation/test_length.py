@@ -113,11 +113,13 @@ def test_a_probe_waits_until_steps_without_drafts_have_saved_what_it_takes() -> 
     budget = Budget()
     budget.note(1.0, 4.0)
     assert budget.steps_to(0.1, 0.2, 1.0) == 20
+    assert budget.steps_to(0.1, 0.2, 1.0, planning=0.11) == 31  # the plan takes of the share, too
     for _ in range(19):
         budget.note(1.0, None)
     assert budget.steps_to(0.1, 0.2, 1.0) == 1
     budget.note(1.0, None)
     assert budget.steps_to(0.1, 0.2, 1.0) <= 0
+    assert budget.steps_to(0.1, 0.2, 1.0, planning=0.1) <= 0
     budget.note(1.0, 0.1)  # the probe was made
     assert budget.steps_to(0.1, 0.2, 1.0) == 20
     assert budget.steps_to(9.0, 10.0, 1.0) == pytest.approx((9.0 - budget.left) / SHARE, abs=1)
@@ -197,6 +199,20 @@ def test_a_pass_once_taken_for_dear_is_tried_again() -> None:
         costs.observe(1, 1.0)
     assert costs.seconds_of_pass("small") < 1.0
     assert costs.seconds_of_start("small") < 1.0
+
+
+def test_one_draft_tells_again_what_a_drafter_takes_that_has_rested() -> None:
+    costs = costs_of(1.0)
+    costs.observe_pass("small", 2.0)
+    costs.observe_first("small", 30.0, n_tokens=10)
+    assert costs.seconds_of_first("small", 20) == pytest.approx(60.0)
+    for _ in range(4000):
+        costs.observe(1, 1.0)
+    assert costs.seconds_of_pass("small") < 0.1
+    assert costs.seconds_of_first("small", 20) < 1.0
+    costs.observe_pass("small", 2.0)
+    assert costs.seconds_of_pass("small") == pytest.approx(2.0, rel=0.05)
+    assert costs.seconds_of_first("small", 20) == pytest.approx(60.0, rel=0.05)
 
 
 def test_the_speed_is_that_of_the_last_steps() -> None:

@@ -312,6 +312,47 @@ def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
         assert passes[1:] == [0, 0]
 
 
+class DearPrompts(Fast):
+    """A first draft takes a hundred steps for each token of the text, and drafting nothing else."""
+
+    def observe_first(self, drafter: str, seconds: float, n_tokens: int) -> None:
+        super().observe_first(drafter, 100.0 * n_tokens, n_tokens)
+
+    def observe_pass(self, drafter: str, seconds: float) -> None:
+        super().observe_pass(drafter, 0.0)
+
+
+def test_it_is_learnt_that_first_drafts_take_more_than_texts_gain() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
+        use_drafter(engine.model, Speculator(DearPrompts()))
+        options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
+        passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
+        assert passes[0] > 0
+        assert passes[1:] == [0, 0]
+
+
+def test_later_drafts_earn_what_a_first_draft_took() -> None:
+    speculator, request = Speculator(), Serving().submit([5], max_tokens=1)
+    speculator._debts[request.id] = 5.0
+    speculator._note_gain(1.0, 2.0)
+    assert speculator._budget.left == pytest.approx(CREDIT + SHARE)
+    speculator.ended(request, 0.0)  # before the rest was earned
+    assert speculator._budget.left == pytest.approx(CREDIT + SHARE - 3.0)
+    speculator._note_gain(1.0, 2.0)
+    assert speculator._budget.left == pytest.approx(CREDIT + 2 * SHARE - 1.0)
+
+
+def test_texts_that_do_not_speculate_save_nothing_for_drafts() -> None:
+    serving, speculator = Serving(), Speculator(Even())
+    serving.loop.use_drafter(speculator)
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=50)
+    serving.run(request)
+    assert speculator._budget.left == 0.0
+    other = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=50, drafts=4, right=0.0)
+    serving.run(other)
+    assert speculator._budget.left != 0.0
+
+
 def test_streams_together_try_drafts_as_often_as_one_of_them() -> None:
     serving = Serving()
     serving.loop.use_drafter(Speculator(Even()))
