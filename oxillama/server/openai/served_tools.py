@@ -21,10 +21,11 @@ from oxillama.server.bodies import ChatBody, read_body
 from oxillama.server.chats import refuse_others
 from oxillama.server.errors import invalid
 from oxillama.server.json_text import JsonAnswer
-from oxillama.server.openai.chat import Answer, answered, choice, delta_of, whole_message
+from oxillama.server.openai.chat import Answer, answered, choice
 from oxillama.server.running import chosen, connected, deltas, in_thread
 from oxillama.server.stream import DONE, EventStream, data_line
 from oxillama.server.tool_servers import tool_servers
+from oxillama.toolcalls.deltas import delta_of, whole_message
 from oxillama.toolcalls.run import MAX_STEPS, CallResult, arun_tools
 
 

@@ -1,0 +1,103 @@
+"""Embeddings by llama-cpp-python's names."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from oxillama.compat.llama_cpp import llama_cpp as c
+from oxillama.compat.llama_cpp.loading import Loaded
+from oxillama.config import checks
+
+POOLING = {
+    c.LLAMA_POOLING_TYPE_NONE: None,
+    c.LLAMA_POOLING_TYPE_MEAN: "mean",
+    c.LLAMA_POOLING_TYPE_CLS: "cls",
+    c.LLAMA_POOLING_TYPE_LAST: "last",
+}
+"""The engine's names for kinds of pooling; None for a vector for each token."""
+
+NUMBERS = {name: number for number, name in POOLING.items() if name}
+
+
+class Vectors(Loaded):
+    """The embeddings of a `Llama`."""
+
+    def pooling_type(self) -> int:
+        """How one vector comes from those of a text's tokens: as asked for, or as the file says."""
+        if self._pooling != c.LLAMA_POOLING_TYPE_UNSPECIFIED:
+            return self._pooling
+        named = self.engine.model.spec.pooling
+        return c.LLAMA_POOLING_TYPE_RANK if named == "rank" else NUMBERS.get(named, 0)
+
+    def embed(
+        self,
+        input: str | list[str],
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+    ) -> Any:
+        """The embedding of a text, or a list of those of several, which share batches.
+
+        Parameters
+        ----------
+        normalize : scales each vector to length 1.
+        truncate : cuts a text to ``n_batch`` tokens, with a UserWarning; False makes that a ValueError.
+        return_count : gives the number of tokens, too.
+
+        Returns
+        -------
+        A list of floats for each text; without pooling a list of these, one for each token.
+
+        Raises
+        ------
+        RuntimeError : the model was loaded without ``embedding``.
+        ConfigError : ``pooling_type`` is none that gives embeddings.
+        """
+        if not self._embedding:
+            raise RuntimeError("embed: expected Llama(..., embedding=True), got embedding=False")
+        texts = [input] if isinstance(input, str) else list(input)
+        tokens = [self._cut(self.tokenizer_.tokenize(text.encode()), truncate) for text in texts]
+        number = self.pooling_type()
+        if number not in POOLING:
+            raise checks.refuse("pooling_type", f"one of {', '.join(map(str, POOLING))}", number)
+        pooling = POOLING[number]
+        if pooling is None:
+            found: list[Any] = [self.engine.hidden_states(each) for each in tokens]
+            found = [unit(each) if normalize else each for each in found]
+        else:
+            found = list(self.engine.embed_batch(tokens, pooling=pooling, normalize=normalize))
+        vectors = [each.tolist() for each in found]
+        output = vectors[0] if isinstance(input, str) else vectors
+        return (output, sum(map(len, tokens))) if return_count else output
+
+    def _cut(self, tokens: list[int], truncate: bool) -> list[int]:
+        if len(tokens) <= self.n_batch:
+            return tokens
+        message = f"embed: Requested tokens ({len(tokens)}) exceed batch size of {self.n_batch}"
+        if not truncate:
+            raise ValueError(message)
+        warnings.warn(f"{message}, the rest is left out", UserWarning, stacklevel=3)
+        return tokens[: self.n_batch]
+
+    def create_embedding(self, input: str | list[str], model: str | None = None) -> dict[str, Any]:
+        """An answer in OpenAI's form: the vectors of `embed`, and numbers of tokens. Raises as `embed`."""
+        vectors, n = self.embed(input if isinstance(input, list) else [input], return_count=True)
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "embedding": vector, "index": index}
+                for index, vector in enumerate(vectors)
+            ],
+            "model": self.model_path if model is None else model,
+            "usage": {"prompt_tokens": n, "total_tokens": n},
+        }
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """Vectors of length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=-1, keepdims=True)
+    found: np.ndarray = rows / np.where(lengths == 0, 1, lengths)
+    return found

@@ -1,0 +1,74 @@
+"""Runs llama-cpp-python's own tests against `oxillama.compat.llama_cpp`.
+
+    cd SDIST && python tools/llama_cpp_suite.py MODELS [PYTEST ARGUMENTS]
+
+SDIST is the unpacked source distribution of llama-cpp-python, whose ``tests`` and ``vendor`` are used. The
+story model, and small ones with a vocabulary in the folder MODELS, stand for models of the Hugging Face Hub:
+llama.gguf, bert.gguf, mamba.gguf, granitehybrid.gguf. What the tests need beside the extra ``test``:
+``pip install scipy``.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from oxillama import demo
+from oxillama.compat.llama_cpp import install
+
+REPLACED = {
+    "Qwen3.5-0.8B": "story",
+    "stories15M": "llama",
+    "bge-small": "bert",
+    "mamba-130m": "mamba",
+    "Falcon-H1": "granitehybrid",
+}
+"""The models of the tests by a part of the names of their files, and ours in their place."""
+
+CANNOT_APPLY = {
+    "test_real_model": "calls the classes over the C interface",
+    "test_real_llama": "expects the text of a model of the Hub",
+    "test_real_llama_repeated_prompt_cache": "expects the text of a model of the Hub",
+}
+"""Tests that fail, and why: all others pass."""
+
+
+class Report:
+    """A plugin of pytest that notes which tests failed."""
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid.rpartition("::")[2])
+
+
+def main() -> int:
+    folder, *rest = sys.argv[1:]
+    package = install()
+    internals = types.ModuleType("llama_cpp._internals")  # is imported, and used by one test
+    sys.modules["llama_cpp._internals"] = package._internals = internals  # type: ignore[attr-defined]
+
+    def downloaded(repo_id: str, filename: str) -> str:
+        name = next(name for part, name in REPLACED.items() if part in filename)
+        return str(demo.STORY if name == "story" else Path(folder, f"{name}.gguf").resolve())
+
+    huggingface_hub.hf_hub_download = downloaded
+    report = Report()
+    quiet = ("--override-ini", "addopts=", "-p", "no:cacheprovider", "-q")
+    pytest.main(["tests", "--rootdir", ".", *quiet, *rest], plugins=[report])
+    others = report.failed - set(CANNOT_APPLY)
+    print("Failed and not listed:", ", ".join(sorted(others)) or "none")
+    return bool(others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
