@@ -1,12 +1,12 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
-Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`, `doctor`. A command is a
-function from the parsed arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130
-interrupted, 141 broken pipe. `options` makes arguments from the configuration dataclasses, `models` finds
-the model, `program` turns errors into exit codes, `console` reads and writes text, `progress` shows bars,
-`tools` has the tools of a chat, `sessions` keeps a session for the next process. To start quickly, a module
-imports NumPy and the kernels only inside its commands.
+Commands: `generate` (run, demo), `chat`, `verify`, `fingerprint`, `info`, `snapshot`, `tokenize`,
+`quantize` (quantize, imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`,
+`doctor`. A command is a function from the parsed arguments to an exit code: 0 success, 1 a negative
+finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from the configuration
+dataclasses, `models` finds the model, `program` turns errors into exit codes, `console` reads and writes
+text, `progress` shows bars, `tools` has the tools of a chat, `sessions` keeps a session for the next
+process. To start quickly, a module imports NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -25,6 +25,7 @@ from oxillama.cli import (
     chat,
     convert,
     doctor,
+    fingerprint,
     generate,
     hub,
     info,
@@ -47,7 +48,7 @@ GROUPS = {
     "serving and batch jobs": "serve batch",
     "models": "pull list rm info",
     "files": "quantize imatrix convert pack",
-    "checks": "tokenize snapshot verify",
+    "checks": "tokenize snapshot verify fingerprint",
     "this machine": "doctor bench",
 }
 """The commands as the help lists them: under these headings, those that most users need first."""
@@ -80,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         verify,
         info,
         snapshot,
+        fingerprint,
         tokenize,
         quantize,
         pack,
@@ -92,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         module.add_commands(commands)
     for title, names in GROUPS.items():
-        lines = [f"  {name:<10}{commands.choices[name].summary}" for name in names.split()]
+        lines = [f"  {name:<12}{commands.choices[name].summary}" for name in names.split()]
         parser.add_argument_group(title, "\n".join(lines))
     about = parser.add_argument_group("options")
     about.add_argument("-h", "--help", action="help", help="show this help message and exit")
