@@ -1,12 +1,13 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
-Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`, `evaluate` (perplexity,
-compare), `harness` (eval), `doctor`. A command is a function from the parsed arguments to an exit code: 0
-success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from
-the configuration dataclasses, `models` finds the model, `program` turns errors into exit codes, `console`
-reads and writes text, `progress` shows bars, `tools` has the tools of a chat, `sessions` keeps a session
-for the next process. To start quickly, a module imports NumPy and the kernels only inside its commands.
+Commands: `generate` (run, demo), `chat`, `verify`, `fingerprint`, `info`, `snapshot`, `tokenize`,
+`quantize` (quantize, imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`,
+`evaluate` (perplexity, compare), `harness` (eval), `doctor`. A command is a function from the parsed
+arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe.
+`options` makes arguments from the configuration dataclasses, `models` finds the model, `program` turns
+errors into exit codes, `console` reads and writes text, `progress` shows bars, `tools` has the tools of a
+chat, `sessions` keeps a session for the next process. To start quickly, a module imports NumPy and the
+kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -26,6 +27,7 @@ from oxillama.cli import (
     convert,
     doctor,
     evaluate,
+    fingerprint,
     generate,
     harness,
     hub,
@@ -49,7 +51,7 @@ GROUPS = {
     "serving and batch jobs": "serve batch",
     "models": "pull list rm info",
     "files": "quantize imatrix convert pack",
-    "checks": "tokenize snapshot verify",
+    "checks": "tokenize snapshot verify fingerprint",
     "evaluation": "eval perplexity compare",
     "this machine": "doctor bench",
 }
@@ -83,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         verify,
         info,
         snapshot,
+        fingerprint,
         tokenize,
         quantize,
         pack,

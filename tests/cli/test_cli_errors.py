@@ -27,6 +27,8 @@ INPUTS: dict[str, Arguments] = {
     "chat": lambda path, out: ["chat", path],
     "chat, template": lambda path, out: ["chat", demo.DRAFT, "--chat-template", path / "x"],
     "verify": lambda path, out: ["verify", path, "--model", demo.DRAFT],
+    "fingerprint": lambda path, out: ["fingerprint", path],
+    "fingerprint, compare": lambda path, out: ["fingerprint", demo.DRAFT, "--compare", path],
     "info": lambda path, out: ["info", path],
     "snapshot": lambda path, out: ["snapshot", "info", path],
     "tokenize": lambda path, out: ["tokenize", path, "x"],
