@@ -74,13 +74,19 @@ def add_commands(commands: Any) -> None:
 def run_model(args: argparse.Namespace) -> int:
     goes_on = args.session is not None and exists(args.session)
     prompt = read_prompt(args, needed=not (goes_on or args.media))
-    for option in ("session", "no_special"):
-        if args.media and getattr(args, option):
-            raise ConfigError(f"--{option.replace('_', '-')}: cannot be combined with --image and --audio")
+    if args.media and args.no_special:
+        raise ConfigError("--no-special: cannot be combined with --image and --audio")
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, model_path(args.model, args, bool(args.media))), args)
-    if args.media:
+    if args.media and args.session is None:
         return finish(engine.stream(media_prompt(engine, prompt, args.media), chosen), args)
+    if args.media:
+        kept = KeptSession(engine, args.session, "run")
+        kept.session.append(media_prompt(engine, prompt, args.media, opens=not goes_on))
+        try:
+            return finish(kept.session.stream(chosen), args)
+        finally:
+            kept.save()
     special = not args.no_special and not goes_on
     tokens = (
         engine.tokenizer.encode(prompt, add_special=special, parse_special=args.parse_special)

@@ -27,6 +27,7 @@ def add_commands(commands: Any) -> None:
 """,
     )
     pull.add_argument("name", metavar="NAME", help=NAMES)
+    pull.add_argument("--no-mmproj", action="store_true", help="download no projector file (mmproj)")
     options.add_progress_option(pull)
     pull.set_defaults(command=run_pull)
 
@@ -63,7 +64,8 @@ def run_pull(args: argparse.Namespace) -> int:
     from oxillama.hub.download import fetch
 
     name = hub_name_of(args.name)
-    path = fetch(name, progress=shows_bars(args), announce=announcer(args), check=True, projector=True)
+    how = {"progress": shows_bars(args), "announce": announcer(args)}
+    path = fetch(name, **how, check=True, projector=not args.no_mmproj)
     print(printable(str(path)))
     return 0
 

@@ -61,8 +61,10 @@ def media_of(engine: InferenceEngine) -> Callable[[], Any]:
     return partial(engine.model.feature, "media")
 
 
-def media_prompt(engine: InferenceEngine, text: str, parts: Sequence[Part]) -> Any:
+def media_prompt(engine: InferenceEngine, text: str, parts: Sequence[Part], opens: bool = True) -> Any:
     """The prompt of a text with media, in the places of its markers, or before it if it has none.
+
+    ``opens`` is False for one that goes on with another: without the tokens that are put before every text.
 
     Raises ConfigError unless there are as many markers as media, or none.
     """
@@ -74,4 +76,5 @@ def media_prompt(engine: InferenceEngine, text: str, parts: Sequence[Part]) -> A
     if text.count(MARKER) != len(parts):
         n = text.count(MARKER)
         raise ConfigError(f"prompt: expected {MARKER} once for each medium, or not at all, got it {n} times")
-    return media.prompt(text, [read_part(part) for part in parts])
+    prompt = media.prompt(text, [read_part(part) for part in parts])
+    return prompt if opens else prompt.without(engine.tokenizer.encode_rendered(""))

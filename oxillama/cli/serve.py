@@ -105,7 +105,7 @@ def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted
     own = engine_options(args)
     found: list[Hosted] = []
     for name, model in wanted:
-        path = model_path(model, args, projector=own.mmproj is None)
+        path = model_path(model, args, projector=config.pull_mmproj and own.mmproj is None)
         engine_config = own if not found else for_others(own)
         found.append(hosted_model(args, config, engine_config, name or name_of_file(path), path))
     return found

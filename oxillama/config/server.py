@@ -62,6 +62,8 @@ class ServerConfig(Options):
     load_all: bool = option(False,
         help="whether all models are loaded at the start, and not the default one alone")
     allow_pull: bool = option(False, help="whether Ollama's clients may download models of the hub")
+    pull_mmproj: bool = option(True,
+        help="whether the projector file (mmproj) of a model of the hub is downloaded with it")
     slot_save_path: AnyPath | None = option(None, check=_folder, argument="FOLDER",
         help="folder in which clients save their slots; None to refuse that")
     unix_socket: AnyPath | None = option(None, argument="FILE",

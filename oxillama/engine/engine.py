@@ -97,6 +97,7 @@ class InferenceEngine(NotCopied):
         revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
+        pull_mmproj: bool = False,
         progress: Progress | None = None,
         **config: Unpack[EngineFields],
     ) -> InferenceEngine:
@@ -110,6 +111,7 @@ class InferenceEngine(NotCopied):
         revision : branch, tag or commit; None for the repository's default.
         cache_dir : None for that of `huggingface_hub`.
         token : of a user of the hub; None for the one that is logged in.
+        pull_mmproj : whether the repository's projector file, if it has one, is downloaded, too.
         progress : as for `InferenceEngine`; the download shows its own on stderr.
         config : fields of `EngineConfig`.
 
@@ -120,7 +122,7 @@ class InferenceEngine(NotCopied):
 
         And errors of making an engine.
         """
-        path = features.load("hub")(repo_id, filename, revision, cache_dir, token)
+        path = features.load("hub")(repo_id, filename, revision, cache_dir, token, pull_mmproj)
         return cls(EngineConfig(model_path=path, **config), progress=progress)
 
     # --- the model ----------------------------------------------------------------------------------

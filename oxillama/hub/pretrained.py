@@ -17,6 +17,7 @@ def pretrained_path(
     revision: str | None,
     cache_dir: str | os.PathLike[str] | None,
     token: str | bool | None,
+    pull_mmproj: bool,
 ) -> Path:
     """The model's file, downloaded unless it is in the cache; see `InferenceEngine.from_pretrained`."""
     checks.encodable("repo_id", repo_id)
@@ -30,4 +31,4 @@ def pretrained_path(
             raise ConfigError(f"{field}: cannot be combined with the name {repo_id}")
     if ":" not in repo_id:
         name = HubName(name.repo, filename or "", revision=revision)
-    return fetch(name, cache_dir=cache_dir, token=token)
+    return fetch(name, cache_dir=cache_dir, token=token, projector=pull_mmproj)

@@ -33,6 +33,13 @@ class MediaPrompt:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def without(self, opening: Sequence[int]) -> MediaPrompt:
+        """The prompt without the tokens ``opening``, if it begins with them."""
+        n = len(opening)
+        if not n or self.tokens[:n] != [*opening] or any(span.start < n for span in self.given.spans):
+            return self
+        return MediaPrompt(self.tokens[n:], self.given.behind(None, -n))
+
 
 class Builder:
     """Puts a prompt together, piece by piece."""

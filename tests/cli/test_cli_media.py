@@ -61,6 +61,26 @@ def test_run(folder: Path, engine: InferenceEngine) -> None:
     assert output(*named, *flags[:2], "-p", "once", *GREEDY) == before + "\n"
 
 
+def test_run_of_a_session(folder: Path, engine: InferenceEngine, tmp_path: Path) -> None:
+    """Pictures stay in the file of a session: it goes on with another, and with a text."""
+    opening = engine.model.tokenizer.encode_rendered("")
+    first = prompt(engine, "once <__media__> upon", folder / "0.png")
+    second = prompt(engine, "the <__media__> said", folder / "1.png")
+    assert opening and second.tokens[: len(opening)] == opening
+    steps = [first, second.without(opening), engine.tokenizer.encode("and", add_special=False)]
+    flags = [
+        ("-p", "once <__media__> upon", "--image", folder / "0.png"),
+        ("-p", "the <__media__> said", "--image", folder / "1.png"),
+        ("-p", "and"),
+    ]
+    with engine.session() as session:
+        for step, options in zip(steps, flags, strict=True):
+            session.append(step)
+            wanted = session.stream(**OPTIONS).result().text
+            said = output("run", folder / "tiny.gguf", *options, *GREEDY, "--session", tmp_path / "s")
+            assert said == wanted + "\n"
+
+
 def test_chat(folder: Path, engine: InferenceEngine) -> None:
     said: list[Any] = [
         {"role": "user", "content": content_of("once", [part_of("image", str(folder / "0.png"))])}
@@ -96,7 +116,6 @@ def test_what_chat_and_run_refuse(folder: Path) -> None:
     ):
         assert message in error("chat", *flags)
     for flags, message in (
-        ((model, *image, "-p", "a", "--session", folder / "s"), "--session: cannot be combined with --image"),
         ((model, *image, "-p", "a", "--no-special"), "--no-special: cannot be combined with --image"),
         ((model, *image, "-p", "<__media__><__media__>"), "once for each medium, or not at all, got it 2"),
     ):

@@ -369,6 +369,23 @@ def test_a_projector_file_comes_with_its_model(hub: Hub, capsys: pytest.CaptureF
     assert remove(NAME) and not path.exists()
 
 
+def test_projector_files_that_are_asked_for(hub: Hub, tmp_path: Path) -> None:
+    """In Python with an option; on the command line without the one against them."""
+    hub.repos["ann/tiny"]["mmproj-F16.gguf"] = b"F16"
+    for wanted in (False, True):
+        with InferenceEngine.from_pretrained(
+            "ann/tiny:Q8_0", cache_dir=tmp_path, pull_mmproj=wanted, num_threads=1
+        ) as engine:
+            path = Path(str(engine.config.model_path))
+            assert path.with_name("mmproj-F16.gguf").exists() == wanted
+    assert cli.main(["pull", "ann/tiny:Q8_0", "-q", "--no-mmproj"]) == 0
+    for option, n in ((["--no-pull-mmproj"], 0), ([], 1)):
+        args = cli.build_parser().parse_args(["serve", "ann/tiny:Q8_0", "-q", *option])
+        (model,) = hosted_models(args, server_config(args))
+        assert model.path is not None
+        assert len(list(Path(model.path).parent.glob("mmproj*"))) == n
+
+
 def test_models_of_the_hub_are_served(hub: Hub) -> None:
     arguments = ["serve", "--model", "tiny=ann/tiny:Q8_0", "--model", "hf://ann/tiny/tiny-Q8_0.gguf", "-q"]
     args = cli.build_parser().parse_args(arguments)

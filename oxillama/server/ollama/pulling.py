@@ -47,7 +47,9 @@ async def pull(request: Request) -> Response | EventStream:
     is_new = found is not None and name not in known
     if is_new:
         context().caller.check_admin()
-    steps = pulled(here.models, name, found) if found is not None and is_new else there()
+    steps = (
+        pulled(here.models, name, found, here.config.pull_mmproj) if found is not None and is_new else there()
+    )
     if body.stream:
         return stream(steps)
     return JsonAnswer(await connected(request, last(steps)))
@@ -65,8 +67,8 @@ async def there() -> AsyncIterator[dict[str, Any]]:
     yield {"status": "success"}
 
 
-async def pulled(models: Models, name: str, wanted: HubName) -> AsyncIterator[dict[str, Any]]:
-    """The steps of a download. One that has begun goes on when the client has gone.
+async def pulled(models: Models, name: str, wanted: HubName, mmproj: bool) -> AsyncIterator[dict[str, Any]]:
+    """The steps of a download, with the projector file if ``mmproj``. One goes on when the client has gone.
 
     Raises ApiError if the hub does not give the model, or it cannot be served.
     """
@@ -78,7 +80,7 @@ async def pulled(models: Models, name: str, wanted: HubName) -> AsyncIterator[di
 
     def run() -> Path:
         try:
-            return fetch(wanted, progress=False, announce=announce, projector=True)
+            return fetch(wanted, progress=False, announce=announce, projector=mmproj)
         finally:
             loop.call_soon_threadsafe(files.put_nowait, None)
 
