@@ -56,6 +56,7 @@ LINES_NOT_RUN = {
     r"--mcp ": "needs a tool server: tests/cli/test_cli_mcp.py",
     r"tools/build_wheel": "builds for minutes",
     r"^(python -m venv|mkdir /tmp)": "needs a wheel",
+    r"^oxillama eval |receipts/mine": "needs lm_eval: tests/evaluation/test_harness.py",
     r"^pytest --llm": "needs the package to be installed: tests/testing",
     r"^oxillama doctor\b": "exits with 1 where it finds something: tests/doctor",
 }

@@ -119,13 +119,15 @@ class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without type
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        tokenizer = self.engine.tokenizer
-        text = tokenizer.apply_chat_template(chat_history, add_generation_prompt)
-        if add_generation_prompt or not chat_history:
-            return text
-        content = chat_history[-1]["content"].rstrip()  # the last message is to be continued
-        end = text.rfind(content)
-        return text if end < 0 else text[: end + len(content)]
+        render = self.engine.tokenizer.apply_chat_template
+        if add_generation_prompt:
+            return render(chat_history)
+        *before, last = chat_history  # a beginning of the answer, which goes on
+        if last["role"] != "assistant":
+            raise ConfigError(
+                f"chat_history: expected an answer to go on with, got a message of {last['role']}"
+            )
+        return render(before) + last["content"]
 
     # --- requests -------------------------------------------------------------------------------------
 

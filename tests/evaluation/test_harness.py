@@ -169,9 +169,7 @@ def test_a_long_text_is_rolled_over_its_windows(lm: OxillamaLM) -> None:
     run, first = [lm.prefix_token_id, *tokens], 0
     wanted = 0.0
     while first < len(tokens):  # each token once, after as many as fit
-        end = (
-            min(first + lm.max_length, len(tokens)) if first == 0 else min(first + lm.max_length, len(tokens))
-        )
+        end = min(first + lm.max_length, len(tokens))
         start = max(0, end - lm.max_length)
         rows = lm.engine.session().logits(run[start:end]).astype(float)
         wanted += sum(rows[i - start][tokens[i]] - logsumexp(rows[i - start]) for i in range(first, end))
@@ -198,8 +196,10 @@ def test_answers_end_as_the_task_says(lm: OxillamaLM) -> None:
 def test_chat_templates(lm: OxillamaLM) -> None:
     messages = [{"role": "user", "content": "A Goat"}]
     assert lm.apply_chat_template(messages) == lm.engine.tokenizer.apply_chat_template(messages)
-    messages.append({"role": "assistant", "content": "There was a goat"})
-    assert lm.apply_chat_template(messages, add_generation_prompt=False).endswith("There was a goat")
+    begun = [*messages, {"role": "assistant", "content": "There was"}]
+    assert lm.apply_chat_template(begun, False) == lm.apply_chat_template(messages) + "There was"
+    with pytest.raises(ConfigError, match="expected an answer to go on with, got a message of user"):
+        lm.apply_chat_template(messages, False)
     assert lm.chat_template(True) == lm.engine.tokenizer.chat_template_source("default")
     assert lm.tok_encode(lm.apply_chat_template(messages)) == lm.engine.tokenizer.encode_chat(messages)
 
