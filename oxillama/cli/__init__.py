@@ -1,13 +1,7 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
-Commands: `generate` (run, demo), `chat`, `verify`, `fingerprint`, `info`, `snapshot`, `tokenize`,
-`quantize` (quantize, imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`,
-`evaluate` (perplexity, compare), `harness` (eval), `doctor`. A command is a function from the parsed
-arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe.
-`options` makes arguments from the configuration dataclasses, `models` finds the model, `program` turns
-errors into exit codes, `console` reads and writes text, `progress` shows bars, `tools` has the tools of a
-chat, `sessions` keeps a session for the next process. To start quickly, a module imports NumPy and the
-kernels only inside its commands.
+    "checks": "tokenize snapshot verify sign fingerprint",
+    "evaluation": "eval perplexity compare",
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -51,7 +45,7 @@ GROUPS = {
     "serving and batch jobs": "serve batch",
     "models": "pull list rm info",
     "files": "quantize imatrix convert pack",
-    "checks": "tokenize snapshot verify fingerprint",
+    "checks": "tokenize snapshot verify sign fingerprint",
     "evaluation": "eval perplexity compare",
     "this machine": "doctor bench",
 }

@@ -1,4 +1,4 @@
-"""``verify``: checks the receipt of a text with the model it names."""
+"""``verify`` checks the receipts of texts with the model that they name; ``sign`` signs receipts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from oxillama.evaluation.score_receipt import ScoreReceipt
 
 DIFFERS = 1
+CHAIN = ".jsonl"
+"""The end of the names of files with signed receipts."""
 
 
 def add_commands(commands: Any) -> None:
@@ -38,7 +40,13 @@ def add_commands(commands: Any) -> None:
   oxillama verify receipts/*.json --model model.gguf --sample 50
 """,
     )
-    verify.add_argument("receipt", metavar="RECEIPT", nargs="+", help="files that --receipt wrote")
+    verify.add_argument(
+        "receipt",
+        metavar="RECEIPT",
+        nargs="+",
+        help="files that --receipt wrote, and chains (.jsonl) of sign",
+    )
+    verify.add_argument("--signer", metavar="KEY", help="public key, in hexadecimal digits, of all chains")
     add_model(verify, "--model", required=True)
     verify.add_argument(
         "--lora",
@@ -63,10 +71,25 @@ def add_commands(commands: Any) -> None:
     options.add_named_options(verify, ("num_threads", "mmproj"))
     options.add_progress_option(verify)
     verify.set_defaults(command=run_verify)
+    sign = options.add_command(
+        commands,
+        "sign",
+        help="sign receipts, in a chain",
+        description="Signs receipts with an Ed25519 key, and appends them to a chain: each names the one "
+        "before it, so that a text of a conversation cannot be changed, moved or left out unnoticed.",
+        examples="""\
+  openssl genpkey -algorithm ed25519 -out key.pem
+  oxillama sign first.json second.json --key key.pem -o conversation.jsonl
+  oxillama verify conversation.jsonl --model model.gguf
+""",
+    )
+    sign.add_argument("receipt", metavar="RECEIPT", nargs="+", help="files that --receipt wrote, in order")
+    sign.add_argument("--key", metavar="FILE", required=True, help="PEM file of the private key")
+    sign.add_argument("-o", "--output", metavar="FILE", required=True, help="chain to begin or continue")
+    sign.set_defaults(command=run_sign)
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    from oxillama import Receipt
     from oxillama.evaluation.score_receipt import ScoreReceipt, is_score
 
     if len(args.receipt) > 1 and (args.media or args.mmproj):
@@ -76,29 +99,30 @@ def run_verify(args: argparse.Namespace) -> int:
     code = 0
     for name in args.receipt:
         try:
-            if is_score(name):
+            if args.signer is None and not name.endswith(CHAIN) and is_score(name):
                 scores[name] = ScoreReceipt.load(name)
             else:
-                receipts[name] = Receipt.load(name)
+                receipts.update(read_receipts(name, args.signer))
         except ReceiptError as error:
             code = failed(error)
+    several = len(args.receipt) > 1 or len(receipts) > 1
     code = max(code, verified_scores(args, scores))
     check = verified_by_reference if args.reference else verified_by_engine
     for names in alike(receipts):
         for name, found in zip(names, check(args, [receipts[name] for name in names])):
             if isinstance(found, BaseException):
-                code = failed(found, name if len(args.receipt) > 1 else "")
+                code = failed(found, name if several else "")
                 continue
-            print(titled(args, name, found.message))
+            print(titled(several, name, found.message))
             if args.text:
                 sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
             code = max(code, 0 if found else DIFFERS)
     return code
 
 
-def titled(args: argparse.Namespace, name: str, message: str) -> str:
+def titled(several: bool, name: str, message: str) -> str:
     """The line of one receipt; with its name where there are several."""
-    return f"{name}: {message}" if len(args.receipt) > 1 else message
+    return f"{name}: {message}" if several else message
 
 
 def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceipt]) -> int:
@@ -119,10 +143,48 @@ def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceip
                 except OxiLlamaError as error:
                     code = failed(error, name if len(args.receipt) > 1 else "")
                     continue
-                says = f"this model differs: {', '.join(changed)}" if changed else "this model gives the score"
-                print(titled(args, name, says))
+                says = (
+                    f"this model differs: {', '.join(changed)}" if changed else "this model gives the score"
+                )
+                print(titled(len(args.receipt) > 1, name, says))
                 code = max(code, DIFFERS if changed else 0)
     return code
+
+
+def read_receipts(name: str, signer: str | None) -> dict[str, Receipt]:
+    """The receipts of a file by their names; those of a chain are numbered, and their signatures checked.
+
+    Raises ReceiptError, also for a file without signatures where a signer is expected.
+    """
+    from oxillama import Receipt
+    from oxillama.sessions.signing import check_chain, load_chain
+
+    if not name.endswith(CHAIN):
+        if signer is not None:
+            raise ReceiptError(f"signer: expected a chain ({CHAIN}), which is signed, got {name}")
+        return {name: Receipt.load(name)}
+    chain = load_chain(name)
+    check_chain(chain, signer)
+    return {f"{name}[{signed.number}]": signed.receipt for signed in chain}
+
+
+def run_sign(args: argparse.Namespace) -> int:
+    """Appends receipts to a chain, whose signatures are checked first."""
+    from oxillama import Receipt
+    from oxillama.sessions.signing import check_chain, load_chain, load_key, save_chain, sign
+
+    if not args.output.endswith(CHAIN):
+        raise ConfigError(f"output: expected a file whose name ends in {CHAIN}, got {args.output}")
+    check_writable("output", Path(args.output))
+    key = load_key(args.key)
+    chain = load_chain(args.output) if Path(args.output).exists() else []
+    if chain:
+        check_chain(chain)
+    for receipt in [Receipt.load(name) for name in args.receipt]:
+        chain.append(sign(receipt, key, chain[-1] if chain else None))
+    save_chain(args.output, chain)
+    print(f"signed: {len(args.receipt)} receipts, {len(chain)} in the chain, key {chain[-1].key}")
+    return 0
 
 
 def failed(error: BaseException, name: str = "") -> int:

@@ -29,6 +29,7 @@ INPUTS: dict[str, Arguments] = {
     "verify": lambda path, out: ["verify", path, "--model", demo.DRAFT],
     "fingerprint": lambda path, out: ["fingerprint", path],
     "fingerprint, compare": lambda path, out: ["fingerprint", demo.DRAFT, "--compare", path],
+    "sign": lambda path, out: ["sign", demo.DRAFT, "--key", path, "-o", f"{out}.jsonl"],
     "info": lambda path, out: ["info", path],
     "snapshot": lambda path, out: ["snapshot", "info", path],
     "tokenize": lambda path, out: ["tokenize", path, "x"],

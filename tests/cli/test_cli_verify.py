@@ -157,3 +157,42 @@ def test_many_receipts(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "sample: expected none" in error(
         "verify", paths[0], "--model", model, "--sample", "2", "--reference"
     )
+
+
+def test_signed_chains(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    pytest.importorskip("rfc8785")
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key, chain, paths = (
+        tmp_path / "key.pem",
+        tmp_path / "chain.jsonl",
+        [tmp_path / "a.json", tmp_path / "b.json"],
+    )
+    private = ed25519.Ed25519PrivateKey.generate()
+    public = private.public_key().public_bytes_raw().hex()
+    key.write_bytes(private.private_bytes(*form))
+    with InferenceEngine.from_gguf(model) as engine:
+        for i, path in enumerate(paths):
+            receipt = engine.stream("the fox", receipt=True, seed=i, max_tokens=9).result().receipt
+            assert receipt is not None
+            receipt.save(path)
+    for path in paths:
+        assert called("sign", path, "--key", key, "-o", chain) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"signed: 1 receipts, 2 in the chain, key {public}"
+    assert called("verify", chain, "--model", model, "--signer", public) == 0
+    said = [f"{chain}[{i}]: verified: 9 tokens" for i in range(2)]
+    assert capsys.readouterr().out.splitlines() == said
+    assert called("verify", chain, "--model", model, "--signer", "00" * 32) == 2
+    assert "expected the key 0000" in capsys.readouterr().err
+    assert "expected a chain" in error("verify", paths[0], "--model", model, "--signer", public)
+    lines = chain.read_text().splitlines()
+    chain.write_text("\n".join(lines[::-1]))
+    assert called("verify", chain, "--model", model) == 2
+    done = capsys.readouterr()
+    assert done.out == "" and "signed receipt 0: does not follow" in done.err
+    before = chain.read_bytes()
+    assert called("sign", paths[0], "--key", key, "-o", chain) == 2
+    assert "does not follow" in capsys.readouterr().err
+    assert chain.read_bytes() == before
+    assert "ends in .jsonl" in error("sign", paths[0], "--key", key, "-o", tmp_path / "chain.json")

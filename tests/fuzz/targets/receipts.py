@@ -64,6 +64,8 @@ class ReceiptTarget(Target):
             engine().check_integrity()
         assert found.verified == (found.at is None) == (found.cause == "")
         assert found.at is None or 0 <= found.at <= len(receipt.tokens)
+        sampled = engine().verify(receipt, sample=3)
+        assert sampled.verified or not found.verified
 
 
 def part_mutated(value: dict[str, Any], name: str, rng: Random, donors: list[Any]) -> dict[str, Any]:
