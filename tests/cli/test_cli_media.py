@@ -15,6 +15,7 @@ from oxillama.cli.media import content_of, part_of, shown_content
 from oxillama.cli.serve import hosted_models, server_config
 from oxillama.media import encode_media
 from oxillama.media.beside import found_beside, missing_reason, takes
+from oxillama.sessions.snapshot import read
 from tests.convert.test_projectors import recorded
 from tests.support.command_line import error, output, run
 from tests.support.media import WIDTH, picture, projector_file
@@ -79,6 +80,7 @@ def test_run_of_a_session(folder: Path, engine: InferenceEngine, tmp_path: Path)
             wanted = session.stream(**OPTIONS).result().text
             said = output("run", folder / "tiny.gguf", *options, *GREEDY, "--session", tmp_path / "s")
             assert said == wanted + "\n"
+            assert list(read(tmp_path / "s").tokens) == session.tokens
 
 
 def test_chat(folder: Path, engine: InferenceEngine) -> None:
