@@ -106,11 +106,9 @@ class InferenceEngine(NotCopied):
         Parameters
         ----------
         repo_id : "user/repo", or a whole name: "user/repo:Q4_K_M", "hf://user/repo/file.gguf".
-        filename : path of a file in the repository, or a pattern: "*Q4_K_M.gguf". Of a split model one of its
-            files. None takes the only model of the repository.
-        revision : branch, tag or commit; None for the repository's default.
-        cache_dir : None for that of `huggingface_hub`.
-        token : of a user of the hub; None for the one that is logged in.
+        filename : a path in the repository, or a pattern: "*Q4_K_M.gguf"; of a split model any of its files.
+            None takes the only model of the repository.
+        revision : branch, tag or commit. cache_dir, token : those of `huggingface_hub`; None: its defaults.
         pull_mmproj : whether the repository's projector file, if it has one, is downloaded, too.
         progress : as for `InferenceEngine`; the download shows its own on stderr.
         config : fields of `EngineConfig`.
@@ -118,9 +116,7 @@ class InferenceEngine(NotCopied):
         Raises
         ------
         ConfigError : no model fits, or several do, with a list; `huggingface_hub` is not installed.
-        ModelFileError : it cannot be fetched, or is not what the hub has, and why.
-
-        And errors of making an engine.
+        ModelFileError : it cannot be fetched, or is not what the hub has. And those of making an engine.
         """
         path = features.load("hub")(repo_id, filename, revision, cache_dir, token, pull_mmproj)
         return cls(EngineConfig(model_path=path, **config), progress=progress)
