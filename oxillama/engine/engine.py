@@ -605,20 +605,17 @@ class InferenceEngine(NotCopied):
         Parameters
         ----------
         receipt : of a text; or its JSON.
-        adapters : among which, and those of the engine, the adapters of the receipt are looked for; the
-            scales are those of the receipt.
+        adapters : looked for here, and among those of the engine; the scales are those of the receipt.
         stages : the sampler's stages written in Python, by the names that the receipt has for them.
         media : the pictures and sounds of the prompt, in order; as `oxillama.media` takes them.
         sample : tokens to choose again, at random positions, without hashing logits; None for all of them.
 
         Raises
         ------
-        ReceiptError : it is no receipt, or says what no request can have been.
-        ConfigError : the engine has another ``compute``, ``quantize`` or ``kv_type``, or too small a context;
-            a stage is not given; an option of the sampler is out of range.
-        GrammarError : its grammar is malformed, or over a limit.
-        ModelFileError, GGUFError, LoadError : an adapter cannot be loaded, and why.
-        KvCacheFullError : there are no pages for the text. And any error of a stage written in Python.
+        ReceiptError, GrammarError : it is no receipt, or says what no request can have been.
+        ConfigError : the engine has other options than the receipt says, or too small a context; a stage is
+            not given; an option of the sampler is out of range, or allows no ``sample``.
+        ModelFileError, GGUFError, LoadError, KvCacheFullError : as `stream` says. And errors of stages.
         """
         verification: Verification = features.load("verify")(self.model, receipt, **options)
         return verification
