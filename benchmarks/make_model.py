@@ -1,6 +1,7 @@
 """Writes a GGUF file of random weights in the shape of a real model (`benchmarks.shapes`).
 
     python -m benchmarks.make_model 1.1B Q4_K_M out.gguf
+    python -m benchmarks.make_model gemma3-4b-vision F16 mmproj.gguf
 
 Speed depends on shapes and formats, not on the values of the weights. The weights are drawn so that
 activations and logits keep the size they have in a trained model, and the formats of the tensors follow
@@ -23,6 +24,7 @@ import numpy as np
 from benchmarks.random_blocks import random_rows
 from benchmarks.shape import Shape
 from benchmarks.shapes import BASE_FORMATS, SHAPES, Tensor, metadata, tensors
+from benchmarks.vision_shapes import VISION_SHAPES, VisionShape, vision_metadata, vision_tensors
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 
@@ -110,6 +112,21 @@ def write_model(
             )
     writer = gguf.GGUFWriter(path, shape.family)
     _add_metadata(writer, shape, mix, seed, pairs)
+    return _write(path, writer, plan, seed)
+
+
+def write_projector(path: str | Path, shape: VisionShape, format: str, *, seed: int = 0) -> int:
+    """Write a projector file to ``path`` (replaced if it exists) and return its size in bytes."""
+    writer = gguf_package().GGUFWriter(path, "clip")
+    writer.add_name(f"random {format} weights, seed {seed}")
+    for key, value in vision_metadata(shape).items():
+        ADDING[type(value)](writer, f"clip.{key}", value)
+    return _write(path, writer, list(vision_tensors(shape, format)), seed)
+
+
+def _write(path: str | Path, writer: Any, plan: list[Tensor], seed: int) -> int:
+    """Write what a writer was told, and random tensors; the size of the file in bytes."""
+    gguf = gguf_package()
     for tensor in plan:
         kind = gguf.GGMLQuantizationType[tensor.format]
         # A float16 stands for "not bytes": the shape is given in elements, whatever the format.
@@ -172,7 +189,7 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of this command."""
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=[*SHAPES, *VISION_SHAPES], help="*-vision: a projector file")
     parser.add_argument("format", choices=BASE_FORMATS)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
@@ -183,6 +200,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the model that the arguments describe."""
+    if args.shape in VISION_SHAPES:
+        sight = VISION_SHAPES[args.shape]
+        sight = sight if args.layers is None else replace(sight, n_layer=args.layers)
+        if BASE_FORMATS[args.format] != args.format or args.pairs:
+            raise ConfigError("shape: projector files have one format and no vocabulary")
+        size = write_projector(args.out, sight, args.format, seed=args.seed)
+        print(f"{args.out}: {size / 1e6:.1f} MB")
+        return 0
     shape = SHAPES[args.shape]
     if args.layers is not None:
         shape = replace(shape, n_layer=args.layers)
