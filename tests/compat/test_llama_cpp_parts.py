@@ -97,3 +97,11 @@ def test_a_minimum_of_tokens_bans_the_end() -> None:
     ban = llama_cpp.MinTokensLogitsProcessor(2, 1)
     rows = [ban(np.arange(4 + n), np.zeros(3, np.float32)) for n in range(3)]
     assert [row[1] == -np.inf for row in rows] == [True, True, False]
+
+
+def test_logits_of_other_tokens_are_forgotten() -> None:
+    made, fresh = (Llama(STORY, logits_all=True, **FEW) for _ in range(2))
+    made.eval([0, 943, 806])
+    made([0, 5, 6], max_tokens=1, temperature=0.0)
+    fresh.eval([0, 5, 6])
+    assert np.array_equal(made._scores, fresh._scores)
