@@ -131,6 +131,18 @@ def test_a_template_of_ones_own_answers(llm: Llama) -> None:
     assert answer["usage"]["prompt_tokens"] == 14
 
 
+def test_a_tokenizer_config_has_a_template() -> None:
+    config = {
+        "chat_template": "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{{ eos_token }}{% endfor %}",
+        "bos_token": {"content": "<s>"},
+        "eos_token": "</s>",
+    }
+    made = formats.hf_tokenizer_config_to_chat_formatter(config)(messages=TITLE)
+    assert (made.prompt, made.stop) == ("<s>[Help for a Goat]</s>[]</s>", ["</s>", "<s>"])
+    made = formats.hf_tokenizer_config_to_chat_formatter(config, add_generation_prompt=False)(messages=TITLE)
+    assert made.prompt == "<s>[Help for a Goat]</s>"
+
+
 def test_functions_of_formats_have_their_names() -> None:
     assert formats.format_llama2 is CHAT_FORMATS["llama-2"]
     assert formats.format_mistral_instruct is CHAT_FORMATS["mistral-instruct"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,10 @@ def prompt_tokens(llama: Model, prompt: str | Sequence[int], suffix: str | None)
     bos, eos = vocabulary.bos_id, vocabulary.eos_id
     opening = [bos] if vocabulary.add_bos and bos is not None else []
     ending = [eos] if vocabulary.add_eos and eos is not None else []
+    if opening and tokens[:1] == opening:
+        warnings.warn(
+            "prompt: has the token that begins a text, a second one is added", RuntimeWarning, stacklevel=3
+        )
     return [*opening, *tokens, *ending] or ([] if bos is None else [bos])
 
 
