@@ -11,9 +11,10 @@ from oxillama.cli import options
 from oxillama.cli.console import check_writable, print_json, print_rows, say
 from oxillama.cli.models import add_model, model_path
 from oxillama.config import EngineConfig
+from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
-INSTALL = "eval: needs lm-evaluation-harness: pip install 'oxillama-cpu[eval]'"
+INSTALL = f"eval: needs lm-evaluation-harness: {install('eval')}"
 
 
 def add_commands(commands: Any) -> None:

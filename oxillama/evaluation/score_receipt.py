@@ -6,14 +6,16 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oxillama._version import __version__
 from oxillama.atomic_file import replaced_file
-from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError, PromptError, ReceiptError
-from oxillama.evaluation.scoring import Score, scores
 from oxillama.sessions.receipt import MOST_BYTES, POINT_DIGITS
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import InferenceEngine
+    from oxillama.evaluation.scoring import Score
 
 FORMAT = "oxillama score"
 VERSION = 1
@@ -151,6 +153,8 @@ def verify_score(engine: InferenceEngine, receipt: ScoreReceipt) -> list[str]:
     ReceiptError : prompt or tokens are none that can be run.
     And the errors of `scores`.
     """
+    from oxillama.evaluation.scoring import scores  # kernels, which a receipt of a text is checked without
+
     try:
         (found,) = scores(engine, [(receipt.prompt, receipt.tokens)], hashes=True)
     except PromptError as error:

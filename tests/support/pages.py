@@ -21,7 +21,7 @@ from tests.support.paths import DOCS, ROOT
 from tests.support.server import serving_models
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-LANGUAGES = {"python", "sh", "console", "json", "text", "yaml", "ini", "dockerfile"}
+LANGUAGES = {"python", "sh", "console", "json", "text", "yaml", "ini", "dockerfile", "toml"}
 ADDRESS = "127.0.0.1:8080"
 """Of the server that some pages talk to."""
 
