@@ -39,7 +39,7 @@ def path_of(name: str | os.PathLike[str], root: Path) -> Path:
     text = os.fspath(name)
     if hub_name(text) is None:
         raise ModelFileError(f"{path}: no such file")
-    return pretrained_path(text, None, None, None, None)
+    return pretrained_path(text, None, None, None, None, pull_mmproj=False)
 
 
 class TestedModel:

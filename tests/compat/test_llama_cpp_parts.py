@@ -14,6 +14,7 @@ from oxillama.compat import llama_cpp
 from oxillama.compat.llama_cpp import Llama
 from oxillama.compat.llama_cpp.completion import prompt_tokens
 from oxillama.compat.llama_cpp.processors import PenaltyStage
+from oxillama.hub import pretrained
 
 STORY = str(demo.STORY)
 FEW = {"n_ctx": 256, "n_threads": 1}
@@ -105,3 +106,11 @@ def test_logits_of_other_tokens_are_forgotten() -> None:
     made([0, 5, 6], max_tokens=1, temperature=0.0)
     fresh.eval([0, 5, 6])
     assert np.array_equal(made._scores, fresh._scores)
+
+
+def test_a_model_of_the_hub_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(pretrained, "fetch", lambda name, **given: asked.append(name.file) or demo.STORY)
+    made = Llama.from_pretrained("a/b", "c*.gguf", additional_files=["d.gguf"], **FEW)
+    assert made.tokenize(b"Once") == [0, 943]
+    assert asked == ["d.gguf", "c*.gguf"]

@@ -284,5 +284,7 @@ class Llama(OneSequence):
         if local_dir is not None:
             raise ConfigError("local_dir: expected None, for files are in cache_dir, got a folder")
         for name in additional_files or ():
-            pretrained_path(repo_id, name, None, cache_dir, None)
-        return cls(str(pretrained_path(repo_id, filename, None, cache_dir, None)), **kwargs)
+            pretrained_path(repo_id, name, None, cache_dir, None, pull_mmproj=False)
+        return cls(
+            str(pretrained_path(repo_id, filename, None, cache_dir, None, pull_mmproj=False)), **kwargs
+        )

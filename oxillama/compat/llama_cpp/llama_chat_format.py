@@ -246,7 +246,9 @@ class MTMDChatHandler(TemplateHandler):
         """Of a file of the Hugging Face Hub; ``kwargs`` are those of the class, and ``cache_dir``."""
         from oxillama.hub.pretrained import pretrained_path
 
-        path = pretrained_path(repo_id, filename, None, kwargs.pop("cache_dir", None), None)
+        path = pretrained_path(
+            repo_id, filename, None, kwargs.pop("cache_dir", None), None, pull_mmproj=False
+        )
         return cls(str(path), **kwargs)
 
 
