@@ -102,7 +102,7 @@ class EmbeddingRequest(Request):
         super().__init__(sequence, key=key)
         self.tenant = tenant
         self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
-        self.first_wanted = None if last else 0
+        self.first_wanted = -1 if last else 0
         self._reduce = reduce
         self._parts: list[tuple[int, np.ndarray]] = []  # rows, and the position of the first
 

@@ -80,14 +80,12 @@ class ScheduledBatch:
         sequence.schedule(n)
         self.requests.append(request)
         self.sequences.append(sequence)
-        first, end = request.first_wanted, sequence.scheduled_len
-        is_wanted = end == len(sequence.tokens) if first is None else end > first
+        is_wanted = sequence.scheduled_len > request.first_wanted % len(sequence.tokens)
         self.outputs.append(request.output if is_wanted else Output.NONE)
-        self.prefills.append(sequence.state is SeqState.PREFILLING)
-        if self.prefills[-1]:
-            self.n_prefill += n
-        else:
-            self.n_decode += n
+        is_prefill = sequence.state is SeqState.PREFILLING
+        self.prefills.append(is_prefill)
+        self.n_prefill += n if is_prefill else 0
+        self.n_decode += 0 if is_prefill else n
 
     def begin_sampling(self, streams: list[tuple[TextRequest, np.ndarray, int]]) -> None:
         """Notes how far the requests of streams are before a step's rows are sampled."""

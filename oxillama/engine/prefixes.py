@@ -37,8 +37,7 @@ class CachedPrefixes(PrefixStore):
     def begin(self, request: Request) -> None:
         sequence = request.sequence
         if self.cache is not None and request.key is not None and not sequence.cached_len:
-            end = sequence.total_len - 1 if request.first_wanted is None else request.first_wanted
-            sequence.adopt(self.cache.match(request.key, sequence.path(end)))
+            sequence.adopt(self.cache.match(request.key, sequence.path(request.first_wanted)))
 
     def admit(self, request: Request) -> None:
         if self.cache is not None and request.key is not None and request.sequence.state is SeqState.WAITING:

@@ -83,7 +83,7 @@ class Request:
     ----------
     id : number among the requests of the engine, in order of arrival.
     prompt : ids of the sequence at the start.
-    output : which rows of a pass are wanted. first_wanted : position of the first; None for the last one.
+    output : which rows of a pass are wanted. first_wanted : position of the first; -1 for the last one.
     parts : what features keep of the request, by the name of the feature.
     events : for the consumer: pieces or arrays, then an `End`.
     n_read : events that the consumer has taken; the consumer counts.
@@ -98,7 +98,7 @@ class Request:
     """
 
     output = Output.NONE
-    first_wanted: int | None = None
+    first_wanted: int = -1
     tenant = ""
 
     def __init__(
