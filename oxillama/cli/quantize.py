@@ -136,6 +136,8 @@ def report(done: Quantization, args: argparse.Namespace) -> None:
 
 def notes(done: Quantization, has_imatrix: bool) -> Iterator[str]:
     """Where the file differs from what the arguments suggest."""
+    from oxillama.quantize.mixes import NEEDS_IMPORTANCE
+
     for tensor in done.tensors:
         if tensor.wanted is not tensor.format:
             finding = f"rows of {tensor.source.shape[0]} do not fit {tensor.wanted.name}"
@@ -147,6 +149,8 @@ def notes(done: Quantization, has_imatrix: bool) -> Iterator[str]:
             yield f"nothing in {done.file_type} uses the importance matrix"
         elif without:
             yield f"the importance matrix has nothing about {', '.join(without)}"
+    elif done.file_type in NEEDS_IMPORTANCE:
+        yield f"{done.file_type} loses much without an importance matrix (--imatrix)"
 
 
 def run_imatrix(args: argparse.Namespace) -> int:

@@ -152,8 +152,8 @@ class EngineConfig(Options):
     quantize: str | None = option(None, check=_format, argument="FORMAT",
         help="format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "
              '"Q8_0" or "Q4_K"; the bits are those of a file quantized so with ``--pure``. Rows whose length '
-             "is not a multiple of 256 are quantized to Q4_0, Q5_0, Q5_1 or Q8_0 instead of a K-quant; rows "
-             "whose length is not a multiple of 32, to F16. None keeps the formats of the file")
+             "is not a multiple of 256 are quantized to Q4_0, IQ4_NL, Q5_0, Q5_1 or Q8_0 for blocks of 256; "
+             "rows whose length is not a multiple of 32, to F16. None keeps the formats of the file")
     compute: str = option("int8", choices=COMPUTE,
         help='how quantized matrices are multiplied. "int8" quantizes the activations to int8, the fastest; '
              '"f32" dequantizes the matrices to float32, to compare with a reference; "bf16" dequantizes '

@@ -21,9 +21,11 @@ from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError
 from oxillama.formats import FLOATS, FORMATS, Format
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile, TensorInfo
+from oxillama.quantize import mixes
 from oxillama.quantize.imatrix import ImportanceMatrix
+from oxillama.quantize.mixes import ModelFacts
 from oxillama.weights import file_types
-from oxillama.weights.file_types import FILE_TYPES, UNWEIGHTED, ModelFacts
+from oxillama.weights.file_types import FILE_TYPES, UNWEIGHTED
 from oxillama.weights.requantize import converted
 
 QUANTIZATION_VERSION = 2
@@ -201,7 +203,7 @@ class _Planner:
         self.base = FORMATS[FILE_TYPES[file_type].base]
         self.mixes = not pure and self.base.name not in FLOATS
         self.facts = model_facts(file, imatrix is not None) if self.mixes else None
-        self.indices = file_types.indices(self.matrices)
+        self.indices = mixes.indices(self.matrices)
 
     def plan(self) -> tuple[Planned, ...]:
         if not self.matrices:
@@ -258,7 +260,7 @@ class _Planner:
         if self.facts is None:
             return self.base
         index = self.indices[info.name]
-        return FORMATS[file_types.mixed(self.file_type, info.name, info.shape[0], index, self.facts)]
+        return FORMATS[mixes.mixed(self.file_type, info.name, info.shape[0], index, self.facts)]
 
     def _is_weighted(self, info: TensorInfo) -> bool:
         assert self.imatrix is not None

@@ -72,10 +72,16 @@ def test_fallbacks_are_told(tmp_path: Path) -> None:
     assert b"blk.0.attn_q.weight: rows of 64 do not fit Q4_K, it is Q5_0\n" in done.stderr
 
 
+def test_lowest_types_ask_for_an_importance_matrix(source: Path, tmp_path: Path) -> None:
+    done = run("quantize", source, tmp_path / "q.gguf", "IQ2_XXS", "--dry-run")
+    assert b"IQ2_XXS loses much without an importance matrix (--imatrix)" in done.stderr
+    assert b"importance" not in run("quantize", source, tmp_path / "q.gguf", "IQ4_XS", "--dry-run").stderr
+
+
 def test_errors_are_one_line(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "q.gguf"
     for args, message in (
-        ((source, target, "IQ2_XS"), "type: expected one of F32, F16"),
+        ((source, target, "MXFP4"), "type: expected one of F32, F16"),
         ((demo.DRAFT, target, "Q4_0"), "allow_requantize: token_embd.weight is Q8_0 already"),
         ((tmp_path / "no.gguf", target, "Q4_0"), "no.gguf: cannot be opened"),
         ((source, source, "Q4_0"), "target: expected another file than the source"),
@@ -88,7 +94,7 @@ def test_errors_are_one_line(source: Path, tmp_path: Path) -> None:
     assert "chunk_size: expected an integer >= 1" in error(
         "imatrix", source, demo.HELDOUT, "-o", tmp_path / "i", "--chunk", "0"
     )
-    assert "quantize: expected one of F32" in error("run", source, "-p", "a", "--quantize", "IQ1_S")
+    assert "quantize: expected one of F32" in error("run", source, "-p", "a", "--quantize", "MXFP4")
     assert "quantize: expected one of F32" in error("bench", source, "--quantize", "Q5")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.quantizers import importance, matrices, relative_error
 from oxillama._kernels import best, load
+from oxillama._kernels.quantize.neighbours import neighbours
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.weights.file_types import FLOATS
 from tests.references.formats import weights as dequantized
@@ -21,6 +22,9 @@ from tests.support.paths import DATA
 
 BLOCKS_OF_32 = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 K_QUANTS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+UNEVEN = ["IQ4_NL", "IQ4_XS"]
+GRIDS = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+TERNARY = ["TQ1_0", "TQ2_0"]
 RECORDED = json.loads((DATA / "quantizer_errors.json").read_text())
 
 
@@ -39,7 +43,7 @@ def by_gguf(name: str, x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(gguf.quants.quantize(x, kind)).view(np.uint8).reshape(len(x), -1)
 
 
-@pytest.mark.parametrize("name", [*FLOATS, *BLOCKS_OF_32])
+@pytest.mark.parametrize("name", [*FLOATS, *BLOCKS_OF_32, *TERNARY])
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4, 1e-7, 3e-6])
 def test_bits_are_those_of_gguf(name: str, scale: float) -> None:
     x = normal(40, 256, seed=3, std=scale)
@@ -73,7 +77,7 @@ def test_bits_depend_on_neither_target_nor_threads(name: str, weighted: bool) ->
         assert (quantize(name, x[row : row + 1], by)[0] == expected[row]).all()
 
 
-@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS])
+@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS, *UNEVEN, *GRIDS, *TERNARY])
 @pytest.mark.parametrize("kind", ["Gaussian", "heavy-tailed"])
 @pytest.mark.parametrize("weighted", ["no", "yes"])
 def test_error_is_no_more_than_llama_cpps(name: str, kind: str, weighted: str) -> None:
@@ -81,8 +85,10 @@ def test_error_is_no_more_than_llama_cpps(name: str, kind: str, weighted: str) -
     by = importance() if weighted == "yes" else None
     error = relative_error(name, quantize(name, x, by), x, np.ones(x.shape[1]) if by is None else by)
     most = RECORDED[name][f"{kind}, {weighted}"]
-    assert error <= most * (1 + 1e-6)
-    if name in K_QUANTS:
+    # where errors are largest, scales are unbiased rather than the best ones for the error alone (grids.pxi)
+    room = {"IQ1_S": 1.09, "IQ1_M": 1.04, "IQ2_XXS": 1.03}.get(name, 1 + 1e-6)
+    assert error <= most * room
+    if name in (*K_QUANTS, *UNEVEN):
         assert error < 0.985 * most
 
 
@@ -93,6 +99,60 @@ def test_error_of_real_formats_is_small(name: str) -> None:
     found = dequantized(name, quantize(name, x))
     most = {"Q2_K": 0.28, "Q3_K": 0.15, "Q4_K": 0.075, "Q5_K": 0.038, "Q6_K": 0.019}[name]
     assert np.sqrt(((found - x) ** 2).sum() / (x.astype(float) ** 2).sum()) < most
+
+
+@pytest.mark.parametrize("name", [*UNEVEN, *GRIDS])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_errors_of_tables_and_grids_are_small(name: str, weighted: bool) -> None:
+    """By a decoder that shares nothing with the kernels: every field of a block is where it belongs."""
+    x, by = normal(4, 1024, seed=7, std=0.02), importance() if weighted else None
+    error = dequantized(name, quantize(name, x, by)) - x
+    found = np.sqrt((error**2 * (1 if by is None else by)).sum() / (x.astype(float) ** 2).sum())
+    most = {"IQ4_NL": 0.078, "IQ4_XS": 0.078, "IQ3_S": 0.14, "IQ3_XXS": 0.19, "IQ2_S": 0.27, "IQ2_XS": 0.32}
+    most |= {"IQ2_XXS": 0.37, "IQ1_M": 0.49, "IQ1_S": 0.55}
+    assert found < most[name]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_products_with_quantized_rows_are_unbiased(name: str) -> None:
+    """Least squares alone would leave them up to a quarter too small."""
+    x = normal(64, 1024, seed=11, std=0.02)
+    found = dequantized(name, quantize(name, x))
+    weights = np.sqrt(2 * np.repeat((x.reshape(64, 4, 256) ** 2).mean(2), 256, axis=1) + x**2)
+    assert abs((weights * x * found).sum() / (weights * x.astype(float) ** 2).sum() - 1) < 0.002
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_blocks_of_a_grid_format_are_found_again(name: str) -> None:
+    """What is written is read, and written again nearly as it was: signs, entries, scales and shifts."""
+    x = dequantized(name, quantize(name, normal(8, 512, seed=3))).astype(np.float32)
+    again = dequantized(name, quantize(name, x))
+    assert np.sqrt(((again - x) ** 2).sum() / (x.astype(float) ** 2).sum()) < 0.09
+
+
+@pytest.mark.parametrize("name", TERNARY)
+def test_ternary_rows_are_exact(name: str) -> None:
+    signs = np.random.default_rng(2).integers(-1, 2, (5, 512))
+    signs[:, 0] = 1
+    x = (signs * np.float32(0.75)).astype(np.float32)
+    assert (dequantized(name, quantize(name, x)) == x).all()
+    assert (quantize(name, x, importance()[:512].copy()) == quantize(name, x)).all()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_neighbours_are_the_closest_entries(name: str) -> None:
+    """Against a search over all entries of the grid as `gguf` has it."""
+    tables = neighbours(FORMATS[name].id)
+    kind: Any = getattr(gguf.quants, "IQ1_S" if name == "IQ1_M" else name)
+    kind.init_grid()
+    grid = kind.grid[0, 0].astype(float)
+    levels = np.unique(grid)
+    for point in (0, 1, 500, len(tables.entries) - 1):
+        digits = point // len(levels) ** np.arange(grid.shape[1]) % len(levels)
+        distances = ((grid - levels[digits]) ** 2).sum(1)
+        kept = distances[tables.entries[point]]
+        assert (kept == np.sort(distances)[: len(kept)]).all()
+        assert tables.exact[point] == (kept[0] == 0)
 
 
 @pytest.mark.parametrize("name", K_QUANTS)
@@ -111,16 +171,16 @@ def test_what_a_format_holds_exactly_comes_back(name: str) -> None:
     assert (found[4] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", *K_QUANTS])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", *K_QUANTS, *UNEVEN, *GRIDS])
 def test_important_columns_are_closer(name: str) -> None:
     x = normal(16, 512, seed=9)
     by = np.full(512, 0.01, np.float32)
     by[::8] = 10
     errors = [((dequantized(name, quantize(name, x, w)) - x) ** 2)[:, ::8].mean() for w in (None, by)]
-    assert errors[1] < 0.7 * errors[0]
+    assert errors[1] < (0.9 if name.startswith("IQ1") else 0.7) * errors[0]
 
 
-@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS])
+@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS, *UNEVEN, *GRIDS, *TERNARY])
 def test_extreme_values_stay_finite(name: str) -> None:
     rows = [normal(1, 256, std=s)[0] for s in (1e-38, 1e-30, 1e-9, 1.0)]
     rows += [np.where(np.arange(256) % 3, -65504, 65504).astype(np.float32), np.full(256, 65504, np.float32)]
@@ -137,8 +197,8 @@ def test_extreme_values_stay_finite(name: str) -> None:
 def test_wrong_arguments_are_refused() -> None:
     kernel = best().quantize.quantize
     x, out = np.zeros((2, 256), np.float32), np.zeros(512, np.uint8)
-    with pytest.raises(ValueError, match="format_id: expected a format that can be written, got 23"):
-        kernel(23, x, 2, 256, None, out)
+    with pytest.raises(ValueError, match="format_id: expected a format that can be written, got 39"):
+        kernel(39, x, 2, 256, None, out)
     with pytest.raises(ValueError, match="shape: expected rows of blocks of 256, got 2 x 200"):
         kernel(12, x, 2, 200, None, out)
     with pytest.raises(ValueError, match="x: expected at least 768 elements, got 512"):

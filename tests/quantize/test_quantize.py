@@ -15,6 +15,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.quantize.imatrix import Entry
 from tests.references.formats import weights as dequantized
 from tests.support import gguf_writer as ggufwriter
+from tests.support.file_type_cases import pure_type
 from tests.support.kernels import normal
 from tests.support.tiny_models import WIDE
 
@@ -44,6 +45,8 @@ def contents(path: Path) -> dict[str, tuple[str, bytes]]:
 
 CLOSE = {"F32": 0.0, "F16": 0.001, "BF16": 0.004, "Q8_0": 0.012, "Q6_K": 0.035, "Q5_K": 0.065, "Q5_1": 0.065}
 CLOSE |= {"Q5_0": 0.08, "Q4_K": 0.12, "Q4_1": 0.13, "Q4_0": 0.14, "Q3_K": 0.25, "Q2_K": 0.42}
+CLOSE |= {"IQ4_NL": 0.115, "IQ4_XS": 0.12, "IQ3_S": 0.19, "IQ3_XXS": 0.27, "IQ2_S": 0.42, "IQ2_XS": 0.46}
+CLOSE |= {"IQ2_XXS": 0.52, "IQ1_M": 0.66, "IQ1_S": 0.76, "TQ2_0": 1.3, "TQ1_0": 1.3}
 """Relative error of the draft model's logits, about 1.3 times what it was."""
 
 
@@ -51,7 +54,7 @@ CLOSE |= {"Q5_0": 0.08, "Q4_K": 0.12, "Q4_1": 0.13, "Q4_0": 0.14, "Q3_K": 0.25, 
 def test_a_quantized_file_runs(name: str, tmp_path: Path) -> None:
     source, target = tmp_path / "draft.gguf", tmp_path / "out.gguf"
     quantize_model(demo.DRAFT, source, "F32", allow_requantize=True)
-    done = quantize_model(source, target, name, pure=True)
+    done = quantize_model(source, target, pure_type(name), pure=True)
     assert done.nbytes == sum(len(data) for _, data in contents(target).values())
     assert {fmt for n, (fmt, _) in contents(target).items() if "norm" not in n} == {name}
     plain, engine = InferenceEngine.from_gguf(source), InferenceEngine.from_gguf(target)
@@ -165,8 +168,8 @@ def test_options_choose_formats(source: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"type": "IQ3_S"}, "type: expected one of F32, .* got 'IQ3_S'"),
-        ({"output_tensor_type": "IQ4_XS"}, "output_tensor_type: expected one of F32, .* got 'IQ4_XS'"),
+        ({"type": "MXFP4"}, "type: expected one of F32, .* got 'MXFP4'"),
+        ({"output_tensor_type": "NVFP4"}, "output_tensor_type: expected one of F32, .* got 'NVFP4'"),
         ({"token_embedding_type": "Q9"}, "token_embedding_type: expected one of F32, .* got 'Q9'"),
         ({"tensor_types": [("attn_q", "Q4_K_M")]}, "tensor_types: expected one of F32, .* got 'Q4_K_M'"),
         ({"tensor_types": [("(", "Q4_K")]}, "tensor_types: expected a regular expression, got '\\('"),

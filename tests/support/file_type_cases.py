@@ -14,8 +14,13 @@ from tests.support import gguf_writer as ggufwriter
 
 COLS, ROWS = 256, 8
 
-LETTERS: dict[str, str] = dict(zip(WRITABLE, "fhb4a5e8PQRST", strict=True))
+LETTERS: dict[str, str] = dict(zip(WRITABLE, "fhb4a5e8PQRSTuvwxyzijnkt", strict=True))
 """A letter for each format, so that a model's formats are a word."""
+
+
+def pure_type(name: str) -> str:
+    """The file type that gives every matrix a format when it is pure: that of the type IQ2_S is IQ2_XS."""
+    return "IQ2_M" if name == "IQ2_S" else name
 
 
 @dataclass(frozen=True)

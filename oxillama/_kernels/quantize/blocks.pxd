@@ -3,11 +3,17 @@
 unpack.pxd describes the blocks, and reads them.
 """
 
-from libc.stdint cimport int8_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.packing.formats cimport Q2_K, Q3_K, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K
+from oxillama._kernels.packing.formats cimport (
+    IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_XS, Q2_K, Q3_K, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
+    format_block_bytes)
 from oxillama._kernels.simd.simd cimport ox_f16_from_f32
+
+cdef inline void put_word(uint8_t* p, uint32_t w) noexcept nogil:
+    memcpy(p, &w, 4)
+
 
 cdef inline void put_half(uint8_t* p, float value) noexcept nogil:
     cdef uint16_t h = ox_f16_from_f32(value)
@@ -16,6 +22,13 @@ cdef inline void put_half(uint8_t* p, float value) noexcept nogil:
 
 cdef inline bint has_minimum(const int format_id) noexcept nogil:
     return format_id == Q4_1 or format_id == Q5_1
+
+
+cdef inline bint is_odd(int bits) noexcept nogil:
+    """Whether an odd number of 8 bits is set."""
+    bits ^= bits >> 4
+    bits ^= bits >> 2
+    return (bits ^ (bits >> 1)) & 1
 
 
 cdef inline int levels(const int format_id) noexcept nogil:
@@ -53,6 +66,8 @@ cdef inline void put_codes(const int format_id, const uint8_t* codes, uint8_t* o
                 out[i] |= (c >> 2) << s
             elif format_id == Q4_K:
                 out[16 + 32 * (s >> 1) + i] |= c << (4 * (s & 1))
+            elif format_id == IQ4_XS:
+                out[8 + 16 * s + (i & 15)] |= c << (4 * (i >> 4))
             elif format_id == Q5_K:
                 out[48 + 32 * (s >> 1) + i] |= (c & 15) << (4 * (s & 1))
                 out[16 + i] |= (c >> 4) << s
@@ -77,6 +92,12 @@ cdef inline void put_fields(const int format_id, const float* scale, const float
             out[96 + (s & 7)] |= (c & 15) << (4 * (s >> 3))
             out[104 + (s & 3)] |= (c >> 4) << (2 * (s >> 2))
         put_half(out + 108, d)
+    elif format_id == IQ4_XS:
+        put_half(out, d)
+        for s in range(8):
+            c = <int>scale[s] + 32
+            out[4 + (s >> 1)] |= (c & 15) << (4 * (s & 1))
+            out[2 + (s >> 2)] |= (c >> 4) << (2 * (s & 3))
     elif format_id == Q6_K:
         for s in range(16):
             out[192 + s] = <uint8_t><int8_t>scale[s]
@@ -90,3 +111,71 @@ cdef inline void put_fields(const int format_id, const float* scale, const float
             out[12 + s] = (sc[s + 4] & 15) | ((mn[s + 4] & 15) << 4)
         put_half(out, d)
         put_half(out + 2, dmin)
+
+
+cdef inline void put_nibbles(const int* values, int n, uint8_t* out) noexcept nogil:
+    cdef int i
+    for i in range(0, n, 2):
+        out[i >> 1] = <uint8_t>(values[i] | (values[i + 1] << 4))
+
+
+cdef inline uint32_t four_signs(const uint8_t* signs) noexcept nogil:
+    """7 of the 8 signs of 4 groups."""
+    return ((signs[0] & 127) | ((signs[1] & 127) << 7) | ((signs[2] & 127) << 14)
+            | (<uint32_t>(signs[3] & 127) << 21))
+
+
+cdef inline void put_grid_block(const int format_id, const int* scale, const uint16_t* entry, const uint8_t* signs,
+                                const uint8_t* shift, float d, uint8_t* out) noexcept nogil:
+    """A block of IQ1, IQ2 or IQ3: entries of groups of 4 or 8, a byte of signs for 8 values, a shift for a group of 8.
+    """
+    cdef uint16_t h = ox_f16_from_f32(d)
+    cdef uint32_t word
+    cdef int s, k
+    memset(out, 0, format_block_bytes(format_id))
+    if format_id == IQ1_M:
+        for k in range(32):
+            out[k] = <uint8_t>entry[k]
+            out[32 + (k >> 1)] |= ((entry[k] >> 8) | (shift[k] << 3)) << (4 * (k & 1))
+        for k in range(4):
+            word = (h >> (4 * k) & 15) << 12
+            for s in range(4):
+                word |= scale[4 * k + s] << (3 * s)
+            out[48 + 2 * k], out[49 + 2 * k] = <uint8_t>word, <uint8_t>(word >> 8)
+        return
+    put_half(out, d)
+    if format_id == IQ1_S:
+        for s in range(8):
+            word = (scale[s] << 12) | (shift[4 * s] << 15)
+            for k in range(4):
+                out[2 + 4 * s + k] = <uint8_t>entry[4 * s + k]
+                word |= (entry[4 * s + k] >> 8) << (3 * k)
+            out[34 + 2 * s], out[35 + 2 * s] = <uint8_t>word, <uint8_t>(word >> 8)
+    elif format_id == IQ2_XXS:
+        for s in range(8):
+            for k in range(4):
+                out[2 + 8 * s + k] = <uint8_t>entry[4 * s + k]
+            put_word(out + 6 + 8 * s, four_signs(signs + 4 * s) | (<uint32_t>scale[s] << 28))
+    elif format_id == IQ2_XS:
+        for k in range(32):
+            out[2 + 2 * k] = <uint8_t>entry[k]
+            out[3 + 2 * k] = <uint8_t>((entry[k] >> 8) | ((signs[k] & 127) << 1))
+        put_nibbles(scale, 16, out + 66)
+    elif format_id == IQ2_S:
+        for k in range(32):
+            out[2 + k] = <uint8_t>entry[k]
+            out[34 + k] = signs[k]
+            out[66 + (k >> 2)] |= (entry[k] >> 8) << (2 * (k & 3))
+        put_nibbles(scale, 16, out + 74)
+    elif format_id == IQ3_XXS:
+        for k in range(64):
+            out[2 + k] = <uint8_t>entry[k]
+        for s in range(8):
+            put_word(out + 66 + 4 * s, four_signs(signs + 4 * s) | (<uint32_t>scale[s] << 28))
+    else:  # IQ3_S
+        for k in range(64):
+            out[2 + k] = <uint8_t>entry[k]
+            out[66 + (k >> 3)] |= (entry[k] >> 8) << (k & 7)
+        for k in range(32):
+            out[74 + k] = signs[k]
+        put_nibbles(scale, 8, out + 106)

@@ -6,6 +6,7 @@ fix the best scale (and offset) by least squares, and what has the smallest erro
 scales in turn end it, as in Lloyd's algorithm ("Least squares quantization in PCM", 1982).
 """
 
+from oxillama._kernels.packing.formats cimport VALUES_T4
 from oxillama._kernels.simd.simd cimport (
     f32x16, f32_abs, f32_add, f32_div, f32_load, f32_max, f32_mul, f32_select_lt, f32_set1, f32_sub, f32_zero)
 
@@ -16,6 +17,20 @@ cdef inline f32x16 nearest(f32x16 v, float low, float high) noexcept nogil:
     v = f32_max(v, f32_set1(low))
     v = f32_select_lt(v, most, v, most)
     return f32_sub(f32_add(v, magic), magic)
+
+
+cdef inline f32x16 nearest_uneven(f32x16 v) noexcept nogil:
+    """The nearest of the 16 values of IQ4_NL and IQ4_XS; the lower of two; the least for NaN."""
+    cdef f32x16 found = f32_set1(<float>VALUES_T4[0])
+    cdef int i
+    for i in range(15):
+        found = f32_select_lt(f32_set1(<float>0.5 * <float>(VALUES_T4[i] + VALUES_T4[i + 1])), v,
+                              f32_set1(<float>VALUES_T4[i + 1]), found)
+    return found
+
+
+cdef inline f32x16 code_of(const bint uneven, f32x16 v, float low, float high) noexcept nogil:
+    return nearest_uneven(v) if uneven else nearest(v, low, high)
 
 
 cdef inline f32x16 inverse(f32x16 v) noexcept nogil:
@@ -44,30 +59,30 @@ cdef inline Sums sums_of(const float* x, const float* w, int n) noexcept nogil:
     return s
 
 
-cdef inline void add_codes(const float* x, const float* w, int n, f32x16 start, f32x16 inv, float low, float high,
-                           Sums* s) noexcept nogil:
-    """The sums over codes nearest((x - start) * inv)."""
+cdef inline void add_codes(const bint uneven, const float* x, const float* w, int n, f32x16 start, f32x16 inv,
+                           float low, float high, Sums* s) noexcept nogil:
+    """The sums over the codes that are nearest to (x - start) * inv."""
     cdef f32x16 xi, wi, q, wq
     cdef int i
     s.q = s.qq = s.xq = f32_zero()
     for i in range(n):
         xi, wi = f32_load(x + 16 * i), f32_load(w + 16 * i)
-        q = nearest(f32_mul(f32_sub(xi, start), inv), low, high)
+        q = code_of(uneven, f32_mul(f32_sub(xi, start), inv), low, high)
         wq = f32_mul(wi, q)
         s.q = f32_add(s.q, wq)
         s.qq = f32_add(s.qq, f32_mul(wq, q))
         s.xq = f32_add(s.xq, f32_mul(wq, xi))
 
 
-cdef inline f32x16 error_of(const float* x, const float* w, int n, f32x16 scale, f32x16 start, float low, float high
-                            ) noexcept nogil:
+cdef inline f32x16 error_of(const bint uneven, const float* x, const float* w, int n, f32x16 scale, f32x16 start,
+                            float low, float high) noexcept nogil:
     """Weighted squared error of scale * q + start with the nearest codes."""
     cdef f32x16 inv = inverse(scale), e, error = f32_zero()
     cdef f32x16 xi
     cdef int i
     for i in range(n):
         xi = f32_load(x + 16 * i)
-        e = nearest(f32_mul(f32_sub(xi, start), inv), low, high)
+        e = code_of(uneven, f32_mul(f32_sub(xi, start), inv), low, high)
         e = f32_sub(xi, f32_add(f32_mul(scale, e), start))
         error = f32_add(error, f32_mul(f32_mul(f32_load(w + 16 * i), e), e))
     return error
@@ -116,10 +131,10 @@ cdef inline Found fit_affine(const float* x, const float* w, int n, float most, 
     inv = inverse(f32_sub(high, low))
     for t in range(steps):
         span = f32_set1(most * (1.0 - 0.15 / most) + 0.12 * (t - 0.3 * steps))
-        add_codes(x, w, n, low, f32_mul(span, inv), 0.0, most, &s)
+        add_codes(False, x, w, n, low, f32_mul(span, inv), 0.0, most, &s)
         try_affine(&s, negative, &best)
     for _ in range(3):
-        add_codes(x, w, n, best.start, inverse(best.scale), 0.0, most, &s)
+        add_codes(False, x, w, n, best.start, inverse(best.scale), 0.0, most, &s)
         try_affine(&s, negative, &best)
     return best
 
@@ -132,11 +147,13 @@ cdef inline void try_scale(Sums* s, Found* best) noexcept nogil:
     best.error = f32_select_lt(error, best.error, error, best.error)
 
 
-cdef inline Found fit_scale(const float* x, const float* w, int n, float half, int steps) noexcept nogil:
-    """Scale, of either sign, for codes -half to half - 1."""
+cdef inline Found fit_scale(const bint uneven, const float* x, const float* w, int n, float low, float high, int steps
+                            ) noexcept nogil:
+    """Scale, of either sign, for codes from ``low`` < 0 to ``high``."""
     cdef Sums s = sums_of(x, w, n)
     cdef Found best
     cdef f32x16 zero = f32_zero(), largest = f32_zero(), xi, inv
+    cdef float step = 2 if uneven else 0.1
     cdef int i, t
     for i in range(n):
         xi = f32_load(x + 16 * i)
@@ -144,12 +161,12 @@ cdef inline Found fit_scale(const float* x, const float* w, int n, float half, i
     best.scale = best.start = zero
     best.error = s.xx
     inv = inverse(largest)
-    for t in range(steps):  # the largest becomes -half or thereabouts, then half
-        add_codes(x, w, n, zero, f32_mul(f32_set1(-half - 0.1 * (t - 0.5 * steps)), inv), -half, half - 1, &s)
+    for t in range(steps):  # the largest becomes ``low`` or thereabouts, then ``high``
+        add_codes(uneven, x, w, n, zero, f32_mul(f32_set1(low - step * (t - 0.5 * steps)), inv), low, high, &s)
         try_scale(&s, &best)
-        add_codes(x, w, n, zero, f32_mul(f32_set1(half - 1.0 + 0.1 * (t - 0.2 * steps)), inv), -half, half - 1, &s)
+        add_codes(uneven, x, w, n, zero, f32_mul(f32_set1(high + step * (t - 0.2 * steps)), inv), low, high, &s)
         try_scale(&s, &best)
     for _ in range(3):
-        add_codes(x, w, n, zero, inverse(best.scale), -half, half - 1, &s)
+        add_codes(uneven, x, w, n, zero, inverse(best.scale), low, high, &s)
         try_scale(&s, &best)
     return best

@@ -15,21 +15,27 @@ nothing but itself and the importance: not on threads, nor on the target.
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.float cimport FLT_MAX
-from libc.math cimport floorf
-from libc.stdint cimport int8_t, uint8_t, uint16_t
+from libc.math cimport floorf, sqrtf
+from libc.stdint cimport int8_t, int16_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, fits, u8_out
+from oxillama._kernels.grammar.memory cimport lowest_bit
 from oxillama._kernels.packing.formats cimport (
-    BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, format_block_bytes, format_block_len)
+    BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K,
+    Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0, VALUES_T4, format_block_bytes, format_block_len)
 from oxillama._kernels.quantize.blocks cimport *
 from oxillama._kernels.quantize.fit cimport (
-    Found, Sums, add_codes, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
+    Found, Sums, add_codes, code_of, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
 from oxillama._kernels.simd.simd cimport (
-    f32x16, f32_add, f32_load, f32_mask_lt, f32_mul, f32_select_lt, f32_set1, f32_store, f32_sub, f32_zero,
-    ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
+    f32x16, f32_abs, f32_add, f32_hmax, f32_load, f32_load_i8, f32_mask_lt, f32_max, f32_mul, f32_select_lt, f32_set1,
+    f32_store, f32_sub, f32_sum, f32_zero, ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
+
+from oxillama.formats import FORMATS, WRITABLE
 
 cnp.import_array()
+
+WRITABLE_IDS = frozenset(FORMATS[name].id for name in WRITABLE)
 
 cdef enum:  # how long a superblock is searched; longer gains little (docs/decisions/0009)
     STARTS = 2
@@ -116,16 +122,31 @@ cdef inline bint all_below(f32x16 v, float most) noexcept nogil:
     return f32_mask_lt(v, f32_set1(most)) == 0xFFFF
 
 
-cdef void find_codes(Lanes* a, f32x16 scale, f32x16 start, float low, float high) noexcept nogil:
+cdef void find_codes(const bint uneven, Lanes* a, f32x16 scale, f32x16 start, float low, float high) noexcept nogil:
     cdef f32x16 inv = inverse(scale)
     cdef int i
     for i in range(a.n):
-        f32_store(a.q + 16 * i, nearest(f32_mul(f32_sub(f32_load(a.x + 16 * i), start), inv), low, high))
+        f32_store(a.q + 16 * i, code_of(uneven, f32_mul(f32_sub(f32_load(a.x + 16 * i), start), inv), low, high))
 
 
-cdef bint weighted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
-                           uint8_t* out) noexcept nogil:
-    """A row of Q4_0 to Q5_1, by least squares; whether its errors are numbers."""
+cdef inline bint is_uneven(const int format_id) noexcept nogil:
+    """Whether codes stand for the 16 values of a table."""
+    return format_id == IQ4_NL or format_id == IQ4_XS
+
+
+cdef inline uint8_t code_from(const int format_id, float value, int low) noexcept nogil:
+    """The code of a value."""
+    cdef int code = 0
+    if not is_uneven(format_id):
+        return <uint8_t>(<int>value - low)
+    while VALUES_T4[code] < <int>value:
+        code += 1
+    return <uint8_t>code
+
+
+cdef bint fitted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
+                         uint8_t* out) noexcept nogil:
+    """A row of Q4_0 to Q5_1 or IQ4_NL, by least squares; whether its errors are numbers."""
     cdef Lanes a
     cdef Found found
     cdef bint good = True
@@ -133,25 +154,26 @@ cdef bint weighted_nibbles(const int format_id, const float* x, const float* imp
     cdef float start[16]
     cdef uint8_t codes[32]
     cdef int top = levels(format_id) - 1, lane, i
-    cdef int low = 0 if has_minimum(format_id) else -(top + 1) // 2
+    cdef int low = 0 if has_minimum(format_id) else -127 if is_uneven(format_id) else -(top + 1) // 2
+    cdef int high = 113 if is_uneven(format_id) else low + top
     cdef Py_ssize_t b, at
     for at in range((cols + 511) // 512):
         b = 512 * at
-        fill(&a, x + b, importance + b, cols - b, 32)
+        fill(&a, x + b, importance + b if importance != NULL else NULL, cols - b, 32)
         if has_minimum(format_id):
             found = fit_affine(a.x, a.w, 32, <float>top, False, 20)
         else:
-            found = fit_scale(a.x, a.w, 32, <float>((top + 1) // 2), 12)
+            found = fit_scale(is_uneven(format_id), a.x, a.w, 32, <float>low, <float>high, 12)
         good = good and all_below(found.error, 3e38)
         f32_store(scale, found.scale)
         f32_store(start, found.start)
         for lane in range(16):
             scale[lane], start[lane] = half(scale[lane]), half(start[lane])
-        find_codes(&a, f32_load(scale), f32_load(start), <float>low, <float>(low + top))
+        find_codes(is_uneven(format_id), &a, f32_load(scale), f32_load(start), <float>low, <float>high)
         for lane in range(16):
             if b + 32 * lane < cols:
                 for i in range(32):
-                    codes[i] = <uint8_t>(<int>a.q[16 * i + lane] - low)
+                    codes[i] = code_from(format_id, a.q[16 * i + lane], low)
                 put_nibble_block(format_id, codes, scale[lane], start[lane],
                                  out + (b // 32 + lane) * format_block_bytes(format_id))
     return good
@@ -173,11 +195,11 @@ cdef inline bint has_minima(const int format_id) noexcept nogil:
 
 
 cdef inline int sub_len(const int format_id) noexcept nogil:
-    return 32 if format_id == Q4_K or format_id == Q5_K else 16
+    return 32 if format_id == Q4_K or format_id == Q5_K or format_id == IQ4_XS else 16
 
 
 cdef inline float top_code(const int format_id) noexcept nogil:
-    """The largest code where there are minima, else half of the number of codes."""
+    """The largest code where there are minima, else half of the number of codes. IQ4_XS does not use it."""
     if format_id == Q2_K:
         return 3
     if format_id == Q4_K:
@@ -191,7 +213,7 @@ cdef inline float top_scale(const int format_id) noexcept nogil:
     """The largest scale and minimum, or where there are no minima the magnitude of the least scale."""
     if format_id == Q2_K:
         return 15
-    if format_id == Q3_K:
+    if format_id == Q3_K or format_id == IQ4_XS:
         return 32
     return 128 if format_id == Q6_K else 63
 
@@ -239,10 +261,11 @@ cdef inline void improve_integers(const int format_id, const Lanes* a, Fields* f
             s = bounded(format_id, f32_add(scale, f32_set1(<float>((i + 1) // 2 * (1 if i & 1 else -1)))))
             if has_minima(format_id):
                 m = bounded(format_id, f32_add(minimum, f32_set1(<float>((j + 1) // 2 * (1 if j & 1 else -1)))))
-                e = error_of(a.x, a.w, a.n, f32_mul(d, s), f32_sub(zero, f32_mul(dmin, m)), 0, top)
+                e = error_of(is_uneven(format_id), a.x, a.w, a.n, f32_mul(d, s), f32_sub(zero, f32_mul(dmin, m)), 0,
+                             top)
             else:
                 m = zero
-                e = error_of(a.x, a.w, a.n, f32_mul(d, s), zero, -top, top - 1)
+                e = error_of(is_uneven(format_id), a.x, a.w, a.n, f32_mul(d, s), zero, -top, top - 1)
             best_scale = f32_select_lt(e, least, s, best_scale)
             best_minimum = f32_select_lt(e, least, m, best_minimum)
             least = f32_select_lt(e, least, e, least)
@@ -265,9 +288,9 @@ cdef inline void solve_halves(const int format_id, const Lanes* a, int per, Fiel
     cdef f32x16 zero = f32_zero()
     cdef f32x16 inv = inverse(f32_mul(f32_load(f.d), f32_load(f.scale)))
     if has_minima(format_id):
-        add_codes(a.x, a.w, a.n, f32_sub(zero, f32_mul(f32_load(f.dmin), f32_load(f.minimum))), inv, 0, top, &s)
+        add_codes(False, a.x, a.w, a.n, f32_sub(zero, f32_mul(f32_load(f.dmin), f32_load(f.minimum))), inv, 0, top, &s)
     else:
-        add_codes(a.x, a.w, a.n, zero, inv, -top, top - 1, &s)
+        add_codes(is_uneven(format_id), a.x, a.w, a.n, zero, inv, -top, top - 1, &s)
     f32_store(w, s.w)
     f32_store(x, s.x)
     f32_store(q, s.q)
@@ -319,8 +342,10 @@ cdef bint fit_super(const int format_id, const Lanes* a, Fields* best) noexcept 
     cdef f32x16 negative
     if has_minima(format_id):
         found = fit_affine(a.x, a.w, a.n, top_code(format_id), True, 20)
+    elif is_uneven(format_id):
+        found = fit_scale(True, a.x, a.w, a.n, -127, 113, 12)
     else:
-        found = fit_scale(a.x, a.w, a.n, top_code(format_id), 12)
+        found = fit_scale(False, a.x, a.w, a.n, -top_code(format_id), top_code(format_id) - 1, 12)
     f32_store(scale, found.scale)
     f32_store(start, found.start)
     memset(best, 0, sizeof(Fields))
@@ -343,7 +368,7 @@ cdef bint fit_super(const int format_id, const Lanes* a, Fields* best) noexcept 
 
 cdef bint super_row(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
                     uint8_t* out) noexcept nogil:
-    """A row of a K-quant; whether its errors are numbers."""
+    """A row of a K-quant or IQ4_XS; whether its errors are numbers."""
     cdef bint good = True
     cdef Lanes a
     cdef Fields f
@@ -361,7 +386,8 @@ cdef bint super_row(const int format_id, const float* x, const float* importance
         start = f32_sub(f32_zero(), f32_mul(f32_load(f.dmin), f32_load(f.minimum)))
         if not has_minima(format_id):
             start = f32_zero()
-        find_codes(&a, f32_mul(f32_load(f.d), f32_load(f.scale)), start, low, top if has_minima(format_id) else top - 1)
+        find_codes(is_uneven(format_id), &a, f32_mul(f32_load(f.d), f32_load(f.scale)), start, low,
+                   top if has_minima(format_id) else top - 1)
         for at in range(16 // per):
             first = per * at
             if b + n * first < cols:
@@ -369,10 +395,46 @@ cdef bint super_row(const int format_id, const float* x, const float* importance
                 memset(block, 0, format_block_bytes(format_id))
                 for lane in range(per):
                     for i in range(n):
-                        codes[n * lane + i] = <uint8_t>(<int>(a.q[16 * i + first + lane] - low))
+                        codes[n * lane + i] = code_from(format_id, a.q[16 * i + first + lane], <int>low)
                 put_fields(format_id, f.scale + first, f.minimum + first, f.d[first], f.dmin[first], block)
                 put_codes(format_id, codes, block)
     return good
+
+
+include "grids.pxi"
+
+
+# --- ternary --------------------------------------------------------------------------------------
+
+cdef void ternary_block(const int format_id, const float* x, uint8_t* out) noexcept nogil:
+    """TQ1_0 and TQ2_0: the largest magnitude becomes 1, halves are rounded away from zero."""
+    cdef float largest = 0, inv, a
+    cdef int i, k, at, number
+    cdef uint8_t digits[256]
+    for i in range(256):
+        a = x[i] if x[i] >= 0 else -x[i]
+        largest = a if a > largest else largest
+    inv = <float>1.0 / largest if largest != 0 else 0
+    for i in range(256):
+        a = x[i] * inv
+        digits[i] = 2 if a >= <float>0.5 else 0 if a <= <float>-0.5 else 1
+    if format_id == TQ2_0:
+        for i in range(64):
+            at = 128 * (i >> 5) + (i & 31)
+            out[i] = digits[at] | (digits[at + 32] << 2) | (digits[at + 64] << 4) | (digits[at + 96] << 6)
+        put_half(out + 64, largest)
+        return
+    for i in range(52):  # digits in base 3 as a fraction of 256, rounded up
+        number = 0
+        for k in range(5):
+            if i < 32:
+                number = 3 * number + digits[32 * k + i]
+            elif i < 48:
+                number = 3 * number + digits[160 + 16 * k + (i - 32)]
+            else:
+                number = 3 * number + (digits[240 + 4 * k + (i - 48)] if k < 4 else 0)
+        out[i] = <uint8_t>((number * 256 + 242) // 243)
+    put_half(out + 52, largest)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -386,6 +448,9 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
         for i in range(cols):
             h = ox_f16_from_f32(x[i]) if format_id == F16 else ox_bf16_from_f32(x[i])
             memcpy(out + 2 * i, &h, 2)
+    elif format_id == TQ1_0 or format_id == TQ2_0:
+        for i in range(cols // 256):
+            ternary_block(format_id, x + 256 * i, out + format_block_bytes(format_id) * i)
     elif format_id == Q8_0:
         for i in range(cols // 32):
             plain_bytes(x + 32 * i, out + 34 * i)
@@ -394,7 +459,7 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
             plain_nibbles(format_id, x + 32 * i, out + format_block_bytes(format_id) * i)
 
 
-cdef bint quantize_row(int format_id, const float* x, const float* importance, Py_ssize_t cols,
+cdef bint quantize_row(int format_id, const Grid* g, const float* x, const float* importance, Py_ssize_t cols,
                        uint8_t* out) noexcept nogil:
     """One row; whether its errors are numbers. Each branch gives the body its format as a constant."""
     if format_id == Q2_K:
@@ -407,16 +472,48 @@ cdef bint quantize_row(int format_id, const float* x, const float* importance, P
         return super_row(Q5_K, x, importance, cols, out)
     elif format_id == Q6_K:
         return super_row(Q6_K, x, importance, cols, out)
+    elif format_id == IQ4_NL:
+        return fitted_nibbles(IQ4_NL, x, importance, cols, out)
+    elif format_id == IQ4_XS:
+        return super_row(IQ4_XS, x, importance, cols, out)
+    elif format_id == IQ1_S:
+        return grid_row(IQ1_S, g, x, importance, cols, out)
+    elif format_id == IQ1_M:
+        return grid_row(IQ1_M, g, x, importance, cols, out)
+    elif format_id == IQ2_XXS:
+        return grid_row(IQ2_XXS, g, x, importance, cols, out)
+    elif format_id == IQ2_XS:
+        return grid_row(IQ2_XS, g, x, importance, cols, out)
+    elif format_id == IQ2_S:
+        return grid_row(IQ2_S, g, x, importance, cols, out)
+    elif format_id == IQ3_XXS:
+        return grid_row(IQ3_XXS, g, x, importance, cols, out)
+    elif format_id == IQ3_S:
+        return grid_row(IQ3_S, g, x, importance, cols, out)
     elif importance != NULL and format_id == Q4_0:
-        return weighted_nibbles(Q4_0, x, importance, cols, out)
+        return fitted_nibbles(Q4_0, x, importance, cols, out)
     elif importance != NULL and format_id == Q4_1:
-        return weighted_nibbles(Q4_1, x, importance, cols, out)
+        return fitted_nibbles(Q4_1, x, importance, cols, out)
     elif importance != NULL and format_id == Q5_0:
-        return weighted_nibbles(Q5_0, x, importance, cols, out)
+        return fitted_nibbles(Q5_0, x, importance, cols, out)
     elif importance != NULL and format_id == Q5_1:
-        return weighted_nibbles(Q5_1, x, importance, cols, out)
+        return fitted_nibbles(Q5_1, x, importance, cols, out)
     plain_row(format_id, x, cols, out)
     return True
+
+
+cdef fill_grid(int format_id, tables, Grid* g):
+    """Pointers into the tables of neighbours.py."""
+    cdef cnp.ndarray values = tables.values, entries = tables.entries, exact = tables.exact
+    cdef int i, k, base = 8 if is_iq3(format_id) else 3, place
+    g.values = <const int8_t*>cnp.PyArray_DATA(values)
+    g.entries = <const uint16_t*>cnp.PyArray_DATA(entries)
+    g.exact = <const uint8_t*>cnp.PyArray_DATA(exact)
+    for i in range(256):
+        g.places[i], place = 0, 1
+        for k in range(8):
+            g.places[i] += <uint16_t>(place if (i >> k) & 1 else 0)
+            place = place * base
 
 
 cdef bint all_within(const float* x, Py_ssize_t n, float least, float most) noexcept nogil:
@@ -434,10 +531,10 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
 
     Parameters
     ----------
-    format_id : the GGUF type number: F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K
+    format_id : the GGUF type number of one of `formats.WRITABLE`
     x : float32 (rows, cols); from -65504 to 65504 where there are scales, which are half floats. F32, F16 and BF16
         take any number: what F16 cannot hold becomes an infinity
-    importance : float32 (cols,), finite and above 0, or None; Q8_0 and the floats do not look at it
+    importance : float32 (cols,), finite and above 0, or None; Q8_0, TQ1_0, TQ2_0 and the floats do not look at it
     out : uint8, the rows as a file holds them
 
     Raises
@@ -445,7 +542,7 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     ValueError : a value or an importance is out of these bounds, or errors weighted by it overflow.
     """
     cdef int block_len = format_block_len(format_id)
-    if format_id not in (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K):
+    if format_id not in WRITABLE_IDS:
         raise ValueError(f"format_id: expected a format that can be written, got {format_id}")
     if rows < 1 or cols < 1 or cols % block_len or not fits(rows, cols, PY_SSIZE_T_MAX // 8):
         raise ValueError(f"shape: expected rows of blocks of {block_len}, got {rows} x {cols}")
@@ -454,6 +551,12 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     cdef const float* wp = f32_data(importance, cols, "importance") if importance is not None else NULL
     cdef uint8_t* op = u8_out(out, rows * row_bytes, "out")
     cdef int bad = 0
+    cdef Grid g
+    cdef object tables  # keeps what g points to
+    if is_grid(format_id):
+        from oxillama._kernels.quantize.neighbours import neighbours  # on use
+        tables = neighbours(format_id)
+        fill_grid(format_id, tables, &g)
     check_apart(x, out, "x, out")
     check_threads(n_threads)
     if block_len > 1 and not all_within(xp, rows * cols, -65504, 65504):
@@ -461,6 +564,6 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     if wp != NULL and not all_within(wp, cols, <float>1e-45, FLT_MAX):
         raise ValueError("importance: expected finite numbers above 0, got others")
     for r in prange(rows, nogil=True, schedule="dynamic", num_threads=n_threads if rows > 1 else 1):
-        bad += 0 if quantize_row(format_id, xp + r * cols, wp, cols, op + r * row_bytes) else 1
+        bad += 0 if quantize_row(format_id, &g, xp + r * cols, wp, cols, op + r * row_bytes) else 1
     if bad:
         raise ValueError("importance: expected numbers whose products with squared values are finite, got larger ones")
