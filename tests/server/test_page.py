@@ -37,6 +37,7 @@ def test_options_of_the_server() -> None:
         "cors_origins": "--cors-origin",
         "allowed_hosts": "--allowed-host",
         "page": "--no-page",
+        "pull_mmproj": "--no-pull-mmproj",
     }
     unsaid = {"port", "model_name"}
     for field in fields(ServerConfig):

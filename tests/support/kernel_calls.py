@@ -430,8 +430,8 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
         )
 
     return {
-        "conv": lambda: Call(
-            r.conv,
+        "causal_conv1d": lambda: Call(
+            r.causal_conv1d,
             "out",
             "bias",
             "weight:0",
