@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from benchmarks.runner import Logits, Runner
@@ -133,11 +132,12 @@ class Vllm(Runner):
 def w8a8_folder(model: Path) -> Path:
     """The folder beside a GGUF model that transformers' readers take, with int8 weights; written if missing.
 
-    Needs torch, which vLLM brings. Raises LoadError for another architecture than Llama's.
+    Needs gguf, and torch, which vLLM brings. Raises LoadError for another architecture than Llama's.
     """
     folder = model.with_suffix(".w8a8")
     if (folder / "config.json").exists():
         return folder
+    import gguf
     import torch
     from safetensors.torch import save_file
 
