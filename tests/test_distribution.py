@@ -142,6 +142,7 @@ def test_the_wheel_lists_what_it_is_made_of() -> None:
 def test_the_source_distribution_is_small_and_made_of_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("build")
     pytest.importorskip("twine")
+    pytest.importorskip("zopfli")
     tool = ROOT / "tools" / "build_wheel.py"
     subprocess.run([sys.executable, tool, "--sdist", "--twice", "--out", tmp_path], check=True, cwd=ROOT)
     (path,) = tmp_path.iterdir()
