@@ -235,12 +235,15 @@ def compare_perplexities(peer: Peer, threads: int, results: list[Row]) -> None:
         cases += [(t, True) for t in ("Q3_K_S", "Q4_K_S", "Q5_K_S", "Q2_K", "Q6_K", "Q4_0")]
         for file_type, pure in cases:
             for weights in (None, imatrix):
-                if weights is None and file_type == "Q2_K_S":
-                    continue  # llama.cpp refuses it
                 if weights is not None and FILE_TYPES[file_type].base in UNWEIGHTED:
                     continue
+                try:
+                    peer.quantize_model(source, theirs, file_type, pure, weights)
+                except ConfigError:
+                    if weights is not None:
+                        raise
+                    continue  # a type that llama.cpp writes with an importance matrix alone
                 quantize_model(source, mine, file_type, imatrix=weights, pure=pure, num_threads=threads)
-                peer.quantize_model(source, theirs, file_type, pure, weights)
                 found = [perplexity(path, threads) for path in (mine, theirs)]
                 tokens = [1, *range(100, 160)]
                 ours = InferenceEngine.from_gguf(mine, num_threads=threads).logits(tokens).ravel()
