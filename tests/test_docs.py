@@ -50,7 +50,7 @@ LINES_NOT_RUN = {
     r"^pip install ": "changes the environment",
     r"^(ray|srun|docker|systemctl|journalctl|numactl|chrt|head=)\b|^sleep ": "needs what a test has not",
     r"--ray ": "needs a cluster",
-    r"^(PYTHONPATH=\S+ )?python -m benchmarks |^python tools/": "measures, for minutes",
+    r"^([A-Z_]+=\S+ )*python -m benchmarks |^python tools/": "measures, for minutes",
     r"^oxillama serve\b": "runs until it is stopped: tests/server/test_command.py",
     r"^oxillama convert ": "needs a model of Hugging Face: tests/convert",
     r"--mcp ": "needs a tool server: tests/cli/test_cli_mcp.py",

@@ -115,10 +115,13 @@ def _run(queue: SimpleQueue[Work | None], changed: threading.Condition) -> None:
             return
         with changed:
             number = work._next
-            if number >= len(work._tasks):
-                continue
-            work._next += 1
-            work._n_running += 1
+            is_skipped = number >= len(work._tasks)
+            if not is_skipped:
+                work._next += 1
+                work._n_running += 1
+        if is_skipped:
+            del work  # as below
+            continue
         error: BaseException | None = None
         try:
             work._tasks[number]()

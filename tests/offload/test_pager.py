@@ -115,7 +115,7 @@ def test_the_account_is_the_memory_that_is_alive(
     del pager, model
     gc.collect()
     assert gone() is None
-    assert memory.alive == 0
+    assert memory.settle() == 0
 
 
 def test_a_pass_reads_what_does_not_stay_and_nothing_else() -> None:

@@ -85,3 +85,24 @@ def test_threads_end_with_their_reader_and_start_again() -> None:
     gc.collect()
     assert gone() is None
     until(lambda: len(threads()) == before)
+
+
+def test_work_that_is_skipped_is_not_kept() -> None:
+    """A thread that waits for its next work holds no memory of the last one."""
+    reader, gate, began = Reader(1), threading.Event(), threading.Event()
+
+    def first() -> None:
+        began.set()
+        gate.wait()
+
+    (work,) = reader.start([first, lambda: None])
+    assert began.wait(30)
+    stopping = threading.Thread(target=reader.stop, args=(work,))
+    stopping.start()
+    until(lambda: work._next == 2)
+    gate.set()
+    stopping.join()
+    gone = weakref.ref(work)
+    del work, stopping
+    until(lambda: reader._queue.empty() and (gc.collect(), gone())[1] is None)
+    reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -48,17 +49,20 @@ class CountedMemory:
 
     def __init__(self) -> None:
         self.alive = self.peak = 0
+        self._lock = threading.RLock()  # threads that read; and a collection may free within `__call__`
 
     def __call__(self, n_bytes: int) -> np.ndarray:
         memory = mapped(n_bytes)
         owner = memory.base if isinstance(memory.base, np.ndarray) else memory
         weakref.finalize(owner, self._free, n_bytes)
-        self.alive += n_bytes
-        self.peak = max(self.peak, self.alive)
+        with self._lock:
+            self.alive += n_bytes
+            self.peak = max(self.peak, self.alive)
         return memory
 
     def _free(self, n_bytes: int) -> None:
-        self.alive -= n_bytes
+        with self._lock:
+            self.alive -= n_bytes
 
     def settle(self) -> int:
         """Bytes alive after the garbage is collected."""
