@@ -73,6 +73,7 @@ class Job:
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._is_late = False
+        self._has_left = False
 
     def __call__(self) -> None:
         """Runs it, in a thread of the pool."""
@@ -114,10 +115,11 @@ class Job:
         """Has the thread raise OutOfTime until it has left the job: a finalizer swallows what it raises."""
         while True:
             with self._lock:
-                if self._thread is None:
+                if self._has_left:
                     return
-                self._is_late = True
-                raise_in(self._thread, OutOfTime)
+                if self._thread is not None:  # else it has not begun: this thread was faster
+                    self._is_late = True
+                    raise_in(self._thread, OutOfTime)
             time.sleep(AGAIN)
 
     def _leave(self) -> None:
@@ -125,7 +127,7 @@ class Job:
         while True:
             try:
                 with self._lock:
-                    thread, self._thread = self._thread, None
+                    thread, self._thread, self._has_left = self._thread, None, True
                     if self._is_late and thread is not None:
                         raise_in(thread, None)
                 return

@@ -366,7 +366,7 @@ def large_work(client: Client) -> list[Any]:
 def test_large_work_is_done_in_processes_with_the_same_answers(
     engine: InferenceEngine, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oxillama.server.running.AT_ONCE", 1e-6)
+    monkeypatch.setattr("oxillama.server.running.AT_ONCE", 0.001)
     with serving(engine) as client:
         there = large_work(client)
     assert [found[0] for found in there] == [200, 200, 400, 400, 200]
@@ -395,7 +395,7 @@ def test_threads_do_the_work_where_no_process_can_be_started(
     def refuse(*words: Any, **how: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("oxillama.server.running.AT_ONCE", 1e-6)
+    monkeypatch.setattr("oxillama.server.running.AT_ONCE", 0.001)
     monkeypatch.setattr(module.subprocess, "Popen", refuse)
     with serving(engine) as client:
         assert [found[0] for found in large_work(client)] == [200, 200, 400, 400, 200]
