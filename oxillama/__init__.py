@@ -69,7 +69,7 @@ _NAMES = {
     "oxillama.sessions.snapshot": "EngineSnapshot",
     "oxillama.sessions.speculative": "SpeculativeEngineSnapshot",
     "oxillama.sessions.verdict": "Verification",
-    "oxillama.sessions.verification": "verify_batch",
+    "oxillama.sessions.verify_batch": "verify_batch",
     "oxillama.speculation.decoder": "AsyncSpecConfig CancellationToken SpecStats SpeculativeDecoder",
     "oxillama.speculation.state": "SpeculationStats",
     "oxillama.tokenizer.bridge": "TokenizerBridge",

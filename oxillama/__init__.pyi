@@ -92,7 +92,7 @@ from oxillama.sessions.session import Session as Session
 from oxillama.sessions.snapshot import EngineSnapshot as EngineSnapshot
 from oxillama.sessions.speculative import SpeculativeEngineSnapshot as SpeculativeEngineSnapshot
 from oxillama.sessions.verdict import Verification as Verification
-from oxillama.sessions.verification import verify_batch as verify_batch
+from oxillama.sessions.verify_batch import verify_batch as verify_batch
 from oxillama.speculation.decoder import AsyncSpecConfig as AsyncSpecConfig
 from oxillama.speculation.decoder import CancellationToken as CancellationToken
 from oxillama.speculation.decoder import SpecStats as SpecStats

@@ -7,12 +7,10 @@ token is chosen again, and each end is looked for.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.config.adapters import Adapters, adapter_specs
-from oxillama.engine.loading import LoadedModel, listed
+from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import Piece, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GrammarError, PromptError, ReceiptError, SamplingError
@@ -32,12 +30,6 @@ from oxillama.sessions.receipt import POINT_DIGITS, Receipt
 from oxillama.sessions.recorder import grammar_hash
 from oxillama.sessions.session import Session
 from oxillama.sessions.verdict import Difference, Verification, missed
-
-if TYPE_CHECKING:
-    from oxillama.engine.engine import InferenceEngine
-
-WORKERS = 3
-"""Receipts of a batch that are checked at a time: tokens of one are chosen while the rows of another run."""
 
 LOGIT_BYTES = 64 << 20
 """Bytes of the logits that are computed at a time."""
@@ -51,56 +43,6 @@ class VerifyFields(TypedDict, total=False):
     stages: Stages | None
     media: Listed[Any]
     sample: int | None
-
-
-def verify_batch(
-    engine: InferenceEngine,
-    receipts: Iterable[Receipt | str | bytes],
-    *,
-    adapters: Adapters = (),
-    stages: Stages | None = None,
-    sample: int | None = None,
-    return_exceptions: bool = False,
-) -> list[Verification | BaseException]:
-    """Checks many receipts, each as `InferenceEngine.verify` does: while the tokens of one are chosen, the
-    rows of others run.
-
-    Parameters
-    ----------
-    adapters, stages, sample : as for `InferenceEngine.verify`.
-    return_exceptions : the error of a receipt stands in the place of its finding. Otherwise the first error
-        is raised, and the others are left.
-
-    Raises
-    ------
-    ConfigError : the receipts are one text.
-
-    And the errors of `InferenceEngine.verify`.
-    """
-    model, is_left = engine.model, threading.Event()
-
-    def check() -> None:
-        if is_left.is_set():
-            raise CancelledError
-
-    def one(receipt: Receipt | str | bytes) -> Verification | BaseException:
-        try:
-            return verify(model, receipt, adapters, stages, check, sample=sample)
-        except Exception as error:
-            if not return_exceptions:
-                is_left.set()
-            return error
-
-    # stages in Python take turns
-    with ThreadPoolExecutor(1 if stages else WORKERS, "oxillama-verify") as workers:
-        try:
-            found = list(workers.map(one, listed(receipts, "receipts")))
-        finally:
-            is_left.set()
-    for error in found:
-        if isinstance(error, Exception) and not isinstance(error, CancelledError) and not return_exceptions:
-            raise error
-    return found
 
 
 def verify(
