@@ -296,7 +296,9 @@ WITH_TOWERS = {
     "InternVLForConditionalGeneration": ("internvl", ""),
     "Lfm2VlForConditionalGeneration": ("lfm2_vl", ""),
     "LightOnOcrForConditionalGeneration": ("lighton_ocr", ""),
+    "KimiVLForConditionalGeneration": ("kimi_vl", ""),
     "LlavaForConditionalGeneration": ("llava", ""),
+    "MiniCPMV": ("minicpmv", ""),
     "Mistral3ForConditionalGeneration": ("mistral3", ""),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl", "PaddleOCRVLForConditionalGeneration"),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio", ""),
@@ -307,6 +309,7 @@ WITH_TOWERS = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe", "Qwen3_5MoeForCausalLM"),
     "SmolVLMForConditionalGeneration": ("smolvlm", ""),
+    "VoxtralForConditionalGeneration": ("voxtral", ""),
 }
 """Architectures that also read images or sound: their model_type, and that of their text model alone, or ""
 where its model_type says it (`INNER`)."""
@@ -317,6 +320,8 @@ OF_MISTRAL = {
     "mistral4": "Mistral4ForCausalLM",
 }
 INNER = {
+    "kimi_vl": {"deepseek_v3": "DeepseekV3ForCausalLM"},
+    "minicpmv": {"2.5": "LlamaForCausalLM", "2.6": "Qwen2ForCausalLM", "4.5": "Qwen3ForCausalLM"},
     "mistral3": OF_MISTRAL,
     "lfm2_vl": {"lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM"},
     "": {
@@ -327,12 +332,15 @@ INNER = {
         "qwen3_moe": "Qwen3MoeForCausalLM",
     },
 }
-"""Text models by their model_type, for a model_type of the whole, or for all others."""
+"""Text models by their model_type (of MiniCPM-V by its ``version``), for a model_type of the whole, or for
+all others."""
 
 OF_TOWERS = re.compile(
     r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
     r"|multimodal_projector_bias|projector_[a-z_]+|spatial_merge_size|vision_feature_(layer|select_strategy)"
     r"|image_seq_length|scale_factor|downsample_(ratio|factor)|image_grid_pinpoints|_pad_token_id"
+    r"|batch_vision_input|drop_vision_last_layer|image_size|patch_size|query_num|slice_(config|mode)"
+    r"|use_image_id|vision_batch_size|version|mm_use_im_start_end|ignore_index"
 )
 """Keys that concern tensors that are left out."""
 
@@ -349,13 +357,10 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
     if has_towers:
         whole, name = WITH_TOWERS[name]
         deep = config.table("vision_config").get("deepstack_visual_indexes")
+        version = config.get("version")
         take_text(config, whole)
-    if not name:
-        text, inner = config.get("model_type"), INNER.get(whole, INNER[""])
-        if text not in [*inner]:
-            expected = ", ".join(inner)
-            raise LoadError(f"{config.name}: text_config: model_type: expected {expected}, got {text!r:.60}")
-        name = inner[text]
+        if not name:
+            name = text_model(config, whole, version)
     kind, plan = PLANS[name]
     config.only("model_type", kind)
     made = plan(config, n_tensors)
@@ -366,6 +371,17 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
     if "quantization_config" not in config.seen:
         config.only("quantization_config")
     return made
+
+
+def text_model(config: Config, whole: str, version: Any) -> str:
+    """The architecture of the text model alone. Raises LoadError for one that is not supported."""
+    is_versioned = whole == "minicpmv"
+    known = INNER.get(whole, INNER[""])
+    found = str(version) if is_versioned else config.get("model_type")
+    if found not in [*known]:
+        key = "version" if is_versioned else "text_config: model_type"
+        raise LoadError(f"{config.name}: {key}: expected {', '.join(known)}, got {found!r:.60}")
+    return known[found]
 
 
 def take_text(config: Config, kind: str) -> None:

@@ -52,7 +52,26 @@ GEMMA4_MATRICES = items("""
     mlp.up_proj ffn_up
     mlp.down_proj ffn_down
 """)
+GEMMA4_LAYER = "vision_tower.encoder.layers.{}."
 BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+
+
+def bounds(layer: str, prefix: str, matrices: tuple[Item, ...], source: Source) -> tuple[Item, ...]:
+    """What clips the input and the output of each of the ``matrices``, in all layers."""
+    return tuple(
+        Item(
+            f"{layer.format(i)}{item.source}.{bound}", f"{prefix}.blk.{i}.{item.target}.{bound}",
+            bare=True, change=flat,
+        )
+        for i in range(source.tower.size("num_hidden_layers"))
+        for item in matrices
+        for bound in BOUNDS
+    )  # fmt: skip
+
+
+def inner(matrices: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Matrices that stand beside their bounds."""
+    return tuple(replace(item, source=f"{item.source}.linear") for item in matrices)
 
 
 def gemma4_items(source: Source) -> tuple[Item, ...]:
@@ -61,24 +80,16 @@ def gemma4_items(source: Source) -> tuple[Item, ...]:
     if source.tower.flag("standardize"):
         found += [Item(f"vision_tower.{name}", f"v.{name}", bare=True) for name in ("std_bias", "std_scale")]
     if source.tower.flag("use_clipped_linears"):
-        found += [
-            Item(
-                f"vision_tower.encoder.layers.{i}.{item.source}.{bound}", f"v.blk.{i}.{item.target}.{bound}",
-                bare=True, change=flat,
-            )
-            for i in range(source.tower.size("num_hidden_layers"))
-            for item in GEMMA4_MATRICES
-            for bound in BOUNDS
-        ]  # fmt: skip
+        found += bounds(GEMMA4_LAYER, "v", GEMMA4_MATRICES, source)
     return tuple(found)
 
 
 GEMMA4 = Tower(
     "gemma4v",
     ("vision_tower.", "embed_vision."),
-    "vision_tower.encoder.layers.{}.",
+    GEMMA4_LAYER,
     (
-        *(replace(item, source=f"{item.source}.linear") for item in GEMMA4_MATRICES),
+        *inner(GEMMA4_MATRICES),
         *items("""
             self_attn.q_norm attn_q_norm
             self_attn.k_norm attn_k_norm

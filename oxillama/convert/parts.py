@@ -73,7 +73,7 @@ ALL_TOWERS = (
     *TOWERS,
     *SIGHT,
     *("audio_tower.", "model.vision_model.", "model.connector.", "model.vision_encoder."),
-    *("model.vision_projection.", "mlp_AR."),
+    *("model.vision_projection.", "mlp_AR.", "vpm.", "resampler."),
 )
 """Tensors that read images or sound, in folders that also have a text model."""
 
@@ -82,6 +82,7 @@ TEXT_IN_TOWERS = (
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
+    ("llm.", ""),
 )
 """Names of the text model in such a folder."""
 

@@ -9,24 +9,32 @@ from oxillama.convert.config import Config
 from oxillama.convert.gemma_towers import GEMMA4, LLAMA4
 from oxillama.convert.pixtral_towers import LIGHTONOCR, MISTRAL3, PIXTRAL
 from oxillama.convert.qwen_towers import GLM4V, GLM_OCR, QWEN2VL, QWEN3VL, QWEN25VL
-from oxillama.convert.towers import (
-    Tower,
-)
+from oxillama.convert.remote_towers import KIMI, MINICPM
+from oxillama.convert.sounds import GEMMA4_SOUND
+from oxillama.convert.towers import Tower
 from oxillama.errors import LoadError
 
 
-def llava(source: Config) -> Tower:
+def llava(source: Config) -> list[Tower]:
     """LLaVA's class reads Pixtral's encoder, too."""
     kind = source.table("vision_config").get("model_type")
     towers = {"clip_vision_model": LLAVA, "siglip_vision_model": LLAVA, "pixtral": PIXTRAL}
     if kind not in [*towers]:
         raise LoadError(f"vision_config: model_type: expected one of {', '.join(towers)}, got {kind!r:.60}")
-    return towers[kind]
+    return [towers[kind]]
 
 
-PICTURES: dict[str, Tower | Callable[[Config], Tower]] = {
+def gemma4(source: Config) -> list[Tower]:
+    """The encoders that a model of Gemma 4 has."""
+    towers = [tower for tower in (GEMMA4, GEMMA4_SOUND) if source.has(tower.config)]
+    if not towers:
+        raise LoadError("config.json: expected a vision_config or an audio_config, got none")
+    return towers
+
+
+PICTURES: dict[str, Tower | Callable[[Config], list[Tower]]] = {
     "Gemma3ForConditionalGeneration": GEMMA3,
-    "Gemma4ForConditionalGeneration": GEMMA4,
+    "Gemma4ForConditionalGeneration": gemma4,
     "Qwen2VLForConditionalGeneration": QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
     "Qwen3VLForConditionalGeneration": QWEN3VL,
@@ -44,5 +52,7 @@ PICTURES: dict[str, Tower | Callable[[Config], Tower]] = {
     "Glm4vForConditionalGeneration": GLM4V,
     "GlmOcrForConditionalGeneration": GLM_OCR,
     "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
+    "MiniCPMV": MINICPM,
+    "KimiVLForConditionalGeneration": KIMI,
 }
 """By the architecture of a config.json."""

@@ -14,7 +14,7 @@ from oxillama.convert.config import Config
 from oxillama.convert.pictures import PICTURES
 from oxillama.convert.safetensors import Stored, exists, read_json, read_tensors
 from oxillama.convert.sounds import SOUNDS
-from oxillama.convert.towers import Item, Source, Tower, tower_name
+from oxillama.convert.towers import Item, Metadata, Source, Tower, tower_name
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import LoadError
 from oxillama.formats import FORMATS, Format
@@ -40,9 +40,40 @@ def convert_projector(folder: Path, target: Path, kind: str, overwrite: bool = T
     GGUFError : a weight is too large for ``kind``.
     """
     config = Config(read_json(folder / "config.json"))
-    tower = tower_of(config)
-    source = source_of(folder, config, tower)
-    tensors, left_out = tensors_of(tower, read_tensors(folder))
+    stored = read_tensors(folder)
+    towers = towers_of(config)
+    metadata: dict[str, Any] = {
+        "general.architecture": "clip",
+        "general.type": "mmproj",
+        "general.name": folder.resolve().name,
+        "general.file_type": FILE_TYPES[kind].id,
+    }
+    pieces: list[Piece] = []
+    used: set[str] = set()
+    for tower in towers:
+        source = source_of(folder, config, tower)
+        facts, made, names = read_tower(tower, source, stored, kind)
+        pieces += made
+        used |= names
+        inner = f"{tower.modality}." if len(towers) > 1 else ""
+        metadata[f"clip.has_{tower.modality}_encoder"] = True
+        metadata[f"clip.{inner}projector_type"] = tower.projector
+        metadata |= {f"clip.{key}": value for key, value in facts.items()}
+        unread = source.tower.unread()
+        if unread:
+            warnings.warn(f"{source.tower.name}: {', '.join(unread)}: unknown, left out", stacklevel=3)
+    left_out = tuple(sorted(stored.keys() - used))
+    return write(target, metadata, pieces, left_out, check_loadable, overwrite=overwrite)
+
+
+def read_tower(
+    tower: Tower, source: Source, stored: dict[str, Stored], kind: str
+) -> tuple[Metadata, list[Piece], set[str]]:
+    """The facts of an encoder, its tensors, and the names of those that were read, in the source.
+
+    Raises LoadError for a tensor that is missing, or that belongs to the encoder and is not known.
+    """
+    tensors = tensors_of(tower, stored)
     facts = tower.facts(source)
     n_layers = facts[f"{tower.modality}.block_count"]
     if n_layers > len(tensors):
@@ -56,42 +87,30 @@ def convert_projector(folder: Path, target: Path, kind: str, overwrite: bool = T
     used: set[str] = set()
     for item in tower.items_of(source, n_layers):
         for there, here in names_of(item):
-            stored = tensors.get(there)
-            if stored is None:
+            tensor = tensors.get(there)
+            if tensor is None:
                 raise LoadError(f"{there}: expected a tensor that config.json asks for, got none")
             used.add(there)
-            pieces.append(piece_of(kernels, item, here, stored, source, heads, kind))
-    whole = facts[f"{tower.modality}.block_count"]
+            pieces.append(piece_of(kernels, item, here, tensor, source, heads, kind))
     n_all = source.tower.get("num_hidden_layers")
-    beyond = tuple(tower.layer.format(i) for i in range(whole, n_all if type(n_all) is int else 0))
-    rest = sorted(tensors.keys() - used)
-    surplus = [name for name in rest if not name.startswith((*tower.ignored, *beyond, EMBEDDING))]
+    beyond = tuple(tower.layer.format(i) for i in range(n_layers, n_all if type(n_all) is int else 0))
+    rest = tensors.keys() - used
+    surplus = sorted(name for name in rest if not name.startswith((*tower.ignored, *beyond, EMBEDDING)))
     if surplus:
         raise LoadError(f"tensors: expected those of {tower.projector} only, got {', '.join(surplus):.400}")
-    unread = source.tower.unread()
-    if unread:
-        warnings.warn(f"{source.tower.name}: {', '.join(unread)}: unknown, left out", stacklevel=3)
-    metadata: dict[str, Any] = {
-        "general.architecture": "clip",
-        "general.type": "mmproj",
-        "general.name": folder.resolve().name,
-        "general.file_type": FILE_TYPES[kind].id,
-        f"clip.has_{tower.modality}_encoder": True,
-        "clip.projector_type": tower.projector,
-        **{f"clip.{key}": value for key, value in facts.items()},
-    }
-    left_out += [tensors[name].name for name in rest if name != EMBEDDING]
-    return write(target, metadata, pieces, tuple(sorted(left_out)), check_loadable, overwrite=overwrite)
+    if EMBEDDING in tensors:
+        used.add(EMBEDDING)  # the text model's, whether or not this encoder has a row of it
+    return facts, pieces, {tensors[name].name for name in used}
 
 
-def tower_of(config: Config) -> Tower:
-    """The family of a config. Raises LoadError for an architecture without one."""
+def towers_of(config: Config) -> list[Tower]:
+    """The encoders of a config. Raises LoadError for an architecture without one."""
     names = config.get("architectures", [])
-    known: dict[str, Tower | Callable[[Config], Tower]] = {**PICTURES, **SOUNDS}
+    known: dict[str, Tower | Callable[[Config], list[Tower]]] = {**PICTURES, **SOUNDS}
     if not isinstance(names, list) or len(names) != 1 or names[0] not in [*known]:
         raise LoadError(f"config.json: architectures: expected one of {', '.join(known)}, got {names!r:.80}")
     found = known[names[0]]
-    return found if isinstance(found, Tower) else found(config)
+    return [found] if isinstance(found, Tower) else found(config)
 
 
 def source_of(folder: Path, config: Config, tower: Tower) -> Source:
@@ -128,19 +147,17 @@ def token_id(folder: Path, name: str) -> int:
     raise LoadError(f"tokenizer.json: added_tokens: expected {name!r}, which the encoder's rows need")
 
 
-def tensors_of(tower: Tower, stored: dict[str, Stored]) -> tuple[dict[str, Stored], list[str]]:
-    """The tensors of the encoder by their usual names, and the names of all others."""
+def tensors_of(tower: Tower, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """The tensors of the encoder by their usual names."""
     found: dict[str, Stored] = {}
-    others: list[str] = []
     for name, tensor in stored.items():
         usual = EMBEDDING if name.endswith(f".{EMBEDDING}") else tower_name(name)
         if not usual.startswith(tower.roots):
-            others.append(name)
-        elif usual in found:
+            continue
+        if usual in found:
             raise LoadError(f"{name}: expected each tensor once, got {found[usual].name} too")
-        else:
-            found[usual] = tensor
-    return found, others
+        found[usual] = tensor
+    return found
 
 
 def check_swaps(tower: Tower, facts: dict[str, Any]) -> None:

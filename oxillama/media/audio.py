@@ -106,7 +106,7 @@ class Whisper:
         for block in self.blocks:
             yield
             x = yield from block.steps(x, None, [(0, len(x))])
-        if self.facts.projector.pools:
+        if self.facts.pools:
             x = (x[0::2] + x[1::2]) * np.float32(0.5)
         return stacked(normed(self.post_norm, x, self.tools.n_threads), self.facts.stack)
 

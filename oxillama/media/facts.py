@@ -13,6 +13,7 @@ from functools import cached_property
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.media.reading import Reading
+from oxillama.media.spectrum import WHISPER_FRAMES
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class AudioProjector:
     ----------
     encoder : "whisper" or "conformer".
     begin, end : text around each piece of a sound.
-    pools : neighbouring rows are averaged before the last norm.
+    pools : neighbouring rows are averaged before the last norm (but see `AudioFacts.pools`).
     stacks : rows are joined, as many as ``projector.stack_factor``.
     merger : of `audio.MERGERS`.
     """
@@ -239,7 +240,7 @@ class VisionFacts(EncoderFacts):
         self.unit: int = self.patch_size * self.merge
         general = Reading(file, "clip")
         self.activation: str = read_activation(general)
-        self.version: int = general.size("minicpmv_version", 0, least=0, most=1000) or 2
+        self.version: int = general.size("minicpmv_version", 0, least=0) or 2
         self.n_queries: int = general.size("minicpmv_query_num", 0, least=0, most=1 << 16)
         self.drops_class_row: bool = read.flag("drops_class_row")
         self.goes_by_rows: bool = read.flag("goes_by_rows")
@@ -282,7 +283,9 @@ class AudioFacts(EncoderFacts):
 
     Attributes
     ----------
-    n_mels : bins of a spectrogram. stack : rows that are joined to a token.
+    n_mels : bins of a spectrogram. stack : rows that are joined to a token. pools : neighbouring rows are
+        averaged before; not where the averages do not fill the last token (Voxtral's published files,
+        llama.cpp#25496).
     """
 
     def __init__(self, file: ModelFile, name: str) -> None:
@@ -290,6 +293,7 @@ class AudioFacts(EncoderFacts):
         self.name, self.projector = name, AUDIO[name]
         self.n_mels: int = self.read.size("num_mel_bins", most=1 << 10)
         self.stack: int = self.read.size("projector.stack_factor", most=100) if self.projector.stacks else 1
+        self.pools: bool = self.projector.pools and WHISPER_FRAMES // 4 % self.stack == 0
 
 
 def read_activation(general: Reading) -> str:

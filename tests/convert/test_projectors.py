@@ -177,6 +177,11 @@ CHANGES: list[tuple[str, str, dict[str, Any], str]] = [
     ("qwen3_vl", "vision_config", {"temporal_patch_size": 1}, "temporal_patch_size: 1 is not supported"),
     ("glm4v", "vision_config", {"attention_bias": True}, "attention_bias: True is not supported"),
     ("gemma4", "vision_config", {"global_head_dim": 8}, "global_head_dim: 8 is not supported"),
+    ("gemma4_sound", "audio_config", {"conv_kernel_size": 7}, "conv_kernel_size: 7 is not supported"),
+    ("gemma4_sound", "audio_config", {"subsampling_conv_channels": [8]}, "channels: expected two numbers"),
+    ("gemma4", "", {"vision_config": None}, "expected a vision_config or an audio_config, got none"),
+    ("voxtral", "audio_config", {"intermediate_size": 48}, "expected a multiple of 16 by a divisor of 1500"),
+    ("voxtral", "", {"projector_hidden_act": "relu"}, "projector_hidden_act: 'relu' is not supported"),
     ("qwen2_audio", "audio_config", {"max_source_positions": 100}, "max_source_positions: 100 is not"),
 ]
 
@@ -209,6 +214,16 @@ def test_facts_that_few_pictures_show(name: str, wanted: dict[str, int], tmp_pat
     convert(folder_of(name, tmp_path / "model"), tmp_path / "out.gguf", "F32", mmproj=True)
     with ModelFile.open(tmp_path / "out.gguf") as file:
         assert {key: file.get(f"clip.vision.{key}", int) for key in wanted} == wanted
+
+
+def test_the_scales_of_gemma4s_sounds(tmp_path: Path) -> None:
+    """GGUF has softplus(w) of the class's w; that of the tiny model changes little else."""
+    _, shapes, _ = recorded("gemma4_sound")
+    convert(folder_of("gemma4_sound", tmp_path / "model"), tmp_path / "out.gguf", "F32", mmproj=True)
+    stored = weights_of(shapes)["model.audio_tower.layers.1.self_attn.per_dim_scale"]
+    with ModelFile.open(tmp_path / "out.gguf") as file:
+        found = np.frombuffer(file.data("a.blk.1.per_dim_scale.weight"), np.float32)
+    np.testing.assert_allclose(found, np.log1p(np.exp(stored)), rtol=1e-6)
 
 
 def test_the_layer_that_llava_reads(tmp_path: Path) -> None:

@@ -39,6 +39,18 @@ TOKENS: dict[str, Any] = {
     "vision_start_token_id": BEGIN, "vision_end_token_id": END, "tie_word_embeddings": False,
 }  # fmt: skip
 
+GEMMA4_TEXT: dict[str, Any] = {
+    **TEXT, "hidden_act": None, "model_type": "gemma4_text", "sliding_window": 6, "rope_parameters": None,
+    "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+    "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 16,
+    "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "use_bidirectional_attention": "vision",
+}  # fmt: skip
+GEMMA4_VISION: dict[str, Any] = {
+    **TOWER, "model_type": "gemma4_vision", "head_dim": 16, "num_key_value_heads": 2, "global_head_dim": 16,
+    "pooling_kernel_size": 2, "position_embedding_size": 64,
+}  # fmt: skip
+GEMMA4_TOKENS = {**TOKENS, "tie_word_embeddings": True, "boi_token_id": BEGIN, "eoi_token_id": END}
+
 SIZES: dict[str, tuple[int, int]] = {
     "qwen2_vl": (112, 56),
     "qwen2_5_vl": (140, 140),
@@ -186,20 +198,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma4": {
         "architectures": ["Gemma4ForConditionalGeneration"],
-        "text_config": {
-            **TEXT, "hidden_act": None, "model_type": "gemma4_text", "sliding_window": 6,
-            "rope_parameters": None,
-            "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
-            "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 16,
-            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
-            "use_bidirectional_attention": "vision",
+        "text_config": GEMMA4_TEXT, "vision_config": GEMMA4_VISION, "audio_config": None, **GEMMA4_TOKENS,
+    },
+    "gemma4_sound": {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "text_config": GEMMA4_TEXT, "vision_config": GEMMA4_VISION,
+        "audio_config": {
+            "model_type": "gemma4_audio", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "subsampling_conv_channels": [16, 8], "output_proj_dims": 24,
         },
-        "vision_config": {
-            **TOWER, "model_type": "gemma4_vision", "head_dim": 16, "num_key_value_heads": 2,
-            "global_head_dim": 16, "pooling_kernel_size": 2, "position_embedding_size": 64,
-        },
-        "audio_config": None, **TOKENS, "tie_word_embeddings": True,
-        "boi_token_id": BEGIN, "eoi_token_id": END,
+        **GEMMA4_TOKENS, "image_token_id": 384, "audio_token_id": PICTURE,
     },
     "llama4": {
         "architectures": ["Llama4ForConditionalGeneration"],
@@ -222,5 +230,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "max_source_positions": 1500,
         },
         "audio_token_index": PICTURE, "audio_token_id": PICTURE,
+    },
+    "voxtral": {
+        "architectures": ["VoxtralForConditionalGeneration"],
+        "text_config": LLAMA,
+        "audio_config": {
+            "model_type": "voxtral_encoder", "num_mel_bins": 16, "num_hidden_layers": 2, "hidden_size": 16,
+            "num_attention_heads": 2, "intermediate_size": 64, "max_source_positions": 1500,
+        },
+        "audio_token_id": PICTURE,
     },
 }  # fmt: skip

@@ -129,7 +129,7 @@ def run_transformers(name: str, folder: Path, mmproj: Path) -> np.ndarray:
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     inputs, rows = inputs_of(name, MediaEncoder(mmproj, best(), 1), medium(name))
     ids = torch.tensor([[*BEFORE, *rows, *BEHIND]])
-    kinds = (ids == PICTURE).int()
+    kinds = (ids == PICTURE).int() * (3 if isinstance(medium(name), Sound) else 1)
     if name in ROWS_ONLY:
         with torch.no_grad():
             features = model.get_image_features(**inputs)
@@ -151,6 +151,12 @@ def inputs_of(name: str, encoder: MediaEncoder, asked: Picture | Sound) -> tuple
     if isinstance(asked, Sound):
         assert encoder.audio is not None
         mel = torch.from_numpy(np.concatenate(encoder.audio.pieces(asked.samples)).T.copy())[None]
+        if name == "voxtral":
+            return {"input_features": mel}, rows
+        if name == "gemma4_sound":
+            frames = mel.transpose(1, 2)
+            mask = torch.ones(1, frames.shape[1]).bool()
+            return {"input_features": frames, "input_features_mask": mask}, rows
         return {"input_features": mel, "feature_attention_mask": torch.ones(1, mel.shape[2]).int()}, rows
     facts = encoder.vision.facts  # type: ignore[union-attr]
     tiles = encoder.tiles(asked).pixels
