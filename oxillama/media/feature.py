@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,14 @@ from oxillama.models.rope import Rope
 
 IMAGE_PARTS = ("image", "image_url", "input_image")
 SOUND_PARTS = ("audio", "input_audio", "audio_url")
+
+
+GIVE_UP: ContextVar[Callable[[], bool]] = ContextVar("oxillama encodes for nobody", default=lambda: False)
+"""Asked between the steps of an encoder, in the thread that asked for it: whether nobody waits any more."""
+
+
+class GivenUp(Exception):
+    """`GIVE_UP` said that nobody waits for the embeddings any more."""
 
 
 class Media:
@@ -104,6 +113,7 @@ class Media:
         ------
         MediaError : it cannot be decoded, is empty, or is over a limit.
         ConfigError : there is no encoder for it.
+        GivenUp : `GIVE_UP` said so.
         """
         medium = read_medium(source)
         encoder, key = self.encoder, medium.digest
@@ -131,8 +141,11 @@ class Media:
                 found.append(end.value)
             return not found
 
+        is_over = GIVE_UP.get()
         while model.call(step):
-            pass
+            if is_over():
+                steps.close()
+                raise GivenUp
         encoded: Encoded = found[0]
         return encoded
 

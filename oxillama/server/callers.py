@@ -25,6 +25,8 @@ from oxillama.errors import ConfigError
 from oxillama.server.errors import ApiError
 
 if TYPE_CHECKING:
+    from starlette.types import Receive
+
     from oxillama.engine.generation import Generation
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -164,6 +166,7 @@ class RequestContext:
     ----------
     client : whose turn its work takes: the key, or the address of a client without one.
     config, pools : of the server.
+    receive : tells, once the body is read, that the client has gone; None where nobody can tell.
     n_bytes : of the body.
     is_stopped : whether the server has ended the request, because it ends itself.
     generations : that were started for it.
@@ -175,6 +178,7 @@ class RequestContext:
     client: str = ""
     config: ServerConfig = field(default_factory=ServerConfig)
     pools: Any = None
+    receive: Receive | None = None
     n_bytes: int = 0
     is_stopped: bool = False
     generations: list[Generation] = field(default_factory=list)

@@ -147,7 +147,8 @@ class Gate:
         try:
             self.in_flight.add(found)
             self.check(scope, headers, found)
-            await self.app(scope, self.limited(receive, headers), sending)
+            found.receive = self.limited(receive, headers)
+            await self.app(scope, found.receive, sending)
         except (ClientGone, ClientDisconnect):
             status = status or CLIENT_GONE
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event as Flag
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.events import Event, TextPart
 from oxillama.grammar.compiling import COMPILER
+from oxillama.media.feature import GIVE_UP
 from oxillama.media.prompt import MARKER
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import MOST_CHOICES, MediaText, Prompt
@@ -201,16 +203,23 @@ def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -
 async def in_thread(job: Callable[..., T], *arguments: Any) -> T:
     """The result of a job that would hold up the event loop, when it is the client's turn.
 
-    One that comes upon media begins again in a thread of those that run encoders.
+    One that comes upon media begins again in a thread of those that run encoders, which stop when the client
+    goes away. Raises ClientGone then.
     """
     with suppress(HasMedia):
         return await pools().prepare.run(job, *arguments, size=context().n_bytes)
-    return await pools().encode.run(encoding, job, *arguments)
+    gone, receive = Flag(), context().receive
+    work = pools().encode.run(encoding, gone, job, *arguments)
+    try:
+        return await (work if receive is None else while_connected(receive, work))
+    finally:
+        gone.set()
 
 
-def encoding(job: Callable[..., T], *arguments: Any) -> T:
-    """The result of a job that may run encoders."""
+def encoding(gone: Flag, job: Callable[..., T], *arguments: Any) -> T:
+    """The result of a job that may run encoders, as long as somebody waits for it."""
     MAY_ENCODE.set(True)
+    GIVE_UP.set(gone.is_set)
     return job(*arguments)
 
 

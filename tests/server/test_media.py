@@ -425,6 +425,30 @@ def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
     assert names == ["server encoding"]
 
 
+def test_an_encoder_stops_when_its_client_leaves(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(medium: Any) -> Iterator[None]:
+        begun.set()
+        try:
+            while True:
+                yield
+        finally:
+            ended.set()
+
+    media = client.hosted.ready().model.feature("media")
+    monkeypatch.setattr(media.encoder, "steps", endless)
+    picture = {"type": "image_url", "image_url": {"url": url(png(78))}}
+    body = {"messages": said(picture), **OPTIONS}
+    connection = client.connect()
+    client.send(connection, "/v1/chat/completions", body)
+    assert begun.wait(60)
+    connection.close()
+    assert ended.wait(60)
+    monkeypatch.undo()
+    assert openai(client, picture).status == 200
+
+
 @pytest.mark.skipif("ultravox" not in PAIRS, reason="the reference files are not there")
 def test_sounds_in_each_form() -> None:
     pytest.importorskip("soundfile")
