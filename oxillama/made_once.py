@@ -8,23 +8,30 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from oxillama.locks import ForkedOpen, waited
+from oxillama.locks import ForkedOpen
 
 V = TypeVar("V")
 
 
 class Making(Generic[V]):
-    """A value that is there, or that a thread of this process makes."""
+    """A value that is there, or that a thread of this process makes: the one that holds the gate.
+
+    The gate is closed before the entry can be found, and a ``with`` opens it, so an interrupt, wherever it
+    comes, leaves nothing to wait for.
+    """
 
     def __init__(self) -> None:
         self.process: int = os.getpid()
-        self.done: threading.Event = threading.Event()
-        self.error: BaseException | None = None
+        self.gate: threading.Lock = threading.Lock()
+        self.error: Exception | None = None
         self.value: V
 
+    def is_made(self) -> bool:
+        return hasattr(self, "value")
+
     def is_lost(self) -> bool:
-        """Whether the thread that makes it is another process's: this one was forked meanwhile."""
-        return not self.done.is_set() and self.process != os.getpid()
+        """Whether nobody makes it: its thread was interrupted, or is one of the process that forked this."""
+        return not self.is_made() and (not self.gate.locked() or self.process != os.getpid())
 
 
 class MadeOnce(Generic[V]):
@@ -41,34 +48,39 @@ class MadeOnce(Generic[V]):
         Raises what ``make`` raises, and keeps nothing then.
         """
         while True:
-            with self._lock.lock:
-                making = self._found.get(key)
-                is_ours = making is None or making.is_lost()
-                if is_ours:
-                    making = self._found[key] = Making()
-                assert making is not None
-                self._found.move_to_end(key)
-            if is_ours:
-                return self._made(key, making, make)
-            waited(making.done.wait)
-            if making.error is None:
+            mine: Making[V] = Making()
+            with mine.gate:
+                making = self._entered(key, mine)
+                if making is mine:
+                    return self._made(key, mine, make)
+            if not making.is_made():
+                with making.gate:  # waits
+                    pass
+            if making.is_made():
                 return making.value
-            if isinstance(making.error, Exception):
+            if making.error is not None:
                 raise making.error  # else its thread was interrupted, and this one tries
 
-    def _made(self, key: Hashable, making: Making[V], make: Callable[[], V]) -> V:
+    def _entered(self, key: Hashable, mine: Making[V]) -> Making[V]:
+        with self._lock.lock:
+            making = self._found.get(key)
+            if making is None or making.is_lost():
+                making = self._found[key] = mine
+            self._found.move_to_end(key)
+            return making
+
+    def _made(self, key: Hashable, mine: Making[V], make: Callable[[], V]) -> V:
         try:
-            making.value = make()
-        except BaseException as error:
-            making.error = error
+            mine.value = make()
+        except Exception as error:
+            mine.error = error
             raise
         finally:
             with self._lock.lock:
-                if making.error is not None and self._found.get(key) is making:
+                if not mine.is_made() and self._found.get(key) is mine:
                     del self._found[key]
-                for old in [key for key, each in self._found.items() if each.done.is_set()]:
+                for old in [key for key, each in self._found.items() if each.is_made() or each.is_lost()]:
                     if len(self._found) <= self.most:
                         break
                     del self._found[old]
-            making.done.set()
-        return making.value
+        return mine.value

@@ -16,6 +16,7 @@ from oxillama.cli.models import add_model, model_path
 from oxillama.cli.program import ERROR
 from oxillama.cli.progress import loading_bar, shows_bars
 from oxillama.errors import ConfigError, OxiLlamaError, ReceiptError
+from oxillama.shown import count
 
 if TYPE_CHECKING:
     from oxillama import Generation, InferenceEngine, Receipt, Verification
@@ -183,7 +184,8 @@ def run_sign(args: argparse.Namespace) -> int:
     for receipt in [Receipt.load(name) for name in args.receipt]:
         chain.append(sign(receipt, key, chain[-1] if chain else None))
     save_chain(args.output, chain)
-    print(f"signed: {len(args.receipt)} receipts, {len(chain)} in the chain, key {chain[-1].key}")
+    signed = count(len(args.receipt), "receipt")
+    print(f"signed: {signed}, {len(chain):,} in the chain, key {chain[-1].key}")
     return 0
 
 

@@ -179,7 +179,7 @@ def test_signed_chains(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
             receipt.save(path)
     for path in paths:
         assert called("sign", path, "--key", key, "-o", chain) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"signed: 1 receipts, 2 in the chain, key {public}"
+    assert capsys.readouterr().out.splitlines()[1] == f"signed: 1 receipt, 2 in the chain, key {public}"
     assert called("verify", chain, "--model", model, "--signer", public) == 0
     said = [f"{chain}[{i}]: verified: 9 tokens" for i in range(2)]
     assert capsys.readouterr().out.splitlines() == said

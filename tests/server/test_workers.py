@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import linecache
 import random
 import sys
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
-from oxillama import GrammarError, InferenceEngine, QueueFull, demo
+from oxillama import GrammarError, InferenceEngine, QueueFull, demo, made_once
 from oxillama.made_once import MadeOnce
 from oxillama.server.callers import CONTEXT, RequestContext
 from oxillama.server.json_text import ENCODER, LARGE, MOST_PARTS, parsed, whole_pieces
@@ -220,6 +223,65 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
         for thread in threads:
             thread.join(10)
         assert results == ([ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5])
+
+
+def interrupted_at(n: int, call: Any) -> bool:
+    """Calls something, and interrupts it at the n-th place of `MadeOnce`; False if it has not so many.
+
+    An interrupt comes between two lines, or where a function begins or ends. The lines of a ``with`` are left
+    out: between them and the lock that they take or give back none can come.
+    """
+    places = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal places
+        if frame.f_code.co_filename not in (__file__, made_once.__file__):  # a finalizer's
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if not (event == "line" and line.lstrip().startswith("with ")):
+            places += 1
+            if places == n:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return places >= n
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["makes a value", "fails"])
+def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(fails: bool) -> None:
+    def make() -> int:
+        if fails:
+            raise ValueError
+        return 4
+
+    def get(found: MadeOnce[int]) -> None:
+        with suppress(ValueError):
+            found.get("key", make)
+
+    n = 0
+    while True:
+        n += 1
+        found = MadeOnce[int](1)
+        found.get("other", lambda: 1)
+        is_interrupted = interrupted_at(n, partial(get, found))
+        results: list[int] = []
+        again = threading.Thread(target=lambda: results.append(found.get("key", lambda: 5)), daemon=True)  # noqa: B023
+        again.start()
+        again.join(10)
+        assert results in ([4], [5]), n
+        assert found.get("next", lambda: 6) == 6
+        assert list(found._found) == ["next"]
+        if not is_interrupted:
+            break
+    assert n > 20
 
 
 # --- JSON ---------------------------------------------------------------------------------------------
