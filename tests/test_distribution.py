@@ -66,6 +66,14 @@ def test_hints_name_extras_that_exist() -> None:
 
 
 @needs_checkout
+def test_the_first_page_lists_every_extra_of_users() -> None:
+    extras = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`[\w`, ]+`) \|", (ROOT / "docs" / "get-started.md").read_text("utf-8"), re.M)
+    listed = [extra for row in rows for extra in re.findall(r"`(\w+)`", row)]
+    assert sorted(listed) == sorted(extras.keys() - {"test", "docs", "release", "lint"})
+
+
+@needs_checkout
 def test_pages_install_this_distribution() -> None:
     assert f"`pip install '{DISTRIBUTION}[" in README.read_text(encoding="utf-8")
     pages = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]

@@ -773,6 +773,13 @@ def test_a_phone(page: Page, chat: Client) -> None:
         within = """return [document.documentElement, document.body, document.getElementById("scroller")]
             .every(e => e.scrollWidth <= 360)"""
         assert page.run(within)
+        page.set(max_tokens="300")
+        page.press("Another answer")
+        page.until(lambda: page.texts(".branch-count") == ["2/2"] and not page.is_writing)
+        page.run("document.getElementById('scroller').scrollTop = 0")
+        covered = page.one("#to-end").rect["x"]
+        buttons = [button.rect for button in page.all(".message.assistant .foot button")]
+        assert len(buttons) >= 6 and all(each["x"] + each["width"] <= covered for each in buttons)
         page.press("Show the conversations")
         assert page.run(within) and page.run("return document.getElementById('main').inert")
         page.press("New conversation")
@@ -780,6 +787,14 @@ def test_a_phone(page: Page, chat: Client) -> None:
         page.press("Settings")
         assert page.run(within)
         assert page.one("#settings").rect["width"] <= 360
+        cut_off = """const pen = document.createElement("canvas").getContext("2d");
+            return [...document.querySelectorAll("#settings-form input[placeholder]")].filter(e => {
+                const { font, paddingLeft, paddingRight } = getComputedStyle(e);
+                pen.font = font;
+                const room = e.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+                return pen.measureText(e.placeholder).width > room;
+            }).map(e => e.placeholder)"""
+        assert page.run(cut_off) == []
         page.press("Close the settings")
         too_small = """return [...document.querySelectorAll("main button, main summary, main textarea")]
             .filter(e => e.checkVisibility() && Math.min(e.offsetWidth, e.offsetHeight) < 24)

@@ -38,9 +38,9 @@ const SLIDERS = [
 const NO_THINKING = { delimited: false, switch: /** @type {string | null} */ (null) };
 
 const NUMBERS = [
-  { name: "max_tokens", label: "Most tokens", low: 1, placeholder: "rest of the context" },
+  { name: "max_tokens", label: "Most tokens", low: 1, placeholder: "rest of context" },
   { name: "reasoning_budget", label: "Most tokens of thinking", low: 0, placeholder: "no limit" },
-  { name: "seed", label: "Seed", low: 0, placeholder: "a new one each time" },
+  { name: "seed", label: "Seed", low: 0, placeholder: "new each time" },
 ];
 
 const SCHEMA_EXAMPLE = `{
