@@ -802,7 +802,6 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
         "ParserStates.next_token_sets": lambda: Call(states().next_token_sets, state=0),
         "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
-        "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
 
 

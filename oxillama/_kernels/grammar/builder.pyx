@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from oxillama._kernels.grammar.characters cimport Characters
+from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.network cimport (
     BYTES, CALLS, ENOUGH, EPSILON, FINAL, KEEP, KINDS, MORE, NEXT, RESET, TOKENS, UNIT, Program, State,
@@ -41,7 +41,7 @@ cdef struct Mark:
     int32_t[KINDS] n_edges
 
 
-cdef class Builder(Characters):
+cdef class Builder(Automata):
     """Builds one piece of a network.
 
     Parameters

@@ -18,12 +18,12 @@ cdef struct Cover:
 cdef class Covers:
     cdef ParserStates states
     cdef Cover* covers       # by parser state
-    cdef int32_t room, min_loop
+    cdef int32_t room
     cdef dict sets           # each set of characters or bytes once
 
-    cdef Cover* of(self, int32_t state) except NULL
+    cdef Cover* of(self, int32_t state, int32_t least) except NULL
     cdef const uint8_t* kept(self, const uint8_t* chars, Py_ssize_t n) except NULL
-    cdef int find(self, int32_t state, Cover* cover) except -1
+    cdef int find(self, int32_t state, int32_t least, Cover* cover) except -1
     cdef bint takes_all(
         self, int32_t state, const uint8_t* chars, uint8_t* leaves, Py_ssize_t left, int32_t* loop
     ) except -1

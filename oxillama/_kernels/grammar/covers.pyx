@@ -21,22 +21,17 @@ cdef enum:
 
 
 cdef class Covers:
-    """The covers of parser states, each found once.
-
-    Attributes
-    ----------
-    min_loop : ASCII characters of a set that is worth a slice
-    """
+    """The covers of parser states, each found once."""
 
     def __cinit__(self, ParserStates states not None):
         self.states = states
-        self.min_loop = 16
         self.sets = {}
 
     def __dealloc__(self):
         free(self.covers)
 
-    cdef Cover* of(self, int32_t state) except NULL:
+    cdef Cover* of(self, int32_t state, int32_t least) except NULL:
+        """The cover of a parser state; ``least``: ASCII characters of a set that is worth a slice."""
         cdef int32_t room
         cdef Cover found
         if state >= self.room:
@@ -47,29 +42,29 @@ cdef class Covers:
             self.room = room
         if not self.covers[state].known:
             memset(&found, 0, sizeof(Cover))
-            self.find(state, &found)
+            self.find(state, least, &found)
             found.known = True
             self.covers[state] = found
         return &self.covers[state]
 
-    cdef int find(self, int32_t state, Cover* cover) except -1:
+    cdef int find(self, int32_t state, int32_t least, Cover* cover) except -1:
         """Find a set: the characters that leave about as much choice as there is."""
         cdef uint8_t[SET] chars
         cdef uint8_t[256] leaves
-        cdef int32_t byte, to, last = DEAD, n = 0, least = self.n_alive(state), beyond
+        cdef int32_t byte, to, last = DEAD, n = 0, half = self.n_alive(state), beyond
         cdef bint good = False
         cdef Py_ssize_t left = self.states.left - COVER_WORK
-        if least < self.min_loop or self.states.states.flags[state] & TAPED:
+        if half < least or self.states.states.flags[state] & TAPED:
             return 0
-        least = (least + 1) // 2
+        half = (half + 1) // 2
         for byte in range(128):  # not the quotation mark and what else has little to follow it
             to = stepped(self.states, state, byte)
             if to != last:
                 last = to
-                good = to != DEAD and not self.states.states.flags[to] & DEPENDENT and self.n_alive(to) >= least
+                good = to != DEAD and not self.states.states.flags[to] & DEPENDENT and self.n_alive(to) >= half
             chars[byte] = good
             n += good
-        if n < self.min_loop:
+        if n < least:
             return 0
         for beyond in range(2, -1, -1):
             chars[BEYOND_ASCII], chars[OF_E2] = beyond > 0, beyond > 1

@@ -19,10 +19,9 @@ from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.slices cimport Slice, slice_of, valid_of
+from oxillama._kernels.grammar.slices cimport Slice, slice_of
 from oxillama._kernels.grammar.stacks cimport ABOVE, DEPENDENT, OPEN, REGISTERED
-from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, key_of, nodes_build, nodes_free
+from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, nodes_build, nodes_free
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -133,7 +132,7 @@ cdef class Matcher:
     n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
-    cdef public int32_t sliced, max_dependents
+    cdef public int32_t sliced, min_loop, max_dependents
     cdef readonly Trie trie
     cdef readonly ParserStates states
     cdef readonly Py_ssize_t n_shared
@@ -147,22 +146,13 @@ cdef class Matcher:
         self.trie, self.states = trie, states
         self.covers, self.corrections = Covers(states), Corrections(trie, states)
         self.known, self.slices = {}, {}
-        self.sliced = self.max_dependents = 4096
-        valid_of(trie)  # now, so that no mask takes its time
+        self.sliced, self.min_loop, self.max_dependents = 4096, 16, 4096
         self.path = <int32_t*>malloc(4 * <Py_ssize_t>(trie.max_depth + 1))
         if not self.path:
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.path)
-
-    @property
-    def min_loop(self):
-        return self.covers.min_loop
-
-    @min_loop.setter
-    def min_loop(self, int32_t n):
-        self.covers.min_loop = n
 
     # ------------------------------------------------------------------ for Python
 
@@ -183,12 +173,12 @@ cdef class Matcher:
                 self.states.mend(error, state)
 
     def compute_bitmask(self, int32_t state, cnp.ndarray mask):
-        """Set the bits of all tokens of the trie that can follow.
+        """Set the bits of the tokens of the trie that can follow.
 
         Parameters
         ----------
         state : a parser state
-        mask : uint32 (words,); bit t % 32 of word t / 32 is token t. Other bits are left alone.
+        mask : uint32 (words,); zeros. Bit t % 32 of word t / 32 is token t.
         """
         cdef Allowed out = self.empty()
         self.states.checked_state(state)
@@ -211,15 +201,9 @@ cdef class Matcher:
 
     cdef int add_registered(self, int32_t state, Allowed out) except -1:
         """As `add_items`, where members of an open container are told apart."""
-        cdef int32_t abstract = abstracted(self.states, state)
-        cdef Allowed found = self.empty()
-        found.bits = <uint32_t*>calloc(self.trie.n_words, 4)
-        if not found.bits:
-            raise MemoryError()
-        found.owns_bits = True
-        self.add_items(abstract, found)
-        self.corrections.correct(state, abstract, found.bits)
-        return out.put_mask(found.bits)
+        cdef int32_t abstract = self.states.abstracted(state)
+        self.add_items(abstract, out)
+        return self.corrections.correct(state, abstract, out.bits)
 
     # ------------------------------------------------------------------ items
 
@@ -280,7 +264,7 @@ cdef class Matcher:
             for k in range(one.nodes.token_first[one.node + 1], one.nodes.token_first[one.nodes.at[one.node].skip]):
                 token = one.nodes.order[k]
                 begin = self.trie.first[token] + one.nodes.at[one.node].depth
-                keys[n] = key_of(self.trie.data + begin, self.trie.first[token + 1] - begin, token)
+                keys[n] = Key(self.trie.data + begin, self.trie.first[token + 1] - begin, token)
                 n += 1
         try:
             nodes_build(&found.rests, keys, n)
@@ -300,7 +284,7 @@ cdef class Matcher:
         cdef Cover* cover
         cdef Item counted = Item(item.q, ABOVE, OPEN), other
         if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are not known
-            cover = self.covers.of(self.state_of(counted))
+            cover = self.covers.of(self.state_of(counted), self.min_loop)
             if cover.chars and cover.loop != DEAD:
                 for i in range(self.states.states.first[cover.loop], self.states.states.first[cover.loop + 1]):
                     other = self.states.states.items[i]
@@ -322,7 +306,7 @@ cdef class Matcher:
         """Add the tokens that can follow a parser state by walks, with a slice if there is one for it."""
         cdef Cover* cover
         if self.trie.nodes.n > self.sliced:
-            cover = self.covers.of(state)
+            cover = self.covers.of(state, self.min_loop)
             if cover.chars:
                 return self.add_covered(state, cover[0], -1, out)
         return self.add_beside(state, NULL, out)
