@@ -1068,7 +1068,7 @@ def check_complete(target: str) -> list[str]:
 
 
 INNER = {
-    *("Allowed", "Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
+    *("Allowed", "Automata", "Cover", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
     *("Comparison", "Remainders", "Leads", "Rows"),
 }
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""

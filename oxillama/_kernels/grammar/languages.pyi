@@ -14,5 +14,5 @@ def meet(
     unwanted: Sequence[Dfa] = (),
     least: int = 0,
     most: int | None = None,
-    whole: int = ...,
+    whole: int | None = None,
 ) -> Dfa: ...

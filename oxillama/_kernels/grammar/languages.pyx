@@ -379,10 +379,10 @@ cdef class Product(Machine):
         return True
 
 
-def meet(object wanted, object unwanted=(), int32_t least=0, object most=None, int32_t whole=MAX_LENGTH):
+def meet(object wanted, object unwanted=(), int32_t least=0, object most=None, object whole=None):
     """The strings of ``least`` to ``most`` characters that all of some automata accept, and none of others.
 
-    ``whole``: a character is counted where the first automaton comes to a state below this number.
+    ``whole``: a character is counted where the first automaton comes to a state below this number; None: at each step.
 
     Raises
     ------
@@ -401,7 +401,7 @@ def meet(object wanted, object unwanted=(), int32_t least=0, object most=None, i
     if not n_wanted:
         found.insert(0, EVERYTHING)
         n_wanted = 1
-    product = Product(found, n_wanted, least, end, whole)
+    product = Product(found, n_wanted, least, end, MAX_LENGTH if whole is None else whole)
     start = <int32_t*>calloc(product.width, 4)
     try:
         if not start:

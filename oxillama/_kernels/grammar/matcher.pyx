@@ -21,7 +21,7 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.slices cimport Slice, slice_of
 from oxillama._kernels.grammar.stacks cimport ABOVE, DEPENDENT, OPEN, REGISTERED
-from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, nodes_build, nodes_free
+from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, entry_of, nodes_build, nodes_free
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -281,11 +281,11 @@ cdef class Matcher:
         tokens of these characters just those can follow that are short enough.
         """
         cdef int32_t state = self.state_of(item), most = 255, i
-        cdef Cover* cover
+        cdef Cover cover
         cdef Item counted = Item(item.q, ABOVE, OPEN), other
         if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are not known
             cover = self.covers.of(self.state_of(counted), self.min_loop)
-            if cover.chars and cover.loop != DEAD:
+            if cover.chars is not None and cover.loop != DEAD:
                 for i in range(self.states.states.first[cover.loop], self.states.states.first[cover.loop + 1]):
                     other = self.states.states.items[i]
                     if (other.q != counted.q or other.n != counted.n or other.p != counted.p) and self.covers.goes_on(
@@ -295,7 +295,7 @@ cdef class Matcher:
                 else:
                     if self.states.rtn[item.q].most > 0:
                         most = min(most, self.states.rtn[item.q].most - item.n)
-                    return self.add_covered(state, cover[0], most, out)
+                    return self.add_covered(state, cover, most, out)
         if self.states.rtn[item.q].most > 0:  # no set of characters goes on beyond the bound
             return self.add_beside(state, NULL, out)
         return self.add(state, out)
@@ -304,16 +304,17 @@ cdef class Matcher:
 
     cdef int add(self, int32_t state, Allowed out) except -1:
         """Add the tokens that can follow a parser state by walks, with a slice if there is one for it."""
-        cdef Cover* cover
+        cdef Cover cover
         if self.trie.nodes.n > self.sliced:
             cover = self.covers.of(state, self.min_loop)
-            if cover.chars:
-                return self.add_covered(state, cover[0], -1, out)
+            if cover.chars is not None:
+                return self.add_covered(state, cover, -1, out)
         return self.add_beside(state, NULL, out)
 
     cdef int add_covered(self, int32_t state, Cover cover, int32_t most, Allowed out) except -1:
         """Add the tokens of a cover, of at most ``most`` characters unless that is -1, and all others by walks."""
         cdef Slice part = self.slice(cover.chars)
+        cdef const uint8_t* leaves = cover.leaves
         cdef Nodes* nodes
         cdef int byte
         if most >= 0:
@@ -323,16 +324,15 @@ cdef class Matcher:
         else:
             out.slice = part
         for byte in range(256):
-            if cover.leaves[byte] and part.leaves[byte] and not out.overflow:
+            if leaves[byte] and part.leaves[byte] and not out.overflow:
                 nodes = part.leaving_with(self.trie, byte)
                 self.walk(state, nodes, 0, <int32_t>nodes.n, out)
         return self.add_beside(state, cover.chars, out)
 
-    cdef Slice slice(self, const uint8_t* chars):
-        cdef object key = chars[:SET]
-        cdef Slice found = self.slices.get(key)
+    cdef Slice slice(self, bytes chars):
+        cdef Slice found = self.slices.get(chars)
         if found is None:
-            found = self.slices[key] = slice_of(self.trie, chars)
+            found = self.slices[chars] = slice_of(self.trie, chars)
             self.states.spend(self.trie.nodes.n)  # other grammars may have made the slice, the work counts all the same
             self.states.charge(found.n_bytes)
             self.n_shared += found.n_bytes
@@ -341,12 +341,12 @@ cdef class Matcher:
     cdef int add_beside(self, int32_t state, const uint8_t* chars, Allowed out) except -1:
         """Add the tokens that do not begin with one of these characters; all if there are none."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t k, i
-        for k in range(self.trie.n_roots):
-            i = self.trie.roots[k]
-            if not (chars and chars[entry_of(self.trie.root_bytes[k])]) and not out.overflow:
-                if stepped(self.states, state, self.trie.root_bytes[k]) != DEAD:
+        cdef int32_t i = 0
+        while i < nodes.n and not out.overflow:
+            if not (chars and chars[entry_of(nodes.at[i].byte)]):
+                if stepped(self.states, state, nodes.at[i].byte) != DEAD:
                     self.walk(state, nodes, i, nodes.at[i].skip, out)
+            i = nodes.at[i].skip
         return 0
 
     cdef int walk(self, int32_t state, Nodes* nodes, int32_t i, int32_t end, Allowed out) except -1:

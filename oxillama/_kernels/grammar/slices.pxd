@@ -29,7 +29,7 @@ cdef class Slice:
     cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL
 
 
-cdef Slice slice_of(Trie trie, const uint8_t* chars)
+cdef Slice slice_of(Trie trie, bytes chars)
 
 
 cdef inline int following(int at, uint8_t byte, const uint8_t* chars) noexcept nogil:

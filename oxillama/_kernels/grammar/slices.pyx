@@ -14,16 +14,15 @@ from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, nod
 cdef Py_ssize_t MOST_BYTES = 12 << 20  # that a vocabulary keeps
 
 
-cdef Slice slice_of(Trie trie, const uint8_t* chars):
+cdef Slice slice_of(Trie trie, bytes chars):
     """The slice of a set of characters; its trie keeps those used last, up to `MOST_BYTES`."""
-    cdef object key = chars[:SET]
-    cdef Slice found = trie.slices.pop(key, None)
+    cdef Slice found = trie.slices.pop(chars, None)
     if found is None:
         found = Slice.__new__(Slice)
         found.build(trie, chars)
         while trie.slices and trie.slice_bytes() + found.n_bytes > MOST_BYTES:
             del trie.slices[next(iter(trie.slices))]
-    trie.slices[key] = found
+    trie.slices[chars] = found
     return found
 
 

@@ -45,9 +45,6 @@ cdef class Trie:
     cdef int32_t length_first[257]  # more than 255 count as 255
     cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
     cdef int32_t byte_first[257]
-    cdef int32_t[256] roots       # the nodes of first bytes
-    cdef uint8_t[256] root_bytes
-    cdef int32_t n_roots
     cdef object joined
     cdef dict slices         # those of `slices.pyx`
     cdef object leads        # the `Leads` of `corrections.pyx`, once they were asked for

@@ -28,7 +28,6 @@ cdef class Trie:
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
         cdef Key* keys
-        cdef int32_t node = 0
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
         if n == 0 or n >= 1 << 30 or len(joined) >= 1 << 31:
@@ -59,10 +58,6 @@ cdef class Trie:
         finally:
             free(keys)
         self.sort_tokens_and_nodes()
-        while node < self.nodes.n:
-            self.roots[self.n_roots], self.root_bytes[self.n_roots] = node, self.nodes.at[node].byte
-            self.n_roots += 1
-            node = self.nodes.at[node].skip
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
