@@ -1,12 +1,14 @@
 """A grammar over a vocabulary: what every sequence that follows it shares.
 
 Parser states and masks are found as they are needed and kept. Both have a limit of memory: masks are
-dropped oldest first, and tables of parser states that have grown too large are replaced by new ones, into
-which each sequence carries its own parser state when it next moves.
+dropped oldest first, and tables of parser states that have grown too large are replaced by new ones, in which
+each sequence follows its tokens again when it next moves.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from threading import Lock
 
 import numpy as np
@@ -35,14 +37,7 @@ class Tables:
         self.matcher: Matcher = Matcher(vocabulary.trie, self.states)
         self.start: int = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
-        self.carried: int = 0  # bytes that were carried in
-
-    def carry(self, state: int, old: Tables) -> int:
-        """The number here of a parser state of ``old``."""
-        before = self.states.n_bytes
-        new = old.states.carry(state, self.states)
-        self.carried += self.states.n_bytes - before
-        return new
+        self.followed: int = 0  # bytes of the parser states of sequences that began in other tables
 
 
 class Constraint:
@@ -84,12 +79,23 @@ class Constraint:
     def tables(self) -> Tables:
         """The tables to use now."""
         tables = self._tables
-        if tables.states.n_bytes - tables.carried > TABLE_BYTES:
+        if tables.states.n_bytes - tables.followed > TABLE_BYTES:
             with self._lock:
                 if self._tables is tables:
                     self._tables = Tables(self.program, self.vocabulary)
                 tables = self._tables
         return tables
+
+    def followed(self, tables: Tables, tokens: Iterable[int]) -> array[int]:
+        """The parser states in new tables after 0, 1, ... tokens that were accepted in old ones."""
+        before = tables.states.n_bytes
+        found = array("i", [tables.start])
+        for token in tokens:
+            state = self.advance(tables, found[-1], token)
+            assert state is not None
+            found.append(state)
+        tables.followed += tables.states.n_bytes - before
+        return found
 
     # ------------------------------------------------------------------ steps
 

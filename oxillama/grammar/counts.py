@@ -32,7 +32,7 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
             raise GrammarError(f"minLength: {error}") from None
     if least <= needs[0]:
         least = 0
-        if most is None or _is_short(dfa, most):
+        if most is None:
             return dfa
     return Counted(dfa, dfa.n_states, least, most)
 
@@ -52,53 +52,3 @@ def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) ->
             return False
         longer.append(min(steps))
     return most is None or max(longer) <= most - least + 1
-
-
-def _is_short(dfa: Dfa, most: int) -> bool:
-    """Whether no string is longer than ``most``."""
-    rows = dfa.edges
-    if any(state == target for state, edges in enumerate(rows) for _, _, target in edges):
-        return False
-    into = [0] * len(rows)
-    for edges in rows:
-        for _, _, target in edges:
-            into[target] += 1
-    longest = [0] * len(rows)
-    todo = [state for state, count in enumerate(into) if count == 0]
-    for state in todo:  # grows while it is read; a state on a cycle never gets in
-        for _, _, target in rows[state]:
-            longest[target] = max(longest[target], longest[state] + 1)
-            into[target] -= 1
-            if into[target] == 0:
-                todo.append(target)
-    return len(todo) == len(rows) and max(longest) <= most
-
-
-def unrolled(node: Counted, limit: int) -> Dfa:
-    """The same strings, every count a state of its own.
-
-    Raises
-    ------
-    GrammarError : that needs more than ``limit`` states.
-    """
-    needs = node.dfa.to_the_end(node.whole)
-    cap = node.least if node.most is None else node.most
-    number = {(0, 0): 0}
-    order = [(0, 0)]
-    rows, ends = node.dfa.edges, node.dfa.accepting
-    edges: list[tuple[tuple[int, int, int], ...]] = []
-    for state, count in order:  # grows while it is read
-        found = []
-        for first, last, target in rows[state]:
-            n, need = count + (target < node.whole), needs[target]
-            if need is None or (node.most is not None and n + need > node.most):
-                continue
-            key = target, min(n, cap)
-            if key not in number:
-                number[key] = len(order)
-                order.append(key)
-            found.append((first, last, number[key]))
-        if len(order) > limit:
-            raise GrammarError(f"automaton: expected at most {limit} states that count, got more")
-        edges.append(tuple(found))
-    return Dfa(edges, [i for i, (q, n) in enumerate(order) if q in ends and n >= node.least])

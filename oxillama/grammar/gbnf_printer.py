@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
-from oxillama.grammar.counts import unrolled
+from oxillama.grammar.dfa import meet
 from oxillama.grammar.expressions import ANY
 from oxillama.grammar.gbnf import WORD
 from oxillama.grammar.rules import (
@@ -91,7 +91,10 @@ class _Printer:
         if isinstance(node, Dfa):
             return self.dfa(node)
         if isinstance(node, Counted):
-            return self.dfa(unrolled(node, MAX_UNROLLED))
+            dfa = meet([node.dfa], (), node.least, node.most, node.whole)
+            if dfa.n_states > MAX_UNROLLED:
+                raise GrammarError(f"automaton: expected at most {MAX_UNROLLED} states that count, got more")
+            return self.dfa(dfa)
         if isinstance(node, Repeat):
             atom = self.item(node.item)
             if isinstance(node.item, Repeat):

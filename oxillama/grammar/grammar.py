@@ -12,7 +12,7 @@ from oxillama._kernels.grammar.nodes import matches
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
-from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES, Constraint
+from oxillama.grammar.constraint import HARD_BYTES, MASK_WORK, Constraint
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.grammar_text import TokenIds
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_CONSTRAINTS = 4  # vocabularies for which a grammar keeps what it has found out
-CHUNK = 1 << 14  # bytes matched before the size of the tables is looked at
 
 # RFC 8259, to the letter: the grammar of a JSON text.
 _JSON = r"""
@@ -160,16 +159,7 @@ class Grammar:
         except UnicodeEncodeError:
             return False  # lone surrogates are in no text
         states = ParserStates(self.program, HARD_BYTES, MASK_WORK)
-        state, carried = states.start(), 0
-        for begin in range(0, len(data), CHUNK):
-            state = states.advance(state, data[begin : begin + CHUNK])
-            if state == DEAD:
-                return False
-            if states.n_bytes - carried > TABLE_BYTES:
-                new = ParserStates(self.program, HARD_BYTES, MASK_WORK)
-                state = states.carry(state, new)
-                states, carried = new, new.n_bytes
-        return states.accepts(state)
+        return states.accepts(states.advance(states.start(), data))
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint:
         """What sequences over this vocabulary share; kept for the `MOST_CONSTRAINTS` used last."""

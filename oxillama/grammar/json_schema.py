@@ -7,7 +7,6 @@ keywords, what is enforced, and the limits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -15,7 +14,6 @@ from itertools import chain
 
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.analysis import analysis_of
-from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
@@ -29,6 +27,7 @@ from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, S
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
+from oxillama.grammar.structural_fields import parsed
 
 
 @dataclass(slots=True)
@@ -165,16 +164,7 @@ def _is_type(schema: object) -> bool:
 def _loaded(schema: object) -> object:
     """The schema as JSON values."""
     if isinstance(schema, (str, bytes)):
-        return _parsed(schema)
+        return parsed("schema", schema, parse_float=Decimal)
     if isinstance(schema, (bool, Mapping)):
         return schema
     return schema_of_type(schema)
-
-
-def _parsed(text: str | bytes) -> object:
-    if len(text) > MAX_TEXT:
-        raise GrammarError(f"schema: expected at most {MAX_TEXT} characters, got {len(text)}")
-    try:
-        return json.loads(text, parse_float=Decimal)
-    except (ValueError, RecursionError, ArithmeticError) as error:
-        raise GrammarError(f"schema: is not JSON: {error}") from None

@@ -375,13 +375,13 @@ class _Parser(LarkItems):
     def special(self) -> Node:
         """``%json`` and ``%regex``, with an object."""
         start = self.pos
-        for word, read in (("%json", self.schema), ("%regex", self.substrings)):
+        for word in ("%json", "%regex"):
             if self.text.startswith(word, start):
                 if self.in_terminal and word == "%json":
                     self.fail("%json cannot stand in a terminal", start)
                 self.pos += len(word)
                 self.blanks(lines=True)
-                return self.book.include(read(start))
+                return self.book.include(self.ruled(start, word == "%json"))
         self.fail("expected %json or %regex")
 
     # ------------------------------------------------------------------ terminals

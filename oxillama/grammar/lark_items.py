@@ -131,19 +131,12 @@ class LarkItems(GrammarText):
             ids.update(range(low, high + 1))
         return tuple(sorted(ids))
 
-    def schema(self, start: int) -> Rules:
-        """The JSON texts of the schema that stands here."""
+    def ruled(self, start: int, is_schema: bool) -> Rules:
+        """The texts of the object that stands here: a schema, or that of ``%regex``."""
         value = self.json_object()
         try:
-            return schema_rules(value, self.any_order, self.where + self.place(start))
-        except GrammarError as error:
-            self.fail(str(error), start)
-
-    def substrings(self, start: int) -> Rules:
-        """The texts of the object of ``%regex`` that stands here."""
-        value = self.json_object()
-        try:
-            return substrings(value)
+            place = self.where + self.place(start)
+            return schema_rules(value, self.any_order, place) if is_schema else substrings(value)
         except GrammarError as error:
             self.fail(str(error), start)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, reduce
 from itertools import repeat
@@ -12,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from oxillama._kernels.grammar.nodes import MAX_NODE_DEPTH
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Counted, Dfa, Distinct, Member, Node, Rules
+from oxillama.grammar.rules import Chars, Counted, Dfa, Distinct, Member, Node, Rules
 
 MOST = 2**31 - 1
 """Of a count, a token id, or a state."""
@@ -83,7 +82,7 @@ def _read(wanted: Any, plain: Any, depth: int) -> Any:
 def _check(node: Any) -> None:
     """Raise ValueError where types alone do not say that a node is none."""
     if isinstance(node, Chars):
-        _check_ranges(node.ranges)
+        Dfa([[(first, last, 0) for first, last in node.ranges]], ())  # which refuses ranges that are none
     elif isinstance(node, Counted) and node.whole > node.dfa.n_states:
         raise ValueError("a count of states that an automaton does not have")
     elif isinstance(node, Member) and node.by not in WAYS:
@@ -102,17 +101,4 @@ def _hints(kind: Any) -> tuple[Any, ...]:
 
 def _dfa(states: Any, accepting: Any) -> Dfa:
     edges = _read(tuple[tuple[tuple[int, int, int], ...], ...], states, 0)
-    ends = _read(tuple[int, ...], accepting, 0)
-    if max([0, *ends, *(target for state in edges for _, _, target in state)]) >= len(edges):
-        raise ValueError("a state that an automaton does not have")
-    for state in edges:
-        _check_ranges([edge[:2] for edge in state])
-    return Dfa(edges, ends)
-
-
-def _check_ranges(ranges: Iterable[tuple[int, int]]) -> None:
-    """Raise ValueError where ranges of code points are not ascending and disjoint."""
-    bounds = [bound for pair in ranges for bound in pair]
-    overlap = any(last == first for last, first in zip(bounds[1::2], bounds[2::2]))
-    if bounds != sorted(bounds) or overlap or max(bounds, default=0) > LAST_CODE_POINT:
-        raise ValueError("ranges that are not ascending and disjoint")
+    return Dfa(edges, _read(tuple[int, ...], accepting, 0))

@@ -36,7 +36,7 @@ class GrammarState:
     """
 
     __slots__ = (
-        "_constraint", "_known", "_left", "_states", "_tables", "_timer", "_tokens", "grammar", "vocabulary",
+        "_constraint", "_left", "_states", "_tables", "_timer", "_tokens", "grammar", "vocabulary",
     )  # fmt: skip
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary, timer: Timer | None = None) -> None:
@@ -47,7 +47,6 @@ class GrammarState:
         self._tables = self._constraint.tables()
         self._tokens = array("i")
         self._states = array("i", [self._tables.start])  # after 0, 1, ... tokens
-        self._known = 0  # the first of them that belong to these tables
         self._left = REQUEST_WORK
 
     # ------------------------------------------------------------------ facts
@@ -119,8 +118,6 @@ class GrammarState:
             return
         del self._tokens[-n:]
         del self._states[-n:]
-        if len(self._tokens) < self._known:
-            self._replay()
 
     def fork(self) -> GrammarState:
         """An independent copy."""
@@ -149,20 +146,12 @@ class GrammarState:
     # ------------------------------------------------------------------ tables
 
     def _current(self) -> Tables:
-        """The tables in use, after moving there if they are new."""
+        """The tables in use; if they are new, the parser states are found again there."""
         tables = self._constraint.tables()
         if tables is not self._tables:
-            self._states[-1] = tables.carry(self._states[-1], self._tables)
-            self._tables, self._known = tables, len(self._tokens)
+            self._states = self._constraint.followed(tables, self._tokens)
+            self._tables = tables
         return tables
-
-    def _replay(self) -> None:
-        """Find all parser states again: the tokens went back to before the tables were replaced."""
-        fresh = GrammarState(self.grammar, self.vocabulary)
-        for token in self._tokens:
-            fresh.advance(token)
-        self._constraint, self._tables = fresh._constraint, fresh._tables
-        self._states, self._known = fresh._states, fresh._known
 
     def _spend(self, work: int) -> None:
         self._left -= work

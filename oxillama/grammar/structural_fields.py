@@ -91,12 +91,13 @@ def texts_of(path: str, values: Any) -> tuple[str, ...]:
     return tuple(values)
 
 
-def parsed(path: str, text: str) -> Any:
+def parsed(path: str, text: str | bytes, **how: Any) -> Any:
+    """The value of a JSON text; ``how`` is for `json.loads`."""
     if len(text) > MAX_TEXT:
         raise GrammarError(f"{path}: expected at most {MAX_TEXT} characters, got {len(text)}")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json.loads(text, **how)
+    except (ValueError, RecursionError, ArithmeticError) as error:
         raise GrammarError(f"{path}: is not JSON: {error}") from None
 
 

@@ -195,7 +195,7 @@ def test_too_many_sets_of_properties_are_an_error_that_names_the_option() -> Non
 
 def test_what_gbnf_has_no_words_for_is_an_error_with_its_path() -> None:
     counted = {"items": {"type": "string", "format": "email"}}
-    with pytest.raises(GrammarError, match=r"^#/items: automaton: expected at most 4000 states that count"):
+    with pytest.raises(GrammarError, match=r"^#/items: .*expected an automaton of at most \d+ states"):
         Grammar.from_json_schema(counted).to_gbnf()
     different = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
     with pytest.raises(GrammarError, match=r"^#/properties/a: GBNF: has no words for members"):

@@ -243,21 +243,21 @@ def written_out(node: Dfa | Counted) -> Dfa:
 
 @cache
 def by_counts(node: Counted) -> Dfa:
-    """An automaton with a state for every state and number of characters."""
-    rows, ends = node.dfa.edges, node.dfa.accepting
-    n_states, cap = len(rows), node.least if node.most is None else node.most
-    edges, accepting = [], set()
-    for n in range(cap + 1):
-        for q in range(n_states):
-            found = []
-            for first, last, target in rows[q]:
-                after = n + (target < node.whole)
-                if node.most is None or after <= node.most:
-                    found.append((first, last, min(after, cap) * n_states + target))
-            edges.append(tuple(found))
-            if q in ends and n >= node.least:
-                accepting.add(n * n_states + q)
-    return Dfa(tuple(edges), frozenset(accepting))
+    """An automaton with a state for every state and number of characters that are reached."""
+    rows, cap = node.dfa.edges, node.least if node.most is None else node.most
+    number, order, edges = {(0, 0): 0}, [(0, 0)], []
+    for q, n in order:  # grows while it is read
+        found = []
+        for first, last, target in rows[q]:
+            after = n + (target < node.whole)
+            if node.most is None or after <= node.most:
+                key = target, min(after, cap)
+                if number.setdefault(key, len(order)) == len(order):
+                    order.append(key)
+                found.append((first, last, number[key]))
+        edges.append(found)
+    ends = node.dfa.accepting
+    return Dfa(edges, {i for i, (q, n) in enumerate(order) if q in ends and n >= node.least})
 
 
 def mask(rules: Rules, tokens: Sequence[int], strings: Sequence[bytes | None], end_ids: set[int]) -> set[int]:

@@ -802,7 +802,6 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
         "ParserStates.next_token_sets": lambda: Call(states().next_token_sets, state=0),
         "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
-        "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
 
 
@@ -1069,7 +1068,7 @@ def check_complete(target: str) -> list[str]:
 
 
 INNER = {
-    *("Allowed", "Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
+    *("Allowed", "Automata", "Cover", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
     *("Comparison", "Remainders", "Leads", "Rows"),
 }
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""

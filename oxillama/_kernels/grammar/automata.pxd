@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, uint8_t
 
+from oxillama._kernels.grammar.dfa cimport Arcs
 from oxillama._kernels.grammar.network cimport Program
 
 
@@ -17,3 +18,18 @@ cdef class Automata(Program):  # its states have no flags but FINAL; with least 
     cdef list callees(self, int32_t q)
     cdef list body(self, int32_t start)
     cdef int32_t copy_for_goal(self, int32_t goal, dict bodies, list starts) except -1
+    cdef bint character(
+        self, object ranges, int32_t start, int32_t end, dict tails, int32_t asks=*, int32_t makes=*, tuple inside=*
+    ) except -1
+    cdef bint characters(
+        self, const Arcs* ranges, int32_t start, int32_t end, dict tails, int32_t asks=*, int32_t makes=*,
+        tuple inside=*
+    ) except -1
+    cdef int branches(
+        self, const Arcs* ranges, int32_t first, int32_t last, int32_t left, int32_t lead, int32_t end, dict tails,
+        int32_t makes, tuple inside, list found
+    ) except -1
+    cdef int32_t tail(
+        self, const Arcs* ranges, int32_t left, int32_t end, dict tails, int32_t makes, tuple inside
+    ) except -1
+    cdef int32_t counting(self, tuple inside) except -1

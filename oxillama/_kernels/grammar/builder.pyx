@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from oxillama._kernels.grammar.characters cimport Characters
+from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.dfa cimport Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.network cimport (
     BYTES, CALLS, ENOUGH, EPSILON, FINAL, KEEP, KINDS, MORE, NEXT, RESET, TOKENS, UNIT, Program, State,
@@ -41,7 +41,7 @@ cdef struct Mark:
     int32_t[KINDS] n_edges
 
 
-cdef class Builder(Characters):
+cdef class Builder(Automata):
     """Builds one piece of a network.
 
     Parameters
@@ -55,7 +55,6 @@ cdef class Builder(Characters):
     most : states it may have; GrammarError beyond
     """
 
-    cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of, units
     cdef set called, nullable, productive
     cdef list bodies, token_sets
@@ -64,15 +63,12 @@ cdef class Builder(Characters):
 
     def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
                   set productive not None, dict units not None, int32_t most):
-        cdef int i
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
         self.rules, self.called, self.sizes = rules, called, known_sizes
         self.nullable, self.productive, self.units, self.most_states = nullable, productive, units, most
         self.number_of = {}
         self.bodies, self.token_sets = [], []
-        for i in range(256):
-            self.byte_label[i] = -1
 
     def build(self, str root not None, object pieces=None):
         """The piece, as a `Program`, with the ``pieces`` that build what it calls by number.
@@ -198,11 +194,9 @@ cdef class Builder(Characters):
         at = data
         for i in range(len(data)):
             end = self.new()
-            if self.byte_label[at[i]] < 0:
-                taken[at[i] >> 3] = 1 << (at[i] & 7)
-                self.byte_label[at[i]] = self.label(taken)
-                taken[at[i] >> 3] = 0
-            self.add(BYTES, start, self.byte_label[at[i]], RESET, end)
+            taken[at[i] >> 3] = 1 << (at[i] & 7)
+            self.add(BYTES, start, self.label(taken), RESET, end)
+            taken[at[i] >> 3] = 0
             start = end
         return start
 

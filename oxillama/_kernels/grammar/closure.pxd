@@ -14,7 +14,7 @@ cdef class Closure(Stacks):
     cdef int32_t* queue
     cdef int32_t* head       # hash table of (RTN state, count): the first item, if mark equals generation
     cdef int32_t* mark
-    cdef int32_t n_made, n_queue, made_room, n_heads, generation
+    cdef int32_t n_made, n_queue, n_heads, generation
     cdef uint8_t made_flags
     cdef int32_t missing     # the unit that an operation came to
 
@@ -24,5 +24,4 @@ cdef class Closure(Stacks):
     cdef int finish(self) except -1
     cdef int pop(self, int32_t p) except -1
     cdef int close(self) except -1
-    cdef int make_room_for_items(self) except -1
     cdef int32_t after(self, const Edge* edge, int32_t q, int32_t n) except -2

@@ -9,7 +9,6 @@ from libc.string cimport memset
 
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.item_sets cimport Item, sort_items
-from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.network cimport (
     CALLS, CONSUMES, COUNT_BITS, ENOUGH, EPSILON, FINAL, KEEP, MORE, NEXT, ONE, UNIT, Edge, List,
 )
@@ -32,7 +31,11 @@ cdef class Closure(Stacks):
             self.n_heads *= 2
         self.head = <int32_t*>malloc(4 * self.n_heads)
         self.mark = <int32_t*>calloc(self.n_heads, 4)
-        if not (self.head and self.mark):
+        self.made = <Item*>malloc(MAX_WIDTH * sizeof(Item))
+        self.chain = <int32_t*>malloc(4 * MAX_WIDTH)
+        self.queue = <int32_t*>malloc(4 * MAX_WIDTH)
+        self.queued = <uint8_t*>malloc(MAX_WIDTH)
+        if not (self.head and self.mark and self.made and self.chain and self.queue and self.queued):
             raise MemoryError()
 
     def __dealloc__(self):
@@ -68,8 +71,8 @@ cdef class Closure(Stacks):
                 return 0
             self.made[i].p = united
         else:
-            if self.n_made >= self.made_room:
-                self.make_room_for_items()
+            if self.n_made >= MAX_WIDTH:
+                raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
             i = self.n_made
             self.n_made += 1
             self.made[i] = Item(q, n, p)
@@ -81,17 +84,6 @@ cdef class Closure(Stacks):
             self.queued[i] = 1
             self.queue[self.n_queue] = i
             self.n_queue += 1
-        return 0
-
-    cdef int make_room_for_items(self) except -1:
-        cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.made_room))
-        if self.n_made >= MAX_WIDTH:
-            raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
-        self.made = <Item*>grown(self.made, room * sizeof(Item))
-        self.chain = <int32_t*>grown(self.chain, room * 4)
-        self.queued = <uint8_t*>grown(self.queued, room)
-        self.queue = <int32_t*>grown(self.queue, room * 4)
-        self.made_room = room
         return 0
 
     cdef int pop(self, int32_t p) except -1:

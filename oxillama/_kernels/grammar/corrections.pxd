@@ -18,14 +18,9 @@ cdef class Corrections:
     cdef Leads leads
     cdef int32_t* path       # (depths): parser states along the way
     cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
-    cdef dict fresh_items    # by RTN state and count, see `fresh_of`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
     cdef list fresh_nodes(self, int32_t abstract)
-    cdef tuple fresh_of(self, int32_t q, int32_t n)
-    cdef int walk_fresh(
-        self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
-    ) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
     cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1
     cdef int decide(self, Nodes* nodes, int32_t node, int32_t state, uint32_t* bits) except -1

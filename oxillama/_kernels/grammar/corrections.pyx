@@ -9,14 +9,12 @@ array ends: such tokens hold a bracket or a comma, so they are found in advance.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.stacks cimport DEPENDENT, FRESH, OPEN, TAPED
-from oxillama._kernels.grammar.told_apart cimport open_in
-from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, key_of, nodes_build, nodes_free
+from oxillama._kernels.grammar.stacks cimport FRESH, TAPED
+from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, nodes_build, nodes_free
 
 
 cdef class Leads:
@@ -33,7 +31,7 @@ cdef class Leads:
                 token = trie.nodes.order[i]
                 length = trie.first[token + 1] - trie.first[token]
                 if may_lead(trie.data + trie.first[token], length):
-                    keys[n] = key_of(trie.data + trie.first[token], length, token)
+                    keys[n] = Key(trie.data + trie.first[token], length, token)
                     n += 1
             return nodes_build(&self.nodes, keys, n)
         finally:
@@ -45,7 +43,7 @@ cdef class Corrections:
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie, self.states = trie, states
-        self.fresh, self.fresh_items = {}, {}
+        self.fresh = {}
         self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
         if not self.path:
             raise MemoryError()
@@ -80,72 +78,28 @@ cdef class Corrections:
     cdef list fresh_nodes(self, int32_t abstract):
         """The nodes of `Leads` by which a value began or a bracket closed, but not above them, with the bytes to them.
         """
-        cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.leads.nodes
-        cdef int32_t i, node, to, end = 0, token
-        cdef Item item
-        cdef list found = self.fresh.get(abstract), all_begun = [], begun, ended
-        if found is not None:
-            return found
-        for i in range(states.states.first[abstract], states.states.first[abstract + 1]):
-            item = states.states.items[i]
-            begun, ended = self.fresh_of(item.q, states.abstract_count(item.q, item.n, self.trie.max_depth))
-            all_begun += begun
-            to = states.popped(item.p) if ended else DEAD
-            if states.states.flags[to] & FRESH:
-                all_begun += ended
-            elif to != DEAD:
-                for node in ended:
-                    self.walk_fresh(to, node + 1, nodes.at[node].skip, nodes.at[node].depth, all_begun, None)
-        all_begun.sort()
-        found = []
-        for node in all_begun:
-            if node >= end:
-                end = nodes.at[node].skip
-                token = nodes.order[nodes.token_first[node]]
-                i = self.trie.first[token]
-                found.append((node, self.trie.data[i:i + nodes.at[node].depth]))
-        states.charge(100 + 100 * len(found))
-        self.fresh[abstract] = found
-        return found
-
-    cdef tuple fresh_of(self, int32_t q, int32_t n):
-        """The same nodes for an RTN state and a count whatever the stack; and nodes at which its subnetwork may end."""
-        cdef Item item = Item(q, n, OPEN)
-        cdef tuple found = self.fresh_items.get((q, n))
-        cdef int32_t state
-        cdef list begun = [], ended = []
-        if found is not None:
-            return found
-        state = self.states.intern(&self.states.states, &item, 1, 0)
-        self.walk_fresh(state, 0, <int32_t>self.leads.nodes.n, 0, begun, ended)
-        self.states.charge(200 + 40 * (len(begun) + len(ended)))
-        self.fresh_items[q, n] = begun, ended
-        return begun, ended
-
-    cdef int walk_fresh(
-        self, int32_t state, int32_t i, int32_t end, int32_t depth, list begun, list ended
-    ) except -1:
-        """Note the nodes from i to end - 1 by which a value began, and those at which the open stack is met."""
-        cdef Nodes* nodes = &self.leads.nodes
-        cdef int32_t d
+        cdef int32_t i = 0, d, first
         cdef uint8_t flags
         cdef Py_ssize_t visits = 0
-        self.path[depth] = state
-        while i < end:
+        cdef list found = self.fresh.get(abstract)
+        if found is not None:
+            return found
+        found = []
+        self.path[0] = abstract
+        while i < nodes.n:
             visits += 1
             d = nodes.at[i].depth
             self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             flags = self.states.states.flags[self.path[d]]
-            if self.path[d] == DEAD or flags & FRESH:
-                if flags & FRESH:
-                    begun.append(i)
-                i = nodes.at[i].skip
-                continue
-            if flags & DEPENDENT:
-                ended.append(i)
-            i += 1
-        return self.states.spend(visits)
+            if flags & FRESH:
+                first = self.trie.first[nodes.order[nodes.token_first[i]]]
+                found.append((i, self.trie.data[first:first + d]))
+            i = nodes.at[i].skip if flags & FRESH or self.path[d] == DEAD else i + 1
+        self.states.spend(visits)
+        self.states.charge(100 + 100 * len(found))
+        self.fresh[abstract] = found
+        return found
 
     # ------------------------------------------------------------------ values that came before
 
@@ -153,7 +107,7 @@ cdef class Corrections:
         cdef Registers registers = self.states.registers
         cdef int32_t n, text, one
         cdef list rests
-        for n in open_in(self.states, state):
+        for n in self.states.open_in(state):
             text = registers.suffix(self.states.tapes[state], registers.registers[n].begin)
             one = registers.registers[n].members
             rests = []

@@ -5,10 +5,8 @@ of an unknown name, of free text.
 """
 
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport free
 from libc.string cimport memset
 
-from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.slices cimport BASE, LEAVES, following
@@ -20,71 +18,54 @@ cdef enum:
     MOST_PAIRS = 4096    # of a parser state and a place in a character that texts may lead through
 
 
-cdef class Covers:
-    """The covers of parser states, each found once.
+cdef class Cover:
+    """A set of characters, or none. Only kernels make one."""
 
-    Attributes
-    ----------
-    min_loop : ASCII characters of a set that is worth a slice
-    """
+
+cdef class Covers:
+    """The covers of parser states, each found once."""
 
     def __cinit__(self, ParserStates states not None):
-        self.states = states
-        self.min_loop = 16
-        self.sets = {}
+        self.states, self.covers = states, {}
 
-    def __dealloc__(self):
-        free(self.covers)
-
-    cdef Cover* of(self, int32_t state) except NULL:
-        cdef int32_t room
-        cdef Cover found
-        if state >= self.room:
-            room = max(256, 2 * state)
-            self.states.charge((room - self.room) * <Py_ssize_t>sizeof(Cover))
-            self.covers = <Cover*>grown(self.covers, room * sizeof(Cover))
-            memset(self.covers + self.room, 0, (room - self.room) * sizeof(Cover))
-            self.room = room
-        if not self.covers[state].known:
-            memset(&found, 0, sizeof(Cover))
-            self.find(state, &found)
-            found.known = True
+    cdef Cover of(self, int32_t state, int32_t least):
+        """The cover of a parser state; ``least``: ASCII characters of a set that is worth a slice."""
+        cdef Cover found = self.covers.get(state)
+        if found is None:
+            found = Cover.__new__(Cover)
+            self.find(state, least, found)
+            self.states.charge(64 if found.chars is None else 512)
             self.covers[state] = found
-        return &self.covers[state]
+        return found
 
-    cdef int find(self, int32_t state, Cover* cover) except -1:
+    cdef int find(self, int32_t state, int32_t least, Cover cover) except -1:
         """Find a set: the characters that leave about as much choice as there is."""
         cdef uint8_t[SET] chars
         cdef uint8_t[256] leaves
-        cdef int32_t byte, to, last = DEAD, n = 0, least = self.n_alive(state), beyond
+        cdef int32_t byte, to, last = DEAD, n = 0, half = self.n_alive(state), beyond
         cdef bint good = False
         cdef Py_ssize_t left = self.states.left - COVER_WORK
-        if least < self.min_loop or self.states.states.flags[state] & TAPED:
+        if half < least or self.states.states.flags[state] & TAPED:
             return 0
-        least = (least + 1) // 2
+        half = (half + 1) // 2
         for byte in range(128):  # not the quotation mark and what else has little to follow it
             to = stepped(self.states, state, byte)
             if to != last:
                 last = to
-                good = to != DEAD and not self.states.states.flags[to] & DEPENDENT and self.n_alive(to) >= least
+                good = to != DEAD and not self.states.states.flags[to] & DEPENDENT and self.n_alive(to) >= half
             chars[byte] = good
             n += good
-        if n < self.min_loop:
+        if n < least:
             return 0
         for beyond in range(2, -1, -1):
             chars[BEYOND_ASCII], chars[OF_E2] = beyond > 0, beyond > 1
             memset(leaves, 0, 256)
             if self.takes_all(state, chars, leaves, left, &cover.loop):
-                cover.chars, cover.leaves = self.kept(chars, SET), self.kept(leaves, 256)
+                cover.chars, cover.leaves = chars[:SET], leaves[:256]
                 break
             if self.states.left < left:
                 break
         return 0
-
-    cdef const uint8_t* kept(self, const uint8_t* chars, Py_ssize_t n) except NULL:
-        """A set that lives as long as this object."""
-        cdef bytes found = self.sets.setdefault(chars[:n], chars[:n])
-        return found
 
     cdef bint takes_all(
         self, int32_t state, const uint8_t* chars, uint8_t* leaves, Py_ssize_t left, int32_t* loop

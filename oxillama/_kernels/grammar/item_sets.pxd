@@ -55,16 +55,6 @@ cdef inline void sort_items(Item* items, int32_t n) noexcept:
         items[j] = item
 
 
-cdef inline int32_t translate(Pool* pool, int32_t i, const int32_t* new, Item* out) noexcept:
-    """A set's items with new stack numbers, sorted; returns how many."""
-    cdef int32_t n = pool.first[i + 1] - pool.first[i], k
-    for k in range(n):
-        out[k] = pool.items[pool.first[i] + k]
-        out[k].p = new[out[k].p]
-    sort_items(out, n)
-    return n
-
-
 cdef inline int pool_alloc(Pool* pool) except -1:
     cdef int32_t i
     pool.n = 0

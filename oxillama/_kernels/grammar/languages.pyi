@@ -10,5 +10,9 @@ class Language:
     def accepts(self, text: str) -> bool: ...
 
 def meet(
-    wanted: Sequence[Dfa], unwanted: Sequence[Dfa] = (), least: int = 0, most: int | None = None
+    wanted: Sequence[Dfa],
+    unwanted: Sequence[Dfa] = (),
+    least: int = 0,
+    most: int | None = None,
+    whole: int | None = None,
 ) -> Dfa: ...

@@ -306,16 +306,16 @@ cdef class Product(Machine):
     """
 
     cdef list automata
-    cdef int32_t n_wanted, n_automata, least, most, cap
+    cdef int32_t n_wanted, n_automata, least, most, cap, whole
     cdef int32_t** tables       # of each automaton (states, classes): the next state or -1
     cdef int32_t* always        # of each unwanted automaton, a state in which whatever follows is accepted, or -1
     cdef const uint8_t** ends
 
-    def __cinit__(self, list automata, int32_t n_wanted, int32_t least, int32_t most):
+    def __cinit__(self, list automata, int32_t n_wanted, int32_t least, int32_t most, int32_t whole):
         cdef Dfa dfa
         cdef int32_t i, q, n = <int32_t>len(automata)
         self.automata, self.n_automata, self.n_wanted, self.least, self.most = automata, n, n_wanted, least, most
-        self.cap = least if most < 0 else most
+        self.cap, self.whole = least if most < 0 else most, whole
         self.width, self.classes = n + 1, Classes()
         self.tables = <int32_t**>calloc(n + 1, sizeof(int32_t*))
         self.ends = <const uint8_t**>calloc(n + 1, sizeof(uint8_t*))
@@ -357,10 +357,7 @@ cdef class Product(Machine):
         return 0
 
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
-        cdef int32_t i, q
-        if state[0] == self.most:
-            return False
-        after[0] = min(state[0] + 1, self.cap)
+        cdef int32_t i, q, count
         for i in range(self.n_automata):
             q = state[i + 1]
             if q >= 0:
@@ -368,7 +365,9 @@ cdef class Product(Machine):
             if q < 0 if i < self.n_wanted else q == self.always[i] and q >= 0:
                 return False
             after[i + 1] = q
-        return True
+        count = state[0] + (after[1] < self.whole)
+        after[0] = min(count, self.cap)
+        return self.most < 0 or count <= self.most
 
     cdef bint accepts(self, const int32_t* state) noexcept:
         cdef int32_t i
@@ -380,8 +379,10 @@ cdef class Product(Machine):
         return True
 
 
-def meet(object wanted, object unwanted=(), int32_t least=0, object most=None):
+def meet(object wanted, object unwanted=(), int32_t least=0, object most=None, object whole=None):
     """The strings of ``least`` to ``most`` characters that all of some automata accept, and none of others.
+
+    ``whole``: a character is counted where the first automaton comes to a state below this number; None: at each step.
 
     Raises
     ------
@@ -400,7 +401,7 @@ def meet(object wanted, object unwanted=(), int32_t least=0, object most=None):
     if not n_wanted:
         found.insert(0, EVERYTHING)
         n_wanted = 1
-    product = Product(found, n_wanted, least, end)
+    product = Product(found, n_wanted, least, end, MAX_LENGTH if whole is None else whole)
     start = <int32_t*>calloc(product.width, 4)
     try:
         if not start:

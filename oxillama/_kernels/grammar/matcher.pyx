@@ -19,10 +19,9 @@ from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport ParserStates, stepped
 from oxillama._kernels.grammar.rows cimport DEAD
-from oxillama._kernels.grammar.slices cimport Slice, slice_of, valid_of
+from oxillama._kernels.grammar.slices cimport Slice, slice_of
 from oxillama._kernels.grammar.stacks cimport ABOVE, DEPENDENT, OPEN, REGISTERED
-from oxillama._kernels.grammar.told_apart cimport abstracted
-from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, key_of, nodes_build, nodes_free
+from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, entry_of, nodes_build, nodes_free
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -133,7 +132,7 @@ cdef class Matcher:
     n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
-    cdef public int32_t sliced, max_dependents
+    cdef public int32_t sliced, min_loop, max_dependents
     cdef readonly Trie trie
     cdef readonly ParserStates states
     cdef readonly Py_ssize_t n_shared
@@ -147,22 +146,13 @@ cdef class Matcher:
         self.trie, self.states = trie, states
         self.covers, self.corrections = Covers(states), Corrections(trie, states)
         self.known, self.slices = {}, {}
-        self.sliced = self.max_dependents = 4096
-        valid_of(trie)  # now, so that no mask takes its time
+        self.sliced, self.min_loop, self.max_dependents = 4096, 16, 4096
         self.path = <int32_t*>malloc(4 * <Py_ssize_t>(trie.max_depth + 1))
         if not self.path:
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.path)
-
-    @property
-    def min_loop(self):
-        return self.covers.min_loop
-
-    @min_loop.setter
-    def min_loop(self, int32_t n):
-        self.covers.min_loop = n
 
     # ------------------------------------------------------------------ for Python
 
@@ -183,12 +173,12 @@ cdef class Matcher:
                 self.states.mend(error, state)
 
     def compute_bitmask(self, int32_t state, cnp.ndarray mask):
-        """Set the bits of all tokens of the trie that can follow.
+        """Set the bits of the tokens of the trie that can follow.
 
         Parameters
         ----------
         state : a parser state
-        mask : uint32 (words,); bit t % 32 of word t / 32 is token t. Other bits are left alone.
+        mask : uint32 (words,); zeros. Bit t % 32 of word t / 32 is token t.
         """
         cdef Allowed out = self.empty()
         self.states.checked_state(state)
@@ -211,15 +201,9 @@ cdef class Matcher:
 
     cdef int add_registered(self, int32_t state, Allowed out) except -1:
         """As `add_items`, where members of an open container are told apart."""
-        cdef int32_t abstract = abstracted(self.states, state)
-        cdef Allowed found = self.empty()
-        found.bits = <uint32_t*>calloc(self.trie.n_words, 4)
-        if not found.bits:
-            raise MemoryError()
-        found.owns_bits = True
-        self.add_items(abstract, found)
-        self.corrections.correct(state, abstract, found.bits)
-        return out.put_mask(found.bits)
+        cdef int32_t abstract = self.states.abstracted(state)
+        self.add_items(abstract, out)
+        return self.corrections.correct(state, abstract, out.bits)
 
     # ------------------------------------------------------------------ items
 
@@ -280,7 +264,7 @@ cdef class Matcher:
             for k in range(one.nodes.token_first[one.node + 1], one.nodes.token_first[one.nodes.at[one.node].skip]):
                 token = one.nodes.order[k]
                 begin = self.trie.first[token] + one.nodes.at[one.node].depth
-                keys[n] = key_of(self.trie.data + begin, self.trie.first[token + 1] - begin, token)
+                keys[n] = Key(self.trie.data + begin, self.trie.first[token + 1] - begin, token)
                 n += 1
         try:
             nodes_build(&found.rests, keys, n)
@@ -297,11 +281,11 @@ cdef class Matcher:
         tokens of these characters just those can follow that are short enough.
         """
         cdef int32_t state = self.state_of(item), most = 255, i
-        cdef Cover* cover
+        cdef Cover cover
         cdef Item counted = Item(item.q, ABOVE, OPEN), other
         if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are not known
-            cover = self.covers.of(self.state_of(counted))
-            if cover.chars and cover.loop != DEAD:
+            cover = self.covers.of(self.state_of(counted), self.min_loop)
+            if cover.chars is not None and cover.loop != DEAD:
                 for i in range(self.states.states.first[cover.loop], self.states.states.first[cover.loop + 1]):
                     other = self.states.states.items[i]
                     if (other.q != counted.q or other.n != counted.n or other.p != counted.p) and self.covers.goes_on(
@@ -311,7 +295,7 @@ cdef class Matcher:
                 else:
                     if self.states.rtn[item.q].most > 0:
                         most = min(most, self.states.rtn[item.q].most - item.n)
-                    return self.add_covered(state, cover[0], most, out)
+                    return self.add_covered(state, cover, most, out)
         if self.states.rtn[item.q].most > 0:  # no set of characters goes on beyond the bound
             return self.add_beside(state, NULL, out)
         return self.add(state, out)
@@ -320,16 +304,17 @@ cdef class Matcher:
 
     cdef int add(self, int32_t state, Allowed out) except -1:
         """Add the tokens that can follow a parser state by walks, with a slice if there is one for it."""
-        cdef Cover* cover
+        cdef Cover cover
         if self.trie.nodes.n > self.sliced:
-            cover = self.covers.of(state)
-            if cover.chars:
-                return self.add_covered(state, cover[0], -1, out)
+            cover = self.covers.of(state, self.min_loop)
+            if cover.chars is not None:
+                return self.add_covered(state, cover, -1, out)
         return self.add_beside(state, NULL, out)
 
     cdef int add_covered(self, int32_t state, Cover cover, int32_t most, Allowed out) except -1:
         """Add the tokens of a cover, of at most ``most`` characters unless that is -1, and all others by walks."""
         cdef Slice part = self.slice(cover.chars)
+        cdef const uint8_t* leaves = cover.leaves
         cdef Nodes* nodes
         cdef int byte
         if most >= 0:
@@ -339,16 +324,15 @@ cdef class Matcher:
         else:
             out.slice = part
         for byte in range(256):
-            if cover.leaves[byte] and part.leaves[byte] and not out.overflow:
+            if leaves[byte] and part.leaves[byte] and not out.overflow:
                 nodes = part.leaving_with(self.trie, byte)
                 self.walk(state, nodes, 0, <int32_t>nodes.n, out)
         return self.add_beside(state, cover.chars, out)
 
-    cdef Slice slice(self, const uint8_t* chars):
-        cdef object key = chars[:SET]
-        cdef Slice found = self.slices.get(key)
+    cdef Slice slice(self, bytes chars):
+        cdef Slice found = self.slices.get(chars)
         if found is None:
-            found = self.slices[key] = slice_of(self.trie, chars)
+            found = self.slices[chars] = slice_of(self.trie, chars)
             self.states.spend(self.trie.nodes.n)  # other grammars may have made the slice, the work counts all the same
             self.states.charge(found.n_bytes)
             self.n_shared += found.n_bytes
@@ -357,12 +341,12 @@ cdef class Matcher:
     cdef int add_beside(self, int32_t state, const uint8_t* chars, Allowed out) except -1:
         """Add the tokens that do not begin with one of these characters; all if there are none."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t k, i
-        for k in range(self.trie.n_roots):
-            i = self.trie.roots[k]
-            if not (chars and chars[entry_of(self.trie.root_bytes[k])]) and not out.overflow:
-                if stepped(self.states, state, self.trie.root_bytes[k]) != DEAD:
+        cdef int32_t i = 0
+        while i < nodes.n and not out.overflow:
+            if not (chars and chars[entry_of(nodes.at[i].byte)]):
+                if stepped(self.states, state, nodes.at[i].byte) != DEAD:
                     self.walk(state, nodes, i, nodes.at[i].skip, out)
+            i = nodes.at[i].skip
         return 0
 
     cdef int walk(self, int32_t state, Nodes* nodes, int32_t i, int32_t end, Allowed out) except -1:

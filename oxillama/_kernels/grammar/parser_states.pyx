@@ -6,17 +6,15 @@ Nothing here is thread-safe by itself: every method runs under the interpreter l
 """
 
 from libc.stdint cimport int32_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
 
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.closure cimport Closure
-from oxillama._kernels.grammar.item_sets cimport Item, sort_items, translate
+from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.network cimport BYTES, TOKENS, Edge, List, takes
 from oxillama._kernels.grammar.rows cimport DEAD, entry
 from oxillama._kernels.grammar.stacks cimport (
-    ABOVE, ACCEPTS, BELOW, BOTTOM, MAX_WIDTH, OPEN, RESULT_FLAGS, TAPED, Stacks,
+    ABOVE, ACCEPTS, BELOW, BOTTOM, RESULT_FLAGS, TAPED, Stacks,
 )
-from oxillama._kernels.grammar.told_apart cimport is_hot
 
 from oxillama._kernels.grammar.closure import NotBuilt
 from oxillama.errors import GrammarError
@@ -114,45 +112,6 @@ cdef class ParserStates(Closure):
                     found.add(self.edges[TOKENS].items[e].what)
         return sorted(found)
 
-    def carry(self, int32_t state, ParserStates other not None):
-        """The number in ``other``, of the same program, of a parser state of this one."""
-        cdef int32_t i, p, first = self.states.first[self.checked_state(state)]
-        cdef int32_t last = self.states.first[state + 1], m
-        cdef uint8_t* wanted
-        cdef int32_t* new
-        cdef Item* items
-        if other.program is not self.program:
-            raise ValueError("other: belongs to another program")
-        other.catch_up()
-        wanted = <uint8_t*>calloc(self.stacks.n, 1)
-        new = <int32_t*>calloc(self.stacks.n, 4)
-        items = <Item*>malloc(sizeof(Item) * (MAX_WIDTH + 1))
-        try:
-            if not (wanted and new and items):
-                raise MemoryError()
-            for i in range(first, last):
-                wanted[self.states.items[i].p] = 1
-            for p in range(self.stacks.n - 1, 1, -1):  # what lies below has a lower number
-                if wanted[p]:
-                    for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
-                        wanted[self.stacks.items[i].p] = 1
-            new[OPEN] = OPEN
-            for p in range(2, self.stacks.n):
-                if wanted[p]:
-                    m = translate(&self.stacks, p, new, items)
-                    for i in range(m):
-                        if self.is_register(items[i].q):
-                            items[i].n = self.registers.carried(items[i].n, other.registers)
-                    sort_items(items, m)
-                    new[p] = other.intern(&other.stacks, items, m, self.stacks.flags[p])
-            m = translate(&self.states, state, new, items)
-            other.made_tape = self.registers.carried_text(self.tapes[state], other.registers)
-            return other.intern(&other.states, items, m, self.states.flags[state])
-        finally:
-            free(wanted)
-            free(new)
-            free(items)
-
     def located(self, object error, int32_t state):
         """The error of an operation on a parser state, with the place in the grammar if a part can tell it.
 
@@ -197,13 +156,8 @@ cdef class ParserStates(Closure):
         cdef int32_t next
         ensure(0 <= state < self.states.n)
         for i in range(n):
-            if self.states.flags[state] & TAPED:
-                state = self.taped_step(state, text[i])
-                if state == DEAD:
-                    break
-                continue
             next = entry(self.rows, state, text[i])[0]
-            state = next if next >= 0 else self.step(state, text[i])
+            state = next if next >= 0 else self.next(state, text[i])
             if state == DEAD:
                 break
         return state
@@ -291,8 +245,6 @@ cdef class ParserStates(Closure):
         return to if self.is_alive(to) else DEAD
 
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1:
-        if not self.states.flags[state] & TAPED:
-            return self.run(state, &byte, 1)
         if entry(self.rows, state, byte)[0] == DEAD:
             return DEAD
         self.begin()
@@ -306,7 +258,7 @@ cdef class ParserStates(Closure):
             return False
         if not self.states.flags[state] & TAPED or self.verdicts[state] == 1:
             return state != DEAD
-        if not is_hot(self, state):
+        if not self.is_hot(state):
             self.verdicts[state] = 1
             return True
         return self.is_saved(state)
@@ -330,7 +282,7 @@ cdef class ParserStates(Closure):
             to = self.unjudged_step(at, <uint8_t>byte)
             if to == DEAD or self.verdicts[to] == 2:
                 continue
-            if not self.states.flags[to] & TAPED or self.verdicts[to] == 1 or not is_hot(self, to):
+            if not self.states.flags[to] & TAPED or self.verdicts[to] == 1 or not self.is_hot(to):
                 for at in path:
                     self.verdicts[at] = 1
                 return True

@@ -65,8 +65,6 @@ cdef class Registers:
     cdef bint is_hot(self, int32_t members, int32_t text) except -1
     cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2
     cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept
-    cdef int32_t carried(self, int32_t n, Registers other) except -1
-    cdef int32_t carried_text(self, int32_t text, Registers other) except -1
 
 
 cdef inline object pair(int32_t a, int32_t b):

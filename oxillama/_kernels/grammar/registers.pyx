@@ -204,27 +204,6 @@ cdef class Registers:
         cdef int32_t size = self.sets[members].size + (self.registers[n].begin >= 0)
         return SOME + (min(size, least) << SIZE) + ALL_BIT * (self.marks(members, needed) == needed)
 
-    # ------------------------------------------------------------------ into another table
-
-    cdef int32_t carried_text(self, int32_t text, Registers other) except -1:
-        cdef int32_t found = 0
-        for byte in self.bytes_of(text, 0):
-            found = other.longer(found, byte)
-        return found
-
-    cdef int32_t carried(self, int32_t n, Registers other) except -1:
-        """The number in ``other`` of a register of this one."""
-        cdef int32_t one = self.registers[n].members, members = 0, key
-        cdef list keys = []
-        while one:
-            keys.append(self.sets[one].key)
-            one = self.sets[one].rest
-        for key in reversed(keys):
-            if key >= OF_TEXT:
-                key = OF_TEXT + self.carried_text(key - OF_TEXT, other)
-            members = other.with_member(members, key)
-        return other.number(members, self.registers[n].begin)
-
 
 # --------------------------------------------------------------------------- plain C
 

@@ -24,14 +24,12 @@ cdef class Slice:
     cdef readonly Py_ssize_t n_bytes
 
     cdef int build(self, Trie trie, const uint8_t* chars) except -1
-    cdef void leave_out(self, Trie trie) noexcept
     cdef bint is_left(self, Trie trie, int32_t place) noexcept
     cdef Nodes* leaving_with(self, Trie trie, int byte) except NULL
     cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL
 
 
-cdef Slice slice_of(Trie trie, const uint8_t* chars)
-cdef Slice valid_of(Trie trie)
+cdef Slice slice_of(Trie trie, bytes chars)
 
 
 cdef inline int following(int at, uint8_t byte, const uint8_t* chars) noexcept nogil:

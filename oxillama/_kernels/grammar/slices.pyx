@@ -6,37 +6,24 @@ and are known in advance. Those that begin so and leave the set make small tries
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, key_of, nodes_build, nodes_free
+from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, nodes_build, nodes_free
 
 cdef Py_ssize_t MOST_BYTES = 12 << 20  # that a vocabulary keeps
 
 
-cdef Slice slice_of(Trie trie, const uint8_t* chars):
+cdef Slice slice_of(Trie trie, bytes chars):
     """The slice of a set of characters; its trie keeps those used last, up to `MOST_BYTES`."""
-    cdef object key = chars[:SET]
-    cdef Slice found = trie.slices.pop(key, None)
+    cdef Slice found = trie.slices.pop(chars, None)
     if found is None:
         found = Slice.__new__(Slice)
         found.build(trie, chars)
         while trie.slices and trie.slice_bytes() + found.n_bytes > MOST_BYTES:
             del trie.slices[next(iter(trie.slices))]
-    trie.slices[key] = found
+    trie.slices[chars] = found
     return found
-
-
-cdef Slice valid_of(Trie trie):
-    """The slice of all characters, from which others are made."""
-    cdef uint8_t[SET] all_chars
-    cdef Slice made
-    if trie.valid is None:
-        memset(all_chars, 1, SET)
-        made = Slice.__new__(Slice)
-        made.build(trie, all_chars)
-        trie.valid = made
-    return <Slice>trie.valid
 
 
 cdef class Slice:
@@ -64,9 +51,6 @@ cdef class Slice:
             raise MemoryError()
         for byte in range(256):
             self.leaves[byte] = not chars[entry_of(byte)] and trie.byte_first[byte] < trie.byte_first[byte + 1]
-        if trie.valid is not None:
-            self.leave_out(trie)
-            return 0
         path = <uint8_t*>grown(NULL, trie.max_depth + 1)
         path[0] = BASE
         while i < nodes.n:
@@ -81,25 +65,6 @@ cdef class Slice:
             i += 1
         free(path)
         return 0
-
-    cdef void leave_out(self, Trie trie) noexcept:
-        """All tokens of characters but those with bytes that are not in the set."""
-        cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i, k, node, token, end
-        cdef int byte
-        memcpy(self.bits, (<Slice>trie.valid).bits, 4 * <Py_ssize_t>self.n_words)
-        for byte in range(0xF5):
-            if self.chars[entry_of(byte)] or 0x80 <= byte < 0xC2:  # what begins no character
-                continue
-            end = 0
-            for i in range(trie.byte_first[byte], trie.byte_first[byte + 1]):
-                node = trie.with_byte[i]
-                if node < end:
-                    continue  # below the one before
-                end = nodes.at[node].skip
-                for k in range(nodes.token_first[node], nodes.token_first[end]):
-                    token = nodes.order[k]
-                    self.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
 
     cdef bint is_left(self, Trie trie, int32_t place) noexcept:
         """Whether some characters are before a node, all of the set."""
@@ -125,9 +90,7 @@ cdef class Slice:
                     end = nodes.at[place].skip
                     for k in range(nodes.token_first[place], nodes.token_first[end]):
                         token = nodes.order[k]
-                        keys[n] = key_of(
-                            trie.data + trie.first[token], trie.first[token + 1] - trie.first[token], token
-                        )
+                        keys[n] = Key(trie.data + trie.first[token], trie.first[token + 1] - trie.first[token], token)
                         n += 1
             try:
                 self.leaving[byte] = <Nodes*>calloc(1, sizeof(Nodes))

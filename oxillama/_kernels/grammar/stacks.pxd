@@ -47,10 +47,15 @@ cdef class Stacks(Network):
     cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
-    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int charge(self, Py_ssize_t more) except -1
     cdef void allow(self, Py_ssize_t work) noexcept
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1
+    cdef tuple open_in(self, int32_t state)
+    cdef list unknown_below(self, int32_t p, uint8_t flag, dict known)
+    cdef tuple open_in_stack(self, int32_t p)
+    cdef int32_t abstracted(self, int32_t state) except -1
+    cdef int32_t abstracted_set(self, Pool* pool, int32_t number) except -1
+    cdef bint is_hot(self, int32_t state) except -1
 
     cdef inline int spend(self, Py_ssize_t work) except -1:
         self.left -= work

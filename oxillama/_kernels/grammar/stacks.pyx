@@ -15,7 +15,7 @@ from oxillama._kernels.grammar.item_sets cimport (
 )
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.network cimport ENDS_ALWAYS, ENDS_IF_ENOUGH, PURE_FINAL, Network
-from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, SOME, Registers, pair
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, MARKS, SOME, Registers, pair
 from oxillama._kernels.grammar.rows cimport Rows
 
 from oxillama.errors import GrammarError
@@ -150,16 +150,13 @@ cdef class Stacks(Network):
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1:
         """The stack of those who return to (q, n) and then to ``p``."""
         cdef int32_t one, flags = self.rtn[q].flags
+        cdef Item item = Item(q, n, p)
         if flags & PURE_FINAL:
             return p
-        one = self.single(q, n, p)
+        one = self.intern(&self.stacks, &item, 1, 0)
         if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.rtn[q].least):
             return self.unite(one, p, 0)
         return one
-
-    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1:
-        cdef Item item = Item(q, n, p)
-        return self.intern(&self.stacks, &item, 1, 0)
 
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
         """The stack of all that are in either."""
@@ -231,3 +228,99 @@ cdef class Stacks(Network):
                 items[kept] = item
                 kept += 1
         return kept
+
+    # ------------------------------------------------------------------ containers whose members are told apart
+
+    cdef tuple open_in(self, int32_t state):
+        """The registers of a parser state that have a value under way."""
+        cdef set found = set()
+        cdef int32_t i
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            found.update(self.open_in_stack(self.states.items[i].p))
+        return tuple(found)
+
+    cdef list unknown_below(self, int32_t p, uint8_t flag, dict known):
+        """A stack and those below it that have a flag and are not known, the lowest first: it has the lowest number."""
+        cdef set found = {p}
+        cdef list todo = [p]
+        cdef int32_t i, one, below
+        for one in todo:  # grows while it is read
+            for i in range(self.stacks.first[one], self.stacks.first[one + 1]):
+                below = self.stacks.items[i].p
+                if self.stacks.flags[below] & flag and below not in found and below not in known:
+                    found.add(below)
+                    todo.append(below)
+        return sorted(found)
+
+    cdef tuple open_in_stack(self, int32_t p):
+        cdef set found
+        cdef int32_t i, one
+        cdef Item item
+        if not self.stacks.flags[p] & TAPED:
+            return ()
+        if p not in self.open_values:
+            for one in self.unknown_below(p, TAPED, self.open_values):
+                found = set()
+                for i in range(self.stacks.first[one], self.stacks.first[one + 1]):
+                    item = self.stacks.items[i]
+                    if self.is_register(item.q) and self.registers.registers[item.n].begin >= 0:
+                        found.add(item.n)
+                    found.update(self.open_values.get(item.p, ()))
+                self.charge(100)
+                self.open_values[one] = tuple(found)
+        return self.open_values[p]
+
+    cdef int32_t abstracted(self, int32_t state) except -1:
+        """The parser state with abstract registers: what of a mask does not depend on the values that came."""
+        cdef int32_t i, p, one
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            p = self.states.items[i].p
+            if self.stacks.flags[p] & REGISTERED and p not in self.abstracts:
+                for one in self.unknown_below(p, REGISTERED, self.abstracts):
+                    self.abstracts[one] = self.abstracted_set(&self.stacks, one)
+                    self.charge(100)
+        return self.abstracted_set(&self.states, state)
+
+    cdef int32_t abstracted_set(self, Pool* pool, int32_t number) except -1:
+        """A stack or a parser state with abstract registers, upon stacks that are known to have them."""
+        cdef int32_t i, n = pool.first[number + 1] - pool.first[number]
+        cdef Item* items = <Item*>malloc(sizeof(Item) * (n + 1))
+        if not items:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                items[i] = pool.items[pool.first[number] + i]
+                if self.is_told_apart(items[i].q):
+                    items[i].n = self.registers.abstract(
+                        items[i].n, self.rtn[items[i].q].least, self.rtn[items[i].q].slack >> MARKS
+                    )
+                items[i].p = self.abstracts.get(items[i].p, items[i].p)
+            n = distinct_items(items, n)
+            return self.intern(pool, items, n, pool.flags[number] & RESULT_FLAGS)
+        finally:
+            free(items)
+
+    cdef bint is_hot(self, int32_t state) except -1:
+        """Whether a value under way is so far the beginning of one that came before."""
+        cdef Registers registers = self.registers
+        cdef int32_t i, n, members, last = -1, tape = self.tapes[state]
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            if self.states.items[i].p == last:
+                continue  # items of one value share its stack
+            last = self.states.items[i].p
+            for n in self.open_in_stack(last):
+                members = registers.registers[n].members
+                if members and registers.is_hot(members, registers.suffix(tape, registers.registers[n].begin)):
+                    return True
+        return False
+
+
+cdef int32_t distinct_items(Item* items, int32_t n) noexcept:
+    """Sort items and drop repeats; returns how many are left."""
+    cdef int32_t i, kept = 0
+    sort_items(items, n)
+    for i in range(n):
+        if kept == 0 or item_order(&items[kept - 1], &items[i]) != 0:
+            items[kept] = items[i]
+            kept += 1
+    return kept

@@ -1,6 +1,6 @@
 """The vocabulary as a trie, as other kernels see it."""
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 
 cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
     BEYOND_ASCII = 128  # all others, but perhaps those of the next entry
@@ -30,7 +30,6 @@ cdef struct Nodes:
 
 
 cdef struct Key:
-    uint64_t head     # the first eight bytes
     const uint8_t* text
     int32_t length, token
 
@@ -46,18 +45,13 @@ cdef class Trie:
     cdef int32_t length_first[257]  # more than 255 count as 255
     cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
     cdef int32_t byte_first[257]
-    cdef int32_t[256] roots       # the nodes of first bytes
-    cdef uint8_t[256] root_bytes
-    cdef int32_t n_roots
     cdef object joined
     cdef dict slices         # those of `slices.pyx`
-    cdef object valid        # ... the one of all tokens of characters, the last of which may be incomplete
     cdef object leads        # the `Leads` of `corrections.pyx`, once they were asked for
 
     cdef int sort_tokens_and_nodes(self) except -1
     cdef Py_ssize_t slice_bytes(self) except -1
 
 
-cdef Key key_of(const uint8_t* text, int32_t length, int32_t token) noexcept nogil
 cdef void nodes_free(Nodes* nodes) noexcept
 cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1

@@ -1,7 +1,6 @@
 """The byte strings of a vocabulary as a flat, depth-first trie.
 
-Strings are sorted by their first eight bytes as one number, then by the rest; the trie falls out of one pass
-over them.
+Strings are sorted; the trie falls out of one pass over them.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t
@@ -29,7 +28,6 @@ cdef class Trie:
         cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
         cdef Key* keys
-        cdef int32_t node = 0
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
         if n == 0 or n >= 1 << 30 or len(joined) >= 1 << 31:
@@ -52,7 +50,7 @@ cdef class Trie:
                 if self.inside[i]:
                     if self.first[i + 1] - self.first[i] > 0xFFFF:
                         raise ValueError(f"strings: expected tokens of up to 65535 bytes, got {len(<bytes>texts[i])}")
-                    keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i)
+                    keys[k] = Key(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i)
                     self.max_depth = max(self.max_depth, keys[k].length)
                     k += 1
             self.n_tokens = k
@@ -60,10 +58,6 @@ cdef class Trie:
         finally:
             free(keys)
         self.sort_tokens_and_nodes()
-        while node < self.nodes.n:
-            self.roots[self.n_roots], self.root_bytes[self.n_roots] = node, self.nodes.at[node].byte
-            self.n_roots += 1
-            node = self.nodes.at[node].skip
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
@@ -94,8 +88,7 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        own = len(self.joined) + 9 * self.n_vocab + 4 * self.n_tokens + 16 * self.nodes.n
-        return own + self.slice_bytes() + (self.valid.n_bytes if self.valid is not None else 0)
+        return len(self.joined) + 9 * self.n_vocab + 4 * self.n_tokens + 16 * self.nodes.n + self.slice_bytes()
 
     cdef Py_ssize_t slice_bytes(self) except -1:
         return sum([part.n_bytes for part in self.slices.values()])
@@ -112,16 +105,6 @@ cdef class Trie:
 
 
 # --------------------------------------------------------------------------- building
-
-cdef Key key_of(const uint8_t* text, int32_t length, int32_t token) noexcept nogil:
-    cdef Key made
-    cdef int32_t i
-    made.head = 0
-    for i in range(8):
-        made.head = made.head << 8 | (text[i] if i < length else 0)
-    made.text, made.length, made.token = text, length, token
-    return made
-
 
 cdef void nodes_free(Nodes* nodes) noexcept:
     free(nodes.at)
@@ -180,8 +163,5 @@ cdef int compare_keys(const void* one, const void* other) noexcept nogil:
     """The order of strings; of equal ones, that of their tokens."""
     cdef const Key* a = <const Key*>one
     cdef const Key* b = <const Key*>other
-    cdef int order
-    if a.head != b.head:
-        return -1 if a.head < b.head else 1
-    order = memcmp(a.text, b.text, min(a.length, b.length))
+    cdef int order = memcmp(a.text, b.text, min(a.length, b.length))
     return order or a.length - b.length or a.token - b.token

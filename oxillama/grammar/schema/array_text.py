@@ -98,7 +98,7 @@ def counting_array(conjunct: Arrays, writer: Writer) -> Node:
         index, *counts = state
         if conjunct.most is not None and index >= conjunct.most:
             return []
-        base = conjunct.prefix[index] if index < len(conjunct.prefix) else conjunct.rest
+        base = conjunct.at(index)
         found: list[Item] = []
         options = [_options(c, index, count, cap) for c, count, cap in zip(contains, counts, caps)]
         for choice in product(*options):

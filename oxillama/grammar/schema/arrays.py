@@ -65,10 +65,13 @@ class Arrays(NamedTuple):
         prefix = self.prefix if most is None else self.prefix[:most]
         return Arrays(prefix, self.rest, self.least, most, self.contains, self.unique)
 
+    def at(self, index: int) -> State:
+        """What an item meets."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
     def required(self) -> Iterator[State]:
         """The states of the items that there must be."""
-        for i in range(min(self.least, len(self.prefix) + 1)):
-            yield self.prefix[i] if i < len(self.prefix) else self.rest
+        return map(self.at, range(min(self.least, len(self.prefix) + 1)))
 
     def negated(self) -> Iterator[Arrays]:
         """The arrays that miss at least one condition (``unique`` apart, which has no such form)."""

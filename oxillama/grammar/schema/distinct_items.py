@@ -44,12 +44,11 @@ def array_node(conjunct: Arrays, writer: Writer) -> Node:
         and (conjunct.most is None or conjunct.most > 1)
         and not _differ(conjunct, writer)
     ):
-        known = list(writer.rules)
+        known = writer.rules.copy()
         try:
             return _Items(writer).array(conjunct)
         except _SeveralWays as error:
-            for name in list(writer.rules)[len(known) :]:
-                del writer.rules[name]
+            writer.rules = known
             writer.unenforced(writer.path, f"uniqueItems, {error}")
     return (
         counting_array(conjunct, writer) if conjunct.contains else plain_array(conjunct, writer, writer.node)
@@ -60,7 +59,7 @@ def _differ(conjunct: Arrays, writer: Writer) -> bool:
     """Whether no two items can be equal, whatever they are."""
     if conjunct.most is None or conjunct.most > MAX_PAIRS:
         return False
-    states = [conjunct.prefix[i] if i < len(conjunct.prefix) else conjunct.rest for i in range(conjunct.most)]
+    states = [conjunct.at(i) for i in range(conjunct.most)]
     return all(
         both(a, b) == NOTHING or (a and b and writer.impossible(a | b))
         for i, a in enumerate(states)
@@ -189,15 +188,13 @@ class _Items:
         states = [self.writer.followed_state(state) for state in states]
         found = [[Member(self.scalars(state), "text")] for state in states]
         for kind in ("array", "object"):
-            known = list(self.writer.rules)
+            known, names = self.writer.rules.copy(), self.names.copy()
             try:
                 texts = [[Member(node, "text") for node in self.of_kind(state, kind)] for state in states]
             except _SeveralWays:
                 if once:
                     raise
-                for name in list(self.writer.rules)[len(known) :]:
-                    del self.writer.rules[name]
-                self.names = {what: name for what, name in self.names.items() if name in self.writer.rules}
+                self.writer.rules, self.names = known, names
                 texts = [[Member(node, "value") for node in self.endless(state, kind)] for state in states]
             for place, members in zip(found, texts):
                 place += members
@@ -302,11 +299,8 @@ class _Items:
         """How many values meet a state; None where they are more than `MANY`, or hard to count."""
         total = 0
         for conjunct in self.conjuncts(self.writer.followed_state(state), *TOP):
-            size = (
-                None
-                if depth > MAX_DEPTH or (conjunct in TOP.values() and isinstance(conjunct, (Arrays, Objects)))
-                else (self.size(conjunct, depth))
-            )
+            is_any = conjunct in TOP.values() and isinstance(conjunct, (Arrays, Objects))
+            size = None if depth > MAX_DEPTH or is_any else self.size(conjunct, depth)
             if size is None or total + size > MANY:
                 return None
             total += size
@@ -324,11 +318,7 @@ class _Items:
         if isinstance(conjunct, Arrays):
             if conjunct.most is None or conjunct.most > MAX_PAIRS or conjunct.contains or conjunct.unique:
                 return None
-            states = [
-                conjunct.prefix[i] if i < len(conjunct.prefix) else conjunct.rest
-                for i in range(conjunct.most)
-            ]
-            counts = [self.count(state, depth + 1) for state in states]
+            counts = [self.count(conjunct.at(i), depth + 1) for i in range(conjunct.most)]
             if None in counts:
                 return None
             known = [count for count in counts if count is not None]

@@ -164,35 +164,14 @@ class Keywords:
     kinds_of: dict[Schema, Sequence[str]] = field(default_factory=dict, init=False)
 
     def kinds(self, schema: Schema) -> Sequence[str]:
-        """The types of values that a schema has to be asked about: it allows none of the others."""
-        found = self.kinds_of.get(schema)
-        if found is None:
-            self.kinds_of[schema] = TYPES  # while it is being looked at
-            found = self.kinds_of[schema] = self._kinds(schema)
-        return found
-
-    def _kinds(self, schema: Schema) -> Sequence[str]:
-        value, words = schema.value, schema.words
-        if isinstance(value, bool):
-            return TYPES if value else ()
-        if "$ref" in words and (schema.dialect.ref_hides_siblings or len(words) == 1):
-            target = self.target(Place(schema, NO_SCOPE), "$ref").what
-            return self.kinds(target) if isinstance(target, Schema) else TYPES
-        found = set(TYPES)
-        for word in words.intersection(VALUES):
-            if word == "type":
-                names = type_names(value[word])
-                if names is None:
-                    return TYPES  # each of which fails
-                found &= {"number" if name == "integer" else name for name in names}
-            else:
-                values = value[word] if word == "enum" and isinstance(value[word], list) else [value[word]]
-                found &= {json_type(one, f"{schema.path}/{word}") for one in values}
-        if len(words) == 1 and not words.isdisjoint(("anyOf", "oneOf")):
-            (word,) = words
-            subs = [sub.what for sub in Place(schema, NO_SCOPE).subs(word)]
-            found = {kind for sub in subs if isinstance(sub, Schema) for kind in self.kinds(sub)}
-        return [kind for kind in TYPES if kind in found or not words.isdisjoint(OF_TYPE[kind])]
+        """The types of values that a schema has to be asked about: its `type` allows none of the others."""
+        if schema not in self.kinds_of:
+            words, wanted = schema.words, TYPES
+            names = type_names(schema.value["type"]) if "type" in words else None
+            if names is not None:  # else each of them fails
+                wanted = tuple(["number" if name == "integer" else name for name in names])
+            self.kinds_of[schema] = [k for k in TYPES if k in wanted or not words.isdisjoint(OF_TYPE[k])]
+        return self.kinds_of[schema]
 
     def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
         """What all keywords but `unevaluated*` of a schema mean for values of a type.

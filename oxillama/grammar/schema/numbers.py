@@ -34,16 +34,6 @@ def _fixed(pattern: str) -> Dfa:
     return automaton(parse_regex(pattern, search=False))
 
 
-def any_number() -> Node:
-    """Every JSON number."""
-    return _fixed(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-
-
-def any_integer(plain: bool) -> Node:
-    """Every integer written in full; unless ``plain``, also as a float without a fractional part."""
-    return _fixed(r"-?(?:0|[1-9]\d*)" + ("" if plain else r"(?:\.0)?"))
-
-
 class Numbers(NamedTuple):
     """The numbers that meet all of these.
 
@@ -160,9 +150,9 @@ class Numbers(NamedTuple):
         if self.values is not None:
             return Alt(tuple([_value_node(value, self.plain) for value in sorted(self.values)]))
         if self == Numbers():
-            return any_number()
+            return _fixed(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
         if self == Numbers(step=Fraction(1), plain=self.plain):
-            return any_integer(self.plain)
+            return _fixed(r"-?(?:0|[1-9]\d*)" + ("" if self.plain else r"(?:\.0)?"))
         return _automaton(self)
 
 

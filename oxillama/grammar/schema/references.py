@@ -26,9 +26,9 @@ from oxillama.grammar.schema.dialects import (
     is_published,
     standard_dialect,
 )
-from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 
 Registry = Mapping[str, object] | Callable[[str], object]
+PACKAGE = "jsonschema-specifications"  # has the meta-schemas of the specifications
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
@@ -251,6 +251,19 @@ def document_of(registry: Registry | None, uri: str) -> object | None:
     if registry is None:
         return None
     return registry(uri) if callable(registry) else registry.get(uri, registry.get(uri + "#"))
+
+
+def meta_schema(uri: str) -> object | None:
+    """The meta-schema of this address; None for any other, and where `PACKAGE` is not installed."""
+    if not is_published(uri):
+        return None
+    try:
+        from jsonschema_specifications import REGISTRY
+    except ImportError:
+        return None
+    found = REGISTRY.get(uri)
+    contents: object = found.contents if found is not None else None
+    return contents
 
 
 def join(base: str, reference: str, at: str) -> str:
