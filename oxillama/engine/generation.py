@@ -183,6 +183,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         recorder, reason = self._text_request.parts.get("receipt"), self.finish_reason
         if recorder is None or reason in (None, "error"):
             return None
+        reason = "stop" if reason == "tool_calls" else reason  # a receipt is of tokens, not of what they say
         receipt: Receipt = recorder.receipt(self.tokens, self._links, reason)
         return receipt
 

@@ -156,6 +156,7 @@ OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] 
 HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "user": None,
     "metadata": None,
+    "client_metadata": None,  # Codex
     "safety_identifier": None,
     "prompt_cache_key": None,
     "prompt_cache_retention": None,

@@ -39,6 +39,7 @@ class MessageParser:
     in_reasoning : whether the text begins inside reasoning (`ToolCallGrammar.begins_in_reasoning`).
     constrained : whether the text follows the grammar of its format (`message_rules`). What fails is then the
         last call, cut off, and all of the text behind its beginning belongs to it.
+    answers : whether text that has begun goes on to the end of the message, whatever it holds.
 
     Raises
     ------
@@ -51,14 +52,17 @@ class MessageParser:
         tools: Sequence[Mapping[str, Any]] | None = None,
         in_reasoning: bool = False,
         constrained: bool = False,
+        answers: bool = False,
     ) -> None:
         checks.boolean("constrained", constrained)
+        checks.boolean("answers", answers)
         checks.instance("grammar", grammar, ToolCallGrammar)
         if checks.boolean("in_reasoning", in_reasoning) and grammar.reasoning is None:
             raise checks.refuse("in_reasoning", f"False, for {grammar.name} has no reasoning", in_reasoning)
         self.grammar = grammar
         self.in_reasoning = in_reasoning
         self.constrained = constrained
+        self.answers = answers
         self._events: list[Event] = []
         self._source = Source()
         schemas = parameter_schemas(tools or ())
@@ -113,14 +117,14 @@ class MessageParser:
                 self._text.part()
                 opened = ""
             elif self._text.has_begun:
-                opened = yield from source.until(always, self._text.add)
+                opened = yield from source.until(() if self.answers else always, self._text.add)
             else:  # nothing but whitespace, reasoning and calls so far
                 self._text.add((yield from source.spaces()))
                 opened = yield from source.one_of((*always, *think))
                 if not opened and grammar.bare and (yield from source.next()) == "{":
                     yield from self._bare()
                 elif not opened:
-                    opened = yield from source.until(always, self._text.add)
+                    opened = yield from source.until(() if self.answers else always, self._text.add)
         self._text.end()
 
     def _reason(self) -> Parsing[str]:

@@ -35,6 +35,7 @@ def message_rules(
     parallel: bool = True,
     in_reasoning: bool = False,
     special: Mapping[str, int] | None = None,
+    answer: Rules | None = None,
 ) -> Rules:
     """The grammar of the messages in which every call is valid.
 
@@ -46,6 +47,8 @@ def message_rules(
     parallel : whether there may be more than one.
     in_reasoning : whether the message begins inside reasoning.
     special : ids of special tokens by their texts, of which the format's delimiters may be made.
+    answer : the grammar of a message that is no call, for the choice "auto"; None for any. The format has
+        delimiters around calls then, and no headers.
 
     Raises
     ------
@@ -64,14 +67,15 @@ def message_rules(
         if any(text.endswith(text[:n]) for n in range(1, len(text))):
             wanted = "a delimiter that does not end as it begins"
             raise GrammarError(f"tools: expected {wanted}, got {text!r:.80}")
-    return book.rules(_Message(book, calls, many).root(choice, in_reasoning))
+    other = None if answer is None else book.include(answer)
+    return book.rules(_Message(book, calls, many, other).root(choice, in_reasoning))
 
 
 class _Message:
     """Messages with delimiters."""
 
-    def __init__(self, book: RuleBook, calls: CallRules, many: bool) -> None:
-        self._book, self._calls, self._many = book, calls, many
+    def __init__(self, book: RuleBook, calls: CallRules, many: bool, answer: Node | None = None) -> None:
+        self._book, self._calls, self._many, self._answer = book, calls, many, answer
         self._grammar = grammar = calls.grammar
         think = grammar.reasoning[:1] if grammar.reasoning else ()
         self._opens = (*grammar.opens, *grammar.framing, *(think if grammar.reasoning_anywhere else ()))
@@ -89,8 +93,11 @@ class _Message:
 
     def root(self, choice: str, in_reasoning: bool) -> Node:
         """The whole message: see `message_rules`."""
-        is_free = choice in ("auto", "none")
-        whole = self._free(choice == "auto") if is_free else self._required()
+        is_free = choice in ("auto", "none") and self._answer is None
+        if self._answer is not None:
+            whole: Node = Alt((self._required(), self._answered(self._answer)))
+        else:
+            whole = self._free(choice == "auto") if is_free else self._required()
         if not in_reasoning:
             return whole
         ways: list[Node] = [Seq((self._thought, self._close, whole))]
@@ -112,6 +119,10 @@ class _Message:
         thoughts = [Repeat(Seq((BREAK, node)), 0, 1) for node in self._reasoning]
         framing = [Repeat(Seq((BREAK, Alt(tuple(self._framing)))), 0, MOST_FRAMING)] if self._framing else []
         return Seq((*thoughts, *framing, BREAK, first, more, *framing))
+
+    def _answered(self, answer: Node) -> Node:
+        """An answer, perhaps behind reasoning."""
+        return Seq((*(Repeat(Seq((BREAK, node)), 0, 1) for node in self._reasoning), BREAK, answer))
 
     def _free(self, with_calls: bool) -> Node:
         """Text, with or without calls."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
 from oxillama.grammar.compiling import compiled_by
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.made_once import MadeOnce
+from oxillama.structured.constraints import key_of
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.vocabulary import HIDDEN
 from oxillama.toolcalls.definitions import Definition, chosen, definitions
@@ -42,6 +44,7 @@ class TextFormat:
     in_reasoning : whether the text begins inside reasoning.
     grammar : of the whole text; None without tools.
     shown : special tokens that the format is made of, whose names belong to the text.
+    answers : whether a text that is no call is an answer of a schema, in which nothing else is looked for.
     """
 
     format: ToolCallGrammar
@@ -49,24 +52,27 @@ class TextFormat:
     in_reasoning: bool
     grammar: Grammar | None
     shown: frozenset[int]
+    answers: bool = False
 
     def parser(self) -> MessageParser:
         """A parser at the beginning of the text."""
-        return MessageParser(self.format, self.tools, self.in_reasoning, self.grammar is not None)
+        is_ruled = self.grammar is not None
+        return MessageParser(self.format, self.tools, self.in_reasoning, is_ruled, self.answers)
 
     def sampler(self, options: GenerationOptions) -> SamplerConfig:
         """The options of the sampler, with the grammar of the text, if it has one.
 
-        Raises ConfigError if there are two grammars, or if a receipt could not say where the text ends.
+        The grammar of the text has the schema of an answer in it. Raises ConfigError if there is another
+        grammar beside it, or if a receipt could not say where the text ends.
         """
         assert options.sampler is not None
         if self.shown and options.receipt and options.stop:
             raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
         if self.grammar is None:
             return options.sampler
-        if options.sampler.constraint is not None:
+        if options.sampler.constraint not in (None, "json_schema"):
             raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
-        return options.sampler._changed(grammar=self.grammar)
+        return options.sampler._changed(grammar=self.grammar, json_schema=None)
 
 
 class Parsers:
@@ -95,15 +101,22 @@ class Parsers:
         form = self.format(options)
         tail = self.tokenizer.decode(prompt[-TAIL:], skip_special=False)
         in_reasoning = form.begins_in_reasoning(tail)
-        tools, grammar = None, None
+        tools, grammar, answers = None, None, False
         plain = form.without_calls()
         if options.tools is not None:
             tools = definitions(options.tools)
-            choice, grammar = self._grammar(options, form, tools, in_reasoning)
+            choice = chosen(options.tool_choice, called_names(tools))[0]
+            has_schema = options.sampler is not None and options.sampler.json_schema is not None
+            if choice == "none" and has_schema:
+                return None  # the schema rules all of the text
+            answers = choice == "auto" and has_schema
+            form = with_answers(form) if answers else form
+            grammar = self._grammar(options, form, tools, in_reasoning, answers)
             plain = plain if choice == "none" else form
         if not plain.has_calls and not (plain.reasoning or plain.dropped or grammar):
             return None  # there is nothing to take apart
-        return TextFormat(plain, tools, in_reasoning, grammar, frozenset(self.special(plain).values()))
+        shown = frozenset(self.special(plain).values())
+        return TextFormat(plain, tools, in_reasoning, grammar, shown, answers)
 
     def format(self, options: GenerationOptions) -> ToolCallGrammar:
         """The format that options name. Raises ConfigError."""
@@ -137,15 +150,39 @@ class Parsers:
         return self._special[form]
 
     def _grammar(
-        self, options: GenerationOptions, form: ToolCallGrammar, tools: list[Definition], in_reasoning: bool
-    ) -> tuple[str, Grammar]:
-        """What is asked for, and the grammar of the text."""
+        self,
+        options: GenerationOptions,
+        form: ToolCallGrammar,
+        tools: list[Definition],
+        in_reasoning: bool,
+        answers: bool,
+    ) -> Grammar:
+        """The grammar of a text with tools, whose answers follow the schema of the options if ``answers``."""
         functions = {tool["function"]["name"]: tool["function"] for tool in tools}
         choice, names = chosen(options.tool_choice, tuple(functions))
-        parallel = options.parallel_tool_calls
-        key = (form, json.dumps(tools), choice, names, parallel, in_reasoning)
+        parallel, sampler = options.parallel_tool_calls, options.sampler
+        answer = (sampler.json_schema, sampler.any_order) if answers and sampler is not None else None
+        known = None if answer is None or sampler is None else key_of(sampler)
+        key = (form, json.dumps(tools), choice, names, parallel, in_reasoning, known)
         wanted = form, [functions[name] for name in names], choice, parallel, in_reasoning
-        return choice, self._grammars.get(key, lambda: compiled_by(compiled, *wanted, self.special(form)))
+        return self._grammars.get(key, lambda: compiled_by(compiled, *wanted, self.special(form), answer))
+
+
+def called_names(tools: list[Definition]) -> tuple[str, ...]:
+    """The names of functions."""
+    return tuple(tool["function"]["name"] for tool in tools)
+
+
+def with_answers(form: ToolCallGrammar) -> ToolCallGrammar:
+    """The format for texts that are calls or an answer in JSON: every call has a delimiter.
+
+    Raises ConfigError if the format cannot tell the two apart.
+    """
+    like_json = any(not set(text) - set('[{" \n') for text in form.opens)
+    if form.headers or like_json:
+        message = f"tools: cannot be combined with json_schema in the format {form.name}"
+        raise ConfigError(f"{message}, whose delimiters could stand in an answer")
+    return replace(form, bare=False)
 
 
 def compiled(
@@ -155,10 +192,21 @@ def compiled(
     parallel: bool,
     in_reasoning: bool,
     special: Mapping[str, int],
+    answer: tuple[Any, bool] | None = None,
 ) -> Grammar:
-    """The grammar of a text in which these functions may be called."""
+    """The grammar of a text in which these functions may be called.
+
+    Parameters
+    ----------
+    answer : the schema that a text without calls follows, and whether members have any order.
+    """
     tools = [Tool.of(each) for each in functions]
-    rules = message_rules(form, tools, choice, parallel=parallel, in_reasoning=in_reasoning, special=special)
+    schema = None
+    if answer is not None:
+        schema = JsonSchemaCompiler(any_order=answer[1], plain_integers=True).compile(answer[0])
+    rules = message_rules(
+        form, tools, choice, parallel=parallel, in_reasoning=in_reasoning, special=special, answer=schema
+    )
     return Grammar.from_rules(rules)
 
 

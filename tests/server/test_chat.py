@@ -373,7 +373,7 @@ def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
         ({"tools": [ROOM, ROOM]}, "tools[1]: expected a name of its own"),
         ({"tools": ["room"]}, "tools[0]: expected a valid dictionary"),
         ({"tools": [ROOM], "regex": "a"}, ""),
-        ({"tools": [ROOM], "response_format": {"type": "json_object"}}, ""),
+        ({"tools": [ROOM], "grammar": 'root ::= "a"'}, ""),
         ({"tools": [ROOM], "reasoning_format": "none"}, 'reasoning_format: "none" cannot be combined'),
         ({"functions": [ROOM]}, "functions: expected [], which is all that is supported"),
     ],

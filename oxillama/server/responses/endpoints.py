@@ -22,6 +22,9 @@ from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import Served, begin, chosen, connected, deltas, in_thread, last
 from oxillama.server.stream import EventStream, as_json, named_event
 
+TOOL = {"description": None, "parameters": None, "strict": True}
+"""What a function has where the body does not say."""
+
 
 def store_of(request: Request) -> ResponseStore:
     """Where the application of a request keeps responses."""
@@ -97,8 +100,12 @@ async def responses(request: Request) -> Response | EventStream:
 def head_of(
     here: Served, store: ResponseStore, body: ResponsesBody, options: GenerationOptions
 ) -> dict[str, Any]:
-    """A response without output: what it was asked for, as it was understood."""
+    """A response without output: what it was asked for, as it was understood.
+
+    It has all fields that Open Responses requires: https://www.openresponses.org/reference.
+    """
     sampler = options.sampler
+    assert sampler is not None  # that of the engine, where the body says nothing
     return {
         "id": new_id("resp"),
         "object": "response",
@@ -117,14 +124,17 @@ def head_of(
         "reasoning": {"effort": body.reasoning.effort, "summary": None},
         "service_tier": "default",
         "store": body.store and store.most_bytes > 0,
-        "temperature": None if sampler is None else sampler.temperature,
+        "temperature": sampler.temperature,
+        "presence_penalty": sampler.presence_penalty,
+        "frequency_penalty": sampler.frequency_penalty,
         "text": {"format": body.text.format.model_dump(by_alias=True, exclude_none=True)},
         "tool_choice": body.tool_choice,
-        "tools": [{"strict": True, **tool} for tool in body.tools if tool.get("type") == "function"],
+        "tools": [{**TOOL, **tool} for tool in body.tools if tool.get("type") == "function"],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": None if sampler is None else sampler.top_p,
+        "top_p": sampler.top_p,
         "truncation": "disabled",
         "usage": None,
+        **{name: body.rest.get(name) for name in ("user", "safety_identifier", "prompt_cache_key")},
     }
 
 
