@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from oxillama.config import checks
-from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, INT_MAX, NO_DECODE_WAIT
-from oxillama.config.option import AnyPath, Options, declared, no_option, option
+from oxillama.config.option import Adapters, AnyPath, Options, declared, no_option, option
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.on_use import on_use
+from oxillama.records import record
 
+adapter_specs: Callable[..., Any] = on_use("oxillama.config.adapters:adapter_specs")
 constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:constraint_of")
 same_constraint: Callable[..., Any] = on_use("oxillama.config.response_format:same_constraint")
 
@@ -52,7 +52,7 @@ def _line(name: str, value: Any) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class GenerationOptions(Options):
     """Options of one request, checked when they are made.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.engine import features
-from oxillama.engine.handle import SILENT, Handle
+from oxillama.engine.handle import SILENT, Handle, next_event, ready_event
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.protocols import OutputParser
 from oxillama.engine.request import End, Event, Piece, TextRequest
@@ -20,6 +20,7 @@ from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
 from oxillama.on_use import Shown
+from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.sampling.logprobs import SampledToken
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from oxillama.speculation.state import SpeculationStats
 
 
-@dataclass(frozen=True)
+@record()
 class Usage:
     """Tokens of a request.
 
@@ -50,7 +51,7 @@ class Usage:
         return self.prompt_tokens + self.generated_tokens
 
 
-@dataclass(frozen=True)
+@record()
 class Timings:
     """Seconds of a request; nan for what has not happened.
 
@@ -71,7 +72,7 @@ class Timings:
     decode_tokens: int = 0
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Completion(Shown):
     """A text with what belongs to it; see `Generation` for the fields."""
 
@@ -274,7 +275,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
             while self._parts or self.finish_reason is None:
                 if self._parts:
                     return self._shown(self._parts.popleft())
-                self._take(await self._async_event())
+                self._take(self._checked(await next_event(self)))
         except BaseException:
             self.cancel()
             raise
@@ -376,6 +377,17 @@ class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
 
     def __anext__(self) -> Coroutine[Any, Any, MessageEvent]:
         return self.generation._async_part()
+
+    def ready(self) -> Iterator[MessageEvent]:
+        """The events that have come. Raises what ended the request, if that was an error."""
+        generation = self.generation
+        while True:
+            while generation._parts:
+                yield generation._shown(generation._parts.popleft())
+            event = ready_event(generation) if generation.finish_reason is None else None
+            if event is None:
+                return
+            generation._take(generation._checked(event))
 
 
 def text_of(completion: Completion) -> str:

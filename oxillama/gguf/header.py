@@ -13,7 +13,8 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from typing import Any, NoReturn, cast, overload
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from oxillama.errors import GGUFError
 from oxillama.formats import FORMAT_BY_ID, Format
 from oxillama.gguf.extent import Extent
+from oxillama.records import record
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -59,7 +61,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 
-@dataclass(frozen=True)
+@record()
 class TensorInfo:
     """An entry of the tensor directory.
 
@@ -89,7 +91,7 @@ class TensorInfo:
         return self.format.nbytes(self.n_elements)
 
 
-@dataclass(frozen=True)
+@record()
 class StringArray(Sequence[str]):
     """An array of strings in a file, decoded on access.
 
@@ -121,16 +123,15 @@ class StringArray(Sequence[str]):
         return self.section[start + STRING_LENGTH_BYTES : end].decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        section, start = self.section, STRING_LENGTH_BYTES
-        for end in self.ends:
-            yield section[start:end].decode("utf-8", "surrogateescape")
-            start = end + STRING_LENGTH_BYTES
+        section, gap = self.section, STRING_LENGTH_BYTES
+        places = zip(chain((0,), self.ends), self.ends)  # a list, because a generator takes twice as long
+        return iter([section[start + gap : end].decode("utf-8", "surrogateescape") for start, end in places])
 
     def __repr__(self) -> str:
         return f"<StringArray of {len(self)}>"
 
 
-@dataclass(frozen=True)
+@record()
 class Header:
     """The header of a file. `ModelFile` describes the fields.
 
@@ -224,12 +225,13 @@ class _Cursor:
     def strings(self, count: int, key: str) -> StringArray:
         start = pos = self.pos
         unpack, ends = U64.unpack_from, array("q")
+        append = ends.append
         while len(ends) < count:
             buffer = self.buffer
             try:
                 for _ in range(count - len(ends)):
                     pos += STRING_LENGTH_BYTES + unpack(buffer, pos)[0]
-                    ends.append(pos - start)
+                    append(pos - start)
             except (struct.error, OverflowError):  # a length, or the end after it, is not in the buffer
                 if pos + STRING_LENGTH_BYTES > self.size:
                     break
