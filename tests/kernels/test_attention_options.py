@@ -40,6 +40,8 @@ LONG: list[dict[str, Any]] = [
     {"chunk": 1100},
     {"biases": np.random.default_rng(5).standard_normal((4, 257)).astype(np.float32)},
     {"biases": np.random.default_rng(6).standard_normal((4, 5)).astype(np.float32), "window": 40},
+    {"softcap": 5.0},
+    {"slopes": np.float32([0.01, 0.001, 0.0, 0.5]), "window": 1500},
     {"softcap": 5.0, "slopes": np.float32([0.01, 0.001, 0.0, 0.5]), "sinks": np.float32([1, 0, -9, 5])},
 ]
 """Options for sequences of more than one partition."""

@@ -149,8 +149,7 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
     else:
         for d in range(w.key_dim):
             for p in range(P):
-                if d & (line_step(kv_type) - 1) == 0:
-                    ox_prefetch_far(w.next.keys[p0 + p] + d // line_step(kv_type) * 64)
+                ox_prefetch_far(w.next.keys[p0 + p] + d * (64 // line_step(kv_type)))
                 keys[p] = float_load(kv_type, w.now.keys[p0 + p], d)
             for t in range(T):
                 x = f32_keep(f32_set1(q[d * T + t]))
@@ -183,16 +182,28 @@ cdef inline f32x16 biases_from(const Walk* w, Py_ssize_t head, Py_ssize_t distan
     return f32_load(lanes)
 
 
+cdef inline void shrink_row(const Walk* w, Py_ssize_t row, float most) noexcept nogil:
+    """Makes ``most`` the highest score of the row: what the row has so far shrinks to match."""
+    cdef float* outputs = w.state.outputs + row * w.value_pad
+    cdef f32x16 shrink
+    cdef Py_ssize_t d
+    if most == w.state.most[row]:  # it would be times 1
+        return
+    shrink = exp16(f32_sub(f32_set1(w.state.most[row]), f32_set1(most)))
+    f32_store(w.state.sums + LANES * row, f32_mul(f32_load(w.state.sums + LANES * row), shrink))
+    for d in range(0, w.value_pad, 16):
+        f32_store(outputs + d, f32_mul(f32_load(outputs + d), shrink))
+    w.state.most[row] = most
+
+
 cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_ssize_t stride, Py_ssize_t low,
                              Py_ssize_t high) noexcept nogil:
     """Scores from low to high of the block become weights; what the row has so far shrinks to match."""
-    cdef Py_ssize_t p, d, first = low // LANES, last = (high + LANES - 1) // LANES
-    cdef float* outputs = w.state.outputs + row * w.value_pad
+    cdef Py_ssize_t p, first = low // LANES, last = (high + LANES - 1) // LANES
     cdef f32x16 scores[PANELS]
     cdef float lanes[LANES]
-    cdef f32x16 s, sums, shrink, ramp, distance, highest = f32_set1(w.state.most[row])
+    cdef f32x16 s, sums, ramp, distance, highest = f32_set1(w.state.most[row])
     cdef Py_ssize_t ahead = w.block - (w.position + row // w.group)
-    cdef float most
     cdef int i
     for i in range(LANES):
         lanes[i] = i
@@ -210,15 +221,8 @@ cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_s
             s = only(s, ramp, low - LANES * p, high - LANES * p, f32_set1(least()))
         scores[p] = s
         highest = f32_max(s, highest)
-    most = f32_hmax(highest)
-    highest = f32_set1(most)
-    sums = f32_load(w.state.sums + LANES * row)
-    if most != w.state.most[row]:  # else it would be times 1
-        shrink = exp16(f32_sub(f32_set1(w.state.most[row]), highest))
-        sums = f32_mul(sums, shrink)
-        for d in range(0, w.value_pad, 16):
-            f32_store(outputs + d, f32_mul(f32_load(outputs + d), shrink))
-        w.state.most[row] = most
+    shrink_row(w, row, f32_hmax(highest))
+    highest, sums = f32_set1(w.state.most[row]), f32_load(w.state.sums + LANES * row)
     for p in range(first, last):
         s = exp16(f32_sub(scores[p], highest))
         if LANES * p < low or LANES * (p + 1) > high:
@@ -226,6 +230,32 @@ cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_s
         sums = f32_add(sums, s)
         f32_store(weights + p * stride, s)
     f32_store(w.state.sums + LANES * row, sums)
+
+
+cdef inline void softmax_tile(const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
+    """`softmax_row` of T rows that see the whole block, with scores that are products alone.
+
+    Each step is done for all rows, so that they hide each other's latency.
+    """
+    cdef float most[MAX_TILE]
+    cdef float* weights
+    cdef f32x16 s, sums, highest
+    cdef int p, t
+    for t in range(T):
+        highest = f32_set1(w.state.most[t0 + t])
+        for p in range(PANELS):
+            highest = f32_max(f32_load(w.weights + (p * T + t) * LANES), highest)
+        most[t] = f32_hmax(highest)
+    for t in range(T):
+        shrink_row(w, t0 + t, most[t])
+    for t in range(T):
+        weights = w.weights + t * LANES
+        highest, sums = f32_set1(most[t]), f32_load(w.state.sums + LANES * (t0 + t))
+        for p in range(PANELS):
+            s = exp16(f32_sub(f32_load(weights + p * T * LANES), highest))
+            sums = f32_add(sums, s)
+            f32_store(weights + p * T * LANES, s)
+        f32_store(w.state.sums + LANES * (t0 + t), sums)
 
 
 cdef inline void add_vectors(const int kv_type, const int T, const int V, const Walk* w, const float* weights,
@@ -302,11 +332,14 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ss
     """Rows t0 .. t0 + T through one block of positions."""
     cdef Py_ssize_t low[MAX_TILE]      # a row sees the positions from low to high of the block
     cdef Py_ssize_t high[MAX_TILE]
-    cdef Py_ssize_t most_low = 0, least_high = BLOCK, least_low = BLOCK, most_high = 0, position
+    cdef Py_ssize_t most_low = 0, least_high = BLOCK, least_low = BLOCK, most_high = 0, position, head
     cdef float* out = w.state.outputs + t0 * w.value_pad
     cdef int P = side_by_side(kv_type, T), p, t
+    position, head = w.position + t0 // w.group, t0 % w.group
     for t in range(T):
-        position = w.position + (t0 + t) // w.group
+        if head == w.group:
+            position, head = position + 1, 0
+        head = head + 1
         high[t] = max(<Py_ssize_t>0, min(last_seen(&w.view, position) - w.block, <Py_ssize_t>BLOCK))
         low[t] = max(<Py_ssize_t>0, min(first_seen(&w.view, position) - w.block, high[t]))
         most_low, least_high = max(most_low, low[t]), min(least_high, high[t])
@@ -316,9 +349,12 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ss
     while LANES * p < most_high:
         score_panels(kv_type, T, side_by_side(kv_type, T), w, w.queries + t0 * w.key_dim, p)
         p = p + P
-    for t in range(T):
-        if low[t] < high[t]:
-            softmax_row(w, t0 + t, w.weights + LANES * t, T * LANES, low[t], high[t])
+    if most_low == 0 and least_high == BLOCK and not w.softcap and w.slopes == NULL and w.biases == NULL:
+        softmax_tile(T, w, t0)
+    else:
+        for t in range(T):
+            if low[t] < high[t]:
+                softmax_row(w, t0 + t, w.weights + LANES * t, T * LANES, low[t], high[t])
     # each row adds its values in order of position: what only it sees, what all see, what only it sees
     if most_low > least_low:
         for t in range(T):
