@@ -486,6 +486,7 @@ def test_a_run_is_printed_written_and_compared(
     assert capsys.readouterr().out.count("within the spread") == 2
 
 
+@pytest.mark.slow  # the roofline alone takes seconds
 def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     small = ["kernels", "--format", "Q4_K", "--target", "portable", "--megabytes", "0.02", "--rounds", "1"]
     assert main([*small, "--json", str(tmp_path / "old.json")]) == 0
