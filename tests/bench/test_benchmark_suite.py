@@ -30,6 +30,7 @@ from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.paths import SHARED
+from tests.support.spread import few
 
 BLOCK = SHARED / "parity-2026" / "glm4moe-mtp.gguf"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +68,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few(COMMANDS, ("load", "busy")))
 def test_a_command_runs_writes_and_flags_what_became_slower(
     command: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +125,7 @@ def test_the_server_is_measured(model: Path, tmp_path: Path) -> None:
     assert results["client gone to request ended"]["server"][0] > 0
 
 
+@pytest.mark.slow
 def test_speculation_measures_every_part(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

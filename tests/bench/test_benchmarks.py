@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,6 @@ from benchmarks import end_to_end, loading, peers, sampling, starting, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
-from oxillama.bench.machine import peak_rss
 from oxillama.bench.report import (
     Metric,
     Row,
@@ -340,10 +340,14 @@ def test_processes_are_started_and_their_memory_is_counted(
 
 
 def test_peak_memory_grows_with_what_is_touched() -> None:
-    before = peak_rss()
-    block = np.ones(before // 8 + (32 << 20) // 8)  # more than is held now, so the peak must rise
-    assert peak_rss() >= before + (32 << 20)
-    assert block.sum() > 0
+    program = (
+        "import numpy as np\n"
+        "from oxillama.bench.machine import peak_rss\n"
+        "before = peak_rss()\n"
+        "block = np.ones(before // 8 + (32 << 20) // 8)  # more than is held now, so the peak must rise\n"
+        "assert peak_rss() >= before + (32 << 20) and block.sum() > 0\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)  # a small process
 
 
 def test_end_to_end_reports_tokens_per_second(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,6 +490,7 @@ def test_a_run_is_printed_written_and_compared(
     assert capsys.readouterr().out.count("within the spread") == 2
 
 
+@pytest.mark.slow  # the roofline alone takes seconds
 def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     small = ["kernels", "--format", "Q4_K", "--target", "portable", "--megabytes", "0.02", "--rounds", "1"]
     assert main([*small, "--json", str(tmp_path / "old.json")]) == 0

@@ -60,25 +60,25 @@ def test_the_page_has_its_rows() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_each_path_resolves(path: str) -> None:
-    assert path.startswith("oxillama.")
-    resolved(path)
+def test_each_path_resolves() -> None:
+    assert len(PATHS) > 300
+    for path in PATHS:
+        assert path.startswith("oxillama.")
+        resolved(path)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_what_is_missing_has_a_reason(row: list[str]) -> None:
-    name, ours, _, note = row
-    assert ours == "none" or re.findall(r"`oxillama\.[\w.]+`", ours)
-    if ours == "none":
-        assert note, name
+def test_what_is_missing_has_a_reason() -> None:
+    for name, ours, _, note in ROWS:
+        assert ours == "none" or re.findall(r"`oxillama\.[\w.]+`", ours), name
+        assert note or ours != "none", name
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row[2]], ids=lambda row: row[0])
-def test_the_third_column_has_the_reference_s_name(row: list[str]) -> None:
-    for path in re.findall(r"`([\w.]+)`", row[2]):
+def test_the_third_column_has_the_reference_s_name() -> None:
+    paths = [(row[0], path) for row in ROWS for path in re.findall(r"`([\w.]+)`", row[2])]
+    assert paths
+    for name, path in paths:
         assert path.startswith("oxillama.compat.")
-        assert path.split(".")[-1] == row[0].strip("`").split(".")[-1]
+        assert path.split(".")[-1] == name.strip("`").split(".")[-1]
 
 
 FORMER = {

@@ -18,6 +18,7 @@ from tests.fuzz.harness import CORPUS, Finding, Worker, fuzz, minimize, outcome_
 from tests.fuzz.mutate import built, minimized, mutated, smaller
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.unsound import Unsound
+from tests.support.spread import slow
 
 SEED = 1
 
@@ -37,13 +38,14 @@ def worker() -> Iterator[Worker]:
         yield made
 
 
+@pytest.mark.parametrize("share", [4, slow(1)])
 @pytest.mark.parametrize("name", TARGETS)
-def test_hostile_inputs(name: str, worker: Worker) -> None:
-    n_corpus = worker.ask(name, None)
-    report = fuzz(worker, TARGETS[name], runs=n_corpus + TARGETS[name].per_run, seed=SEED)
+def test_hostile_inputs(name: str, share: int, worker: Worker) -> None:
+    n_runs = worker.ask(name, None) + TARGETS[name].per_run // share  # those of the corpus, and others
+    report = fuzz(worker, TARGETS[name], runs=n_runs, seed=SEED)
     for finding in report.findings.values():
         pytest.fail(f"{finding.kind}\n{finding.value!r:.2000}\n{finding.details}")
-    assert report.n == n_corpus + TARGETS[name].per_run, report
+    assert report.n == n_runs, report
     assert report.counts["used"] > report.n // 20, report  # most inputs of some kinds are refused
     assert report.counts["used"] + report.counts["skipped"] < report.n, report  # some are
 

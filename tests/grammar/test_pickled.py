@@ -98,6 +98,7 @@ def test_masks_are_the_same(name: str, vocabulary: Vocabulary) -> None:
     same(one, vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CORE.is_dir(), reason="the suite is not beside the repository")
 def test_masks_of_the_suite_are_the_same(vocabulary: Vocabulary) -> None:
     n = 0

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from oxillama.events import ToolCall
 from oxillama.mcp import McpClient, McpLimits, ToolServerError, connect
 from oxillama.toolcalls import definitions
 from tests.support.paths import ROOT
+from tests.support.spread import few
 from tests.support.waiting import until
 
 pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
 
-QUICK = McpLimits(call_seconds=3, result_chars=1000, message_bytes=1 << 20)
+PATIENT = McpLimits(call_seconds=60, result_chars=1000, message_bytes=1 << 20)
+QUICK = replace(PATIENT, call_seconds=3)
 RAW = ROOT / "tests/support/raw_mcp_server.py"
 
 
@@ -43,7 +45,7 @@ def connected(limits: McpLimits = QUICK, **servers: Any) -> McpClient:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[McpClient]:
-    with connected(t=real(SECRET="s"), raw=raw("plain")) as found:
+    with connected(PATIENT, t=real(SECRET="s"), raw=raw("plain")) as found:
         yield found
 
 
@@ -98,20 +100,18 @@ def test_many_calls_at_a_time_and_in_asyncio(client: McpClient) -> None:
     assert asyncio.run(several()) == [str(2 * i) for i in range(20)]
 
 
-def test_calls_that_never_end(client: McpClient) -> None:
-    for name in ("t__never", "raw__silent"):
-        began = time.monotonic()
-        result = client.call(name, {})
-        assert result.error == f"{name.partition('__')[0]}: expected a result within 3 s, got none"
-        assert time.monotonic() - began < 20
-    assert client.call("raw__echo", {}).value == "{}"
-
+def test_calls_that_never_end() -> None:
     async def cancelled() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.acall("t__never", {}), 0.2)
 
-    asyncio.run(cancelled())
-    assert client.call("t__add", {"a": 1, "b": 2}).value == "3"
+    with connected(t=real(), raw=raw("plain")) as client:
+        for name in ("t__never", "raw__silent"):
+            result = client.call(name, {})
+            assert result.error == f"{name.partition('__')[0]}: expected a result within 3 s, got none"
+        assert client.call("raw__echo", {}).value == "{}"
+        asyncio.run(cancelled())
+        assert client.call("t__add", {"a": 1, "b": 2}).value == "3"
 
 
 def test_a_server_that_dies_is_told_and_started_again(client: McpClient) -> None:
@@ -218,7 +218,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
 
 
-@pytest.mark.parametrize("end", ["exit", "error", "kill", "no close"])
+@pytest.mark.parametrize("end", few(["exit", "error", "kill", "no close"], ("exit", "kill")))
 def test_programs_end_with_the_process(end: str) -> None:
     kind = raw("plain" if end == "kill" else "stubborn")
     program = (

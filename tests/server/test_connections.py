@@ -23,6 +23,7 @@ from oxillama.config.server import ServerConfig
 from oxillama.server.listening import Listening
 from oxillama.server.models import Hosted, Models
 from tests.support.server import Client, serving
+from tests.support.spread import pairs
 from tests.support.waiting import until
 
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: loc"
@@ -303,8 +304,7 @@ def plain(engine: InferenceEngine) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("name", GATE)
-@pytest.mark.parametrize("n", [1, 7, 100_000])
+@pytest.mark.parametrize(("name", "n"), pairs(GATE, [1, 7, 100_000]))
 def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
     data, allowed = GATE[name]
     if len(data) > 10_000:
