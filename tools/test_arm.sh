@@ -32,7 +32,7 @@ fetch_python() {
 fetch_wheels() {
     python -m pip install -q --target "$site" --python-version "$version" --only-binary=:all: \
         --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_17_aarch64 \
-        numpy tokenizers jinja2 tqdm blake3 prometheus-client pytest pytest-xdist hypothesis gguf jsonschema
+        numpy tokenizers jinja2 tqdm blake3 docstring-parser prometheus-client pytest pytest-xdist hypothesis gguf jsonschema
 }
 
 copy_sources() {
