@@ -1,6 +1,6 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
-    "checks": "tokenize snapshot verify sign fingerprint",
+    "checks": "tokenize snapshot verify replay sign fingerprint",
     "evaluation": "eval perplexity compare",
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
@@ -28,6 +28,7 @@ from oxillama.cli import (
     info,
     pack,
     quantize,
+    replay,
     serve,
     snapshot,
     tokenize,
@@ -45,7 +46,7 @@ GROUPS = {
     "serving and batch jobs": "serve batch",
     "models": "pull list rm info",
     "files": "quantize imatrix convert pack",
-    "checks": "tokenize snapshot verify sign fingerprint",
+    "checks": "tokenize snapshot verify replay sign fingerprint",
     "evaluation": "eval perplexity compare",
     "this machine": "doctor bench",
 }
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         generate,
         chat,
         verify,
+        replay,
         info,
         snapshot,
         fingerprint,

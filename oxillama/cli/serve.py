@@ -114,7 +114,10 @@ def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted
 def engine_options(args: argparse.Namespace) -> EngineConfig:
     """The options of the engines. Raises ConfigError."""
     scheduler = SchedulerConfig(**options.given(args, SchedulerConfig))
-    return replace(options.engine_config(args), scheduler=scheduler)
+    found = replace(options.engine_config(args), scheduler=scheduler)
+    if args.record is not None and found.tokenizer_path is not None:
+        raise ConfigError("record: cannot be combined with tokenizer, whose file no receipt names")
+    return found
 
 
 def hosted_model(

@@ -49,28 +49,8 @@ def add_commands(commands: Any) -> None:
     )
     verify.add_argument("--signer", metavar="KEY", help="public key, in hexadecimal digits, of all chains")
     add_model(verify, "--model", required=True)
-    verify.add_argument(
-        "--lora",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="LoRA adapter that the receipt names; its scale is the receipt's",
-    )
-    verify.add_argument(
-        "--sample",
-        metavar="K",
-        type=int,
-        help="choose K tokens of each text again, drawn at random; the line says what that may miss",
-    )
+    add_check_options(verify)
     verify.add_argument("--text", action="store_true", help="write the text that was verified, too")
-    verify.add_argument(
-        "--reference",
-        action="store_true",
-        help="check with the slow reference implementation alone, without a kernel",
-    )
-    add_media_options(verify, "of the prompt, in order")
-    options.add_named_options(verify, ("num_threads", "mmproj"))
-    options.add_progress_option(verify)
     verify.set_defaults(command=run_verify)
     sign = options.add_command(
         commands,
@@ -88,6 +68,31 @@ def add_commands(commands: Any) -> None:
     sign.add_argument("--key", metavar="FILE", required=True, help="PEM file of the private key")
     sign.add_argument("-o", "--output", metavar="FILE", required=True, help="chain to begin or continue")
     sign.set_defaults(command=run_sign)
+
+
+def add_check_options(parser: Any) -> None:
+    """What receipts are checked with, beside the model."""
+    parser.add_argument(
+        "--lora",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="LoRA adapter that the receipt names; its scale is the receipt's",
+    )
+    parser.add_argument(
+        "--sample",
+        metavar="K",
+        type=int,
+        help="choose K tokens of each text again, drawn at random; the line says what that may miss",
+    )
+    parser.add_argument(
+        "--reference",
+        action="store_true",
+        help="check with the slow reference implementation alone, without a kernel",
+    )
+    add_media_options(parser, "of the prompt, in order")
+    options.add_named_options(parser, ("num_threads", "mmproj"))
+    options.add_progress_option(parser)
 
 
 def run_verify(args: argparse.Namespace) -> int:

@@ -114,6 +114,18 @@ class ServerConfig(Options):
              "started when it is first needed; 0 to have threads do that")
     stored_response_bytes: int = option(64 << 20, low=0, argument="BYTES",
         help="memory for responses that clients may go on from by their ids; 0 keeps none")
+    record: AnyPath | None = option(None, argument="FOLDER",
+        help="folder in which each request that begins a text is recorded, with its answer and with receipts "
+             "for oxillama replay; None for no records")
+    record_bytes: int | None = option(None, low=1, argument="BYTES",
+        help="max bytes of the records, of which the oldest are removed; None for no limit")
+    record_days: float | None = option(None, low=ABOVE_ZERO, high=100000.0,
+        help="after which a record is removed; None for never")
+    record_texts: str = option("all", choices=("all", "hashes"),
+        help='what is recorded of prompts and texts: "hashes" for no word of them')
+    record_snapshots: str = option("none", choices=("none", "stopped"),
+        help='texts whose snapshots are recorded, to go on from: "stopped" for those that the end of the '
+             "server cuts")
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds without text after which a stream sends a comment, as a sign of life")
     page: bool = option(True, help="whether / is a page to talk to the model")
@@ -131,6 +143,11 @@ class ServerConfig(Options):
     def _check_together(self) -> None:
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("ssl_keyfile: expected an ssl_certfile beside it, got none")
+        for name in ("record_bytes", "record_days", "record_texts", "record_snapshots"):
+            if self.record is None and getattr(self, name) not in (None, "all", "none"):
+                raise ConfigError(f"{name}: expected a folder to record in (record) beside it, got none")
+        if self.record_texts == "hashes" and self.record_snapshots != "none":
+            raise ConfigError("record_snapshots: expected none with record_texts hashes: they hold the texts")
 
     @property
     def is_local(self) -> bool:

@@ -145,6 +145,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
         self._links: list[bytes] = []  # of the receipt
+        self._pieces: list[str] = []  # of the text as the model wrote it
         self._text_request = request
         self._callback = callback
         self._is_stopped = False  # by the callback: what was run ahead is dropped
@@ -298,6 +299,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
             return
         if isinstance(event, Piece):
             self._part(event.text)
+            self._pieces.append(event.text)
             self.tokens += event.tokens
             if self.logprobs is not None:
                 self.logprobs += event.logprobs

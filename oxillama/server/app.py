@@ -28,6 +28,7 @@ from oxillama.server.ollama import vectors as ollama_vectors
 from oxillama.server.openai import chat, completions, vectors
 from oxillama.server.page.files import page, the_page
 from oxillama.server.page.pdf import pdf
+from oxillama.server.recording import folder_of
 from oxillama.server.responses import endpoints
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import Leases, Served
@@ -162,7 +163,7 @@ def create_app(
     """
     config = ServerConfig() if config is None else config
     keys, pools, in_flight = Keys(config), Pools(config.job_processes), InFlight()
-    tools = ToolServers(config)
+    tools, records = ToolServers(config), folder_of(config)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -173,6 +174,8 @@ def create_app(
         await tools.end()
         await models.end()
         pools.close()
+        if records is not None:
+            await asyncio.to_thread(records.close)
 
     files = the_page().paths if config.page else frozenset()
     open_paths = (*OPEN_PATHS, *files)
@@ -186,6 +189,7 @@ def create_app(
             open_paths=open_paths,
             unlogged_paths=files,
             error_body=error_body,
+            records=records,
         ),
         Middleware(Leases, models=models),
     ]
@@ -211,6 +215,7 @@ def create_app(
     )
     app.state.served = Served(config, models, models.default)
     app.state.keys, app.state.in_flight, app.state.tool_servers = keys, in_flight, tools
+    app.state.records = records
     app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 

@@ -172,6 +172,8 @@ class RequestContext:
     generations : that were started for it.
     n_tokens : that are run for it beside those, as for embeddings.
     ends : called when the answer has ended.
+    recording : of the request and its answer; None where nothing is recorded.
+    hides_receipts : whether the texts have receipts that the client has not asked for.
     """
 
     caller: Caller = field(default_factory=Caller)
@@ -184,6 +186,8 @@ class RequestContext:
     generations: list[Generation] = field(default_factory=list)
     n_tokens: int = 0
     ends: list[Callable[[], object]] = field(default_factory=list)
+    recording: Any = None
+    hides_receipts: bool = False
 
     def end(self) -> None:
         """Gives back what the request has, and charges its tokens."""

@@ -21,10 +21,12 @@ from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext, too_many
 from oxillama.server.connections import most_connections
 from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error, stopping
+from oxillama.server.recording import Recording
 from oxillama.server.workers import Pools
 
 if TYPE_CHECKING:
     from oxillama.engine.generation import Generation
+    from oxillama.records.folder import RecordFolder
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -76,6 +78,12 @@ class InFlight:
         """Ends what `add` began."""
         self._tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
 
+    def snapshot(self) -> None:
+        """Has each recording keep snapshots of its texts that go on; in any thread."""
+        for found in list(self._tasks.values()):
+            if found.recording is not None:
+                found.recording.snapshot(list(found.generations))
+
     def stop(self) -> None:
         """Ends all requests: streams with an event, others with an answer of 503."""
         for task, found in list(self._tasks.items()):
@@ -94,6 +102,7 @@ class Gate:
     open_paths : that need no key.
     unlogged_paths : whose answers are no lines of the access log, unless they are errors.
     error_body : the shape of errors on a path.
+    records : where requests with texts are recorded; None for nowhere.
     """
 
     def __init__(
@@ -106,8 +115,10 @@ class Gate:
         open_paths: Iterable[str],
         unlogged_paths: Iterable[str],
         error_body: Callable[[str], ErrorBody],
+        records: RecordFolder | None = None,
     ) -> None:
         self.app = app
+        self.records: RecordFolder | None = records
         self.config: ServerConfig = config
         self.error_body = error_body
         self.keys: Keys = keys
@@ -130,6 +141,9 @@ class Gate:
         address = (scope.get("client") or ("-",))[0]
         found = RequestContext(client=address, config=self.config, pools=self.pools)
         CONTEXT.set(found)
+        if self.records is not None and scope["method"] == "POST":
+            found.recording = Recording(scope, self.config)
+            receive, send = found.recording.wrap(receive, send)
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -162,8 +176,10 @@ class Gate:
         finally:
             self.in_flight.remove()
             work = work_of(found.generations)
-            found.end()
             seconds, name = time.perf_counter() - began, found.caller.name
+            if self.records is not None and found.recording is not None and found.generations:
+                found.recording.end(self.records, found, request_id, status, seconds)
+            found.end()
             who = f"{address} {name}" if name else address
             path = printable(scope.get("raw_path", b"").decode("ascii", "replace") or scope["path"])
             if scope["path"] not in self.unlogged_paths or status >= 400:

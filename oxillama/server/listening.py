@@ -147,6 +147,8 @@ class Server(uvicorn.Server):
         if len(in_flight):
             log.warning("waiting for %d requests (Ctrl-C ends them at once)", len(in_flight))
         await self._until(lambda: not len(in_flight), here.config.shutdown_seconds)
+        if here.config.record_snapshots == "stopped" and not self.force_exit:
+            await asyncio.to_thread(in_flight.snapshot)
         in_flight.stop()
         await self._until(lambda: not self.server_state.tasks, FAREWELL, even_forced=True)
         for connection in list(self.server_state.connections):

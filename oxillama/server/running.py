@@ -30,6 +30,7 @@ from oxillama.server.media import MAY_ENCODE, ClientMedia, HasMedia
 from oxillama.server.models import Hosted, Models
 from oxillama.server.processes import JobTooLate, NoProcess
 from oxillama.server.prompts import bounded
+from oxillama.server.recording import with_receipt
 from oxillama.server.workers import not_compiled, pools
 
 T = TypeVar("T")
@@ -272,12 +273,19 @@ def start(
     started: list[Generation] = []
     try:
         for prompt in prompts:
-            started += engine.stream_n(prompt, options, n=n) if n > 1 else [engine.stream(prompt, options)]
+            started += with_receipt(partial(streams, engine, prompt, n), options)
         context().generations += started
     except BaseException:
         cancel(started)
         raise
     return started
+
+
+def streams(
+    engine: InferenceEngine, prompt: list[int], n: int, options: GenerationOptions
+) -> list[Generation]:
+    """``n`` generations of a prompt."""
+    return engine.stream_n(prompt, options, n=n) if n > 1 else [engine.stream(prompt, options)]
 
 
 async def begin(
@@ -437,7 +445,9 @@ async def merged(
 
 def receipt_of(generation: Generation | Completion) -> dict[str, Any]:
     """The receipt of a text that has ended, if one was asked for, as a field of an answer."""
-    return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
+    if generation.receipt is None or context().hides_receipts:
+        return {}
+    return {"receipt": generation.receipt.to_json()}
 
 
 def times_of(generations: Sequence[Generation]) -> dict[str, Any]:

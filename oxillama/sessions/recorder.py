@@ -68,15 +68,22 @@ class Recorder:
         """Takes the logits of the next token; the link of the chain for it."""
         return self._chain.add(row)
 
-    def receipt(self, tokens: Sequence[int], links: Sequence[bytes], finish_reason: str) -> Receipt:
-        """The receipt of the tokens that the consumer got, each with its link."""
+    def receipt(self, tokens: Sequence[int], links: Sequence[bytes], finish_reason: str | None) -> Receipt:
+        """The receipt of the tokens that the consumer got, each with its link.
+
+        A text that ended with an error, or whose end was not read, is one that was cancelled there.
+        """
         return replace(
             self._head,
             tokens=list(tokens),
             points=[link.hex()[:POINT_DIGITS] for link in links],
             chain=(links[-1] if links else START).hex(),
-            finish_reason=finish_reason,
+            finish_reason=ENDS.get(finish_reason, finish_reason or ""),
         )
+
+
+ENDS: dict[str | None, str] = {"tool_calls": "stop", "error": "cancelled", None: "cancelled"}
+"""What a receipt has in the place of a finish reason; others are as they are."""
 
 
 def receipt_head(

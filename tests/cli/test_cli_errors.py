@@ -27,6 +27,7 @@ INPUTS: dict[str, Arguments] = {
     "chat": lambda path, out: ["chat", path],
     "chat, template": lambda path, out: ["chat", demo.DRAFT, "--chat-template", path / "x"],
     "verify": lambda path, out: ["verify", path, "--model", demo.DRAFT],
+    "replay": lambda path, out: ["replay", "x", "--record", path],
     "fingerprint": lambda path, out: ["fingerprint", path],
     "fingerprint, compare": lambda path, out: ["fingerprint", demo.DRAFT, "--compare", path],
     "sign": lambda path, out: ["sign", demo.DRAFT, "--key", path, "-o", f"{out}.jsonl"],

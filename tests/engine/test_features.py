@@ -27,6 +27,7 @@ OPTIONAL = (
         "packing",
         "pipeline",
         "ray",
+        "records",
         "server",
         "sessions",
         "speculation",

@@ -22,7 +22,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.paths import ROOT
 
 COMMANDS = (
-    *("run", "demo", "chat", "verify", "sign", "fingerprint", "info", "snapshot"),
+    *("run", "demo", "chat", "verify", "replay", "sign", "fingerprint", "info", "snapshot"),
     *("tokenize", "quantize", "imatrix", "pack", "convert", "pull", "list", "rm", "serve", "batch", "bench"),
     *("perplexity", "compare", "eval", "doctor"),
 )

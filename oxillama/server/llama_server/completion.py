@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +26,7 @@ from oxillama.server.models import Hosted
 from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.prompt_progress import PromptProgress, with_progress
+from oxillama.server.recording import with_receipt
 from oxillama.server.running import (
     Delta,
     begin,
@@ -113,7 +116,8 @@ class Answer:
             raise ApiError(400, "id_slot: expected -1 for a prompt with media, got another", param="id_slot")
         await compile_rules(self.engine, prompts, self.options)
         async with self.hosted.slots.used(self.engine, id, context().caller.name) as slot:
-            generation = await to_its_end(slot.start, self.engine, prompts[0], self.options)
+            start = partial(slot.start, self.engine, prompts[0])
+            generation = await to_its_end(copy_context().run, with_receipt, start, self.options)
             context().generations.append(generation)
             yield [generation]
 

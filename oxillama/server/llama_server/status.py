@@ -79,6 +79,8 @@ async def metrics(request: Request) -> Response:
     if found:
         text += prometheus_text([({"model_name": name}, now) for name, now in found.items()])
     text += llama_server_text(found, len(models) > 1)
+    if request.app.state.records is not None:
+        text += request.app.state.records.counts.metrics_text()
     return PlainTextResponse(text, media_type=PROMETHEUS, headers={"Process-Start-Time-Unix": str(STARTED)})
 
 

@@ -25,6 +25,7 @@ from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.prompt_progress import PromptProgress, with_progress
+from oxillama.server.recording import with_receipt
 from oxillama.server.running import (
     begin,
     checked_prompt,
@@ -114,7 +115,8 @@ class Answer:
 
         def go_on_all() -> list[Generation]:
             seed = engine.config.seed
-            return [each for one in self.scored for each in go_on(one, self.options, self.most, seed)]
+            each_of = [partial(go_on, one, n=self.most, seed=seed) for one in self.scored]
+            return [each for start in each_of for each in with_receipt(start, self.options)]
 
         try:
             for prompt in self.prompts:  # one by one: other clients have their turn between them
