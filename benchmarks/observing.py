@@ -17,7 +17,7 @@ from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
 from oxillama.bench.report import Metric, rows
-from oxillama.engine.protocols import Observers
+from oxillama.engine.loop import Observers
 
 PROMPT = "Once upon a time"
 TOKEN = (

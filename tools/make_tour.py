@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "oxillama"
 PAGE, SOURCE = ROOT / "docs" / "tour.md", ROOT / "docs" / "tour.toml"
-MOST_FILES, MOST_LINES = 46, 3400
+MOST_FILES, MOST_LINES = 44, 3400
 """Limits of the tour, kernels included; to be lowered, never raised."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
@@ -75,14 +75,6 @@ class CachePool:
     def pages_for(self, n_tokens: int) -> int:
         """Pages of each group for ``n_tokens`` tokens: ceil(n_tokens / page_size)."""
         return -(-n_tokens // self.page_size)
-
-    def can_allocate(self, n_bytes: int) -> bool:
-        """Whether so many bytes can be taken, once others have released what they can spare."""
-        return self.limit.can_allocate(n_bytes)
-
-    def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
-        """See `MemoryLimit.reclaim_from`."""
-        self.limit.reclaim_from(reclaim)
 
     def allocate(self, counts: Iterable[int]) -> list[list[int]]:
         """Allocates so many pages of each group, each with one reference.

@@ -121,7 +121,7 @@ class RadixTree:
         self._held_bytes = 0  # of its pages
         self._windowed = [i for i, group in enumerate(pool.groups) if group.has_window]
         self._clock = 0
-        pool.reclaim_from(self.reclaim)
+        pool.limit.reclaim_from(self.reclaim)
 
     @property
     def n_states(self) -> int:

@@ -129,7 +129,9 @@ class RecurrentCache(PagedKvCache):
 
         Raises KvCacheFullError; checkpoints may have been dropped by then, nothing else has changed.
         """
-        while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end, n_open)):
+        while len(self.checkpoints) > 1 and not self.pool.limit.can_allocate(
+            self.shortage(start, end, n_open)
+        ):
             self._drop()
         if start >= end:
             return

@@ -1,4 +1,7 @@
-"""Which adapters a request takes, as users say it."""
+"""Which adapters a request takes, as users say it.
+
+A path or a `LoadedLora`, alone or in a pair with its scale; a list of these; or a mapping of them to scales.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from oxillama.config import checks
+from oxillama.config.option import Adapters as Adapters
 
 AdapterSpec: TypeAlias = tuple[Any, float]
 """A path or a `LoadedLora`, and its scale."""
-
-Adapters: TypeAlias = Any
-"""A path or a `LoadedLora`, alone or in a pair with its scale, a list of these, or a mapping of them to
-scales."""
 
 
 def adapter_specs(name: str, value: Adapters) -> tuple[AdapterSpec, ...]:

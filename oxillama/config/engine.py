@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oxillama.config import checks
-from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, MAX_SEED, NO_DECODE_WAIT
-from oxillama.config.option import AnyPath, Options, option
+from oxillama.config.option import Adapters, AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
@@ -21,6 +20,7 @@ from oxillama.on_use import on_use
 if TYPE_CHECKING:
     from oxillama.config.offload import OffloadPolicy
 
+adapter_specs: Callable[..., Any] = on_use("oxillama.config.adapters:adapter_specs")
 fields_of: Callable[..., Any] = on_use("oxillama.config.offload:fields_of")
 
 PREFILL_CHUNK = 512

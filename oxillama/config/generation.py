@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from oxillama.config import checks
-from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import ABOVE_ZERO, INT_MAX, NO_DECODE_WAIT
-from oxillama.config.option import AnyPath, Options, declared, no_option, option
+from oxillama.config.option import Adapters, AnyPath, Options, declared, no_option, option
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.on_use import on_use
 
+adapter_specs: Callable[..., Any] = on_use("oxillama.config.adapters:adapter_specs")
 constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:constraint_of")
 same_constraint: Callable[..., Any] = on_use("oxillama.config.response_format:same_constraint")
 

@@ -23,6 +23,8 @@ no_option: Callable[..., Any] = on_use("oxillama.config.option_texts:no_option")
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 """A path, as users give it."""
+Adapters: TypeAlias = Any
+"""Adapters, as users give them: see `oxillama.config.adapters`."""
 
 T = TypeVar("T")
 Self = TypeVar("Self", bound="Options")

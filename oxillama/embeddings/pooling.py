@@ -12,7 +12,7 @@ import numpy as np
 from oxillama.adapters.stack import Adaptation
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters
-from oxillama.engine.handle import Handle
+from oxillama.engine.handle import Handle, next_event
 from oxillama.engine.loading import LoadedModel, Prompt, listed
 from oxillama.engine.request import Event, Request
 from oxillama.engine.runner import Output
@@ -163,7 +163,7 @@ class Embedding(Handle):
     async def _await_result(self) -> np.ndarray:
         try:
             while self.finish_reason is None:
-                self._take(await self._async_event())
+                self._take(self._checked(await next_event(self)))
         except BaseException:
             self.cancel()
             raise

@@ -11,7 +11,6 @@ import numpy as np
 
 from oxillama import _kernels
 from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.config.adapters import Adapters as AdapterOption
 from oxillama.config.checks import NO_DECODE_WAIT
 from oxillama.engine import features
 from oxillama.engine.generation import Completion, Generation, text_of
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from oxillama.adapters.registry import Adapters
     from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
+    from oxillama.config.adapters import Adapters as AdapterOption
     from oxillama.embeddings.pooling import PoolingMode
     from oxillama.observability.metrics import EngineMetrics
     from oxillama.sessions.adapters import Loras

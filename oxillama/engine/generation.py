@@ -11,7 +11,7 @@ import numpy as np
 
 from oxillama.config import GenerationOptions, checks
 from oxillama.engine import features
-from oxillama.engine.handle import SILENT, Handle
+from oxillama.engine.handle import SILENT, Handle, next_event, ready_event
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.protocols import OutputParser
 from oxillama.engine.request import End, Event, Piece, TextRequest
@@ -274,7 +274,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
             while self._parts or self.finish_reason is None:
                 if self._parts:
                     return self._shown(self._parts.popleft())
-                self._take(await self._async_event())
+                self._take(self._checked(await next_event(self)))
         except BaseException:
             self.cancel()
             raise
@@ -376,6 +376,17 @@ class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
 
     def __anext__(self) -> Coroutine[Any, Any, MessageEvent]:
         return self.generation._async_part()
+
+    def ready(self) -> Iterator[MessageEvent]:
+        """The events that have come. Raises what ended the request, if that was an error."""
+        generation = self.generation
+        while True:
+            while generation._parts:
+                yield generation._shown(generation._parts.popleft())
+            event = ready_event(generation) if generation.finish_reason is None else None
+            if event is None:
+                return
+            generation._take(generation._checked(event))
 
 
 def text_of(completion: Completion) -> str:

@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import EngineClosed, SamplingError
 from oxillama.locks import ForkedOpen, NotCopied
-from oxillama.on_use import on_use
 
-next_event: Callable[..., Any] = on_use("oxillama.engine.waker:next_event")
+if TYPE_CHECKING:
+    import asyncio
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
@@ -25,6 +25,52 @@ LOST = 0.5
 
 SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 """What would end the consumer's loop in silence, if it were raised as it is."""
+
+
+class Waker:
+    """Sets ``event`` and calls ``watchers`` in one event loop, from any thread; one call serves all of them.
+
+    The event is another one after each call. Watchers raise nothing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio  # here: 30 ms that other consumers do without
+
+        self.watchers: set[Callable[[], object]] = set()
+        self._loop = weakref.ref(loop)
+        self.event: asyncio.Event = asyncio.Event()
+        self._is_called = False
+
+    def __call__(self) -> None:
+        loop = self._loop()
+        if not self._is_called and loop is not None:
+            self._is_called = True
+            try:
+                loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits in it any more
+            except BaseException:
+                self._is_called = False
+                raise
+
+    def _wake(self) -> None:
+        self._is_called = False
+        self.event.set()
+        self.event = type(self.event)()
+        for watcher in tuple(self.watchers):
+            watcher()
+
+
+_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waker] = weakref.WeakKeyDictionary()
+
+
+def waker_of_loop() -> Waker:
+    """The waker of the running event loop."""
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
+    if loop not in _wakers:
+        _wakers[loop] = Waker(loop)
+    return _wakers[loop]
 
 
 class Handle(NotCopied):
@@ -119,10 +165,6 @@ class Handle(NotCopied):
         """The end, if another consumer took it, or a Ctrl-C came between taking and noting it."""
         return End(self._request.finish_reason or "error", self._request.error)
 
-    async def _async_event(self) -> Event:
-        """The same, in asyncio."""
-        return self._checked(await next_event(self))
-
     def _checked(self, event: Event) -> Event:
         """Notes an event. Raises the error that it tells of."""
         self._note(event)
@@ -145,3 +187,20 @@ class Handle(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "_owner") and self._request.finish_reason is None:
             self._thread.cancel(self._request)
+
+
+def ready_event(handle: Handle) -> Event | None:
+    """The next event, if it has come; the end, where another consumer took it."""
+    is_last = handle._is_published()
+    try:
+        return handle._request.events.get_nowait()
+    except Empty:
+        return handle._lost_end() if is_last else None
+
+
+async def next_event(handle: Handle) -> Event:
+    """Waits for the next event."""
+    waker = handle._request.listener = waker_of_loop()
+    while (event := ready_event(handle)) is None:
+        await waker.event.wait()
+    return event

@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Listed
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oxillama.engine.batch import ScheduledBatch
-from oxillama.engine.protocols import Drafter, Observer, Observers
+from oxillama.engine.protocols import Drafter, Observer
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook, InFlight, Runner
 from oxillama.engine.scheduler import Scheduler
@@ -39,6 +39,32 @@ log: logging.Logger = logging.getLogger(__name__)
 
 KEEP_BYTES = 64 << 20
 """Bytes of free pages that the pool keeps when nothing runs."""
+
+
+class Observers:
+    """Calls the methods of some observers. What one of them raises is logged.
+
+    Attributes
+    ----------
+    every : all of them, in the order in which they hear.
+    hearers : by event, those whose method is not `Observer`'s own.
+    """
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self.every: tuple[Observer, ...] = tuple(observers)
+        self.hearers: dict[str, list[Observer]] = {
+            event: [o for o in self.every if getattr(type(o), event) is not getattr(Observer, event)]
+            for event in vars(Observer)
+            if not event.startswith("_")
+        }
+
+    def notify(self, event: str, *facts: object) -> None:
+        """Calls every observer's method for an event."""
+        for observer in self.hearers[event]:
+            try:
+                getattr(observer, event)(*facts)
+            except Exception:
+                note(log, logging.ERROR, "an observer failed", exc_info=True)
 
 
 class EngineLoop:

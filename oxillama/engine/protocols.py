@@ -10,8 +10,6 @@ come next, `WeightStore` brings the packed matrices of linear layers into memory
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import Any, NamedTuple, Protocol
 
@@ -19,18 +17,14 @@ from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook
 from oxillama.engine.sequence import Sequence
-from oxillama.faults import note
 from oxillama.sampling.protocols import TokenConstraint
 from oxillama.weights.linear import PanelStore as WeightStore
-
-log: logging.Logger = logging.getLogger(__name__)
 
 __all__ = [
     "Drafter",
     "HiddenHook",
     "Holder",
     "Observer",
-    "Observers",
     "OutputParser",
     "PrefixStore",
     "TokenConstraint",
@@ -166,9 +160,6 @@ class Observer:
         """The engine was closed, and its thread has ended. Called from any thread, perhaps more than once."""
 
 
-EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
-
-
 class Drafter(Observer):
     """Proposes the next tokens of running requests (speculative decoding; Leviathan et al., 2023);
     a base class whose methods propose nothing.
@@ -185,28 +176,3 @@ class Drafter(Observer):
     def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
         """For each request of a batch what takes the hidden states of its rows, or None; () for none."""
         return ()
-
-
-class Observers:
-    """Calls the methods of some observers. What one of them raises is logged.
-
-    Attributes
-    ----------
-    every : all of them, in the order in which they hear.
-    hearers : by event, those whose method is not `Observer`'s own.
-    """
-
-    def __init__(self, observers: Iterable[Observer]) -> None:
-        self.every: tuple[Observer, ...] = tuple(observers)
-        self.hearers: dict[str, list[Observer]] = {
-            event: [o for o in self.every if getattr(type(o), event) is not getattr(Observer, event)]
-            for event in EVENTS
-        }
-
-    def notify(self, event: str, *facts: object) -> None:
-        """Calls every observer's method for an event."""
-        for observer in self.hearers[event]:
-            try:
-                getattr(observer, event)(*facts)
-            except Exception:
-                note(log, logging.ERROR, "an observer failed", exc_info=True)

@@ -232,7 +232,7 @@ class Scheduler:
     def _make_room(self, sequences: list[Sequence]) -> None:
         """Has sequences free what they can spare, the first ones first, while all of them need more memory
         than there is: nobody is preempted for what another can spare."""
-        while not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences)):
+        while not self.pool.limit.can_allocate(sum(s.shortage(s.pending) for s in sequences)):
             if not spare_one(sequences):
                 break
 
@@ -327,7 +327,7 @@ class Scheduler:
         sequence = request.sequence
         self.prefixes.begin(request)
         promised = sum(self._promised(other) for other in self.running)
-        while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
+        while not self.pool.limit.can_allocate(sequence.demand(self.chunk) + promised):
             if self.prefixes.reclaim(but=request) or self._forget_waiting(request):
                 continue
             lesser = [r for r in self.at_rest() if not r.wanted or r.priority < request.priority]
@@ -340,7 +340,7 @@ class Scheduler:
                     return False
                 self.prefixes.reclaim()
                 # alone, it needs no second page for the copy of another's
-                if self.pool.can_allocate(sequence.shortage(sequence.pending)):
+                if self.pool.limit.can_allocate(sequence.shortage(sequence.pending)):
                     break
                 self._fail(request)
                 return False
@@ -370,7 +370,7 @@ class Scheduler:
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
             return 0  # it was preempted in this step
-        while (shortage := request.sequence.shortage(n)) and not self.pool.can_allocate(shortage):
+        while (shortage := request.sequence.shortage(n)) and not self.pool.limit.can_allocate(shortage):
             if request.sequence.spare():
                 n = min(n, request.sequence.pending)
                 continue

@@ -25,7 +25,7 @@ from oxillama.server.llama_server import adapters, completion, slots, status, to
 from oxillama.server.models import Models
 from oxillama.server.ollama import about, pulling, texts
 from oxillama.server.ollama import vectors as ollama_vectors
-from oxillama.server.openai import chat, completions, served_tools, vectors
+from oxillama.server.openai import chat, completions, vectors
 from oxillama.server.page.files import page, the_page
 from oxillama.server.page.pdf import pdf
 from oxillama.server.responses import endpoints
@@ -80,8 +80,8 @@ LLAMA_SERVER = Interface(
 OPENAI = Interface(
     (
         ("POST", "/v1/completions", completions.completions),
-        ("POST", "/v1/chat/completions", served_tools.chat_completions),
-        ("POST", "/chat/completions", served_tools.chat_completions),
+        ("POST", "/v1/chat/completions", chat.chat_completions),
+        ("POST", "/chat/completions", chat.chat_completions),
         ("POST", "/v1/chat/completions/input_tokens", chat.input_tokens),
         ("POST", "/chat/completions/input_tokens", chat.input_tokens),
         ("POST", "/v1/embeddings", vectors.embeddings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from json.encoder import encode_basestring
@@ -13,10 +13,12 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
+from oxillama.engine.generation import Generation
+from oxillama.engine.handle import waker_of_loop
+from oxillama.events import Event
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, api_error, stopping
 from oxillama.server.json_text import ENCODER
-from oxillama.server.relay import Relay
 from oxillama.server.running import while_connected
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -59,6 +61,60 @@ def named_event(name: str, value: Any) -> str:
 def error_lines(error: ApiError) -> str:
     """An error in the middle of a stream, as OpenAI sends it, and the end of the stream."""
     return data_line(error.body()) + DONE
+
+
+class Relay:
+    """Sends what comes of a generation, up to its end.
+
+    When a step of the engine wakes the event loop, each relay formats and writes what has come for its
+    client. The stream's task runs only for what could not be written at once, and at the end.
+
+    Parameters
+    ----------
+    line_of : the line of an event; "" for an event that the client is not told.
+    """
+
+    def __init__(self, generation: Generation, line_of: Callable[[Event], str]) -> None:
+        self._generation, self._line_of = generation, line_of
+        self._error: BaseException | None = None
+
+    async def run(self, write: Callable[[str], bool], send: Callable[[str], Awaitable[None]]) -> None:
+        """Returns when the generation has ended. Raises what ended it, if that was an error.
+
+        Parameters
+        ----------
+        write : sends lines at once; False if they could not be sent.
+        send : sends lines as soon as the client takes them.
+        """
+        waker = self._generation._request.listener = waker_of_loop()
+        self._write = write
+        waker.watchers.add(self)
+        try:
+            while self._error is None and self._generation.finish_reason is None:
+                self._rest: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self()
+                await send(await self._rest)
+            if self._error is not None:
+                raise self._error
+        finally:
+            waker.watchers.discard(self)
+            if self._generation.finish_reason is None:
+                self._generation.cancel()
+
+    def __call__(self) -> None:
+        """Sends what has come, or leaves it to the task: at the end, and while the client is behind."""
+        if self._rest.done():
+            return
+        lines = ""
+        try:
+            for part in self._generation.events().ready():
+                lines += self._line_of(part)
+            goes_on = self._generation.finish_reason is None
+            if goes_on and (not lines or self._write(lines)):
+                return
+        except BaseException as error:
+            self._error = error
+        self._rest.set_result(lines)
 
 
 class EventStream:

@@ -9,9 +9,8 @@ from typing import Any
 
 from oxillama.errors import TokenizerError
 from oxillama.on_use import on_use
-from oxillama.tokenizer.segmenters.base import SPACE
 from oxillama.tokenizer.segmenters.byte_pair import CHAR_TO_BYTE
-from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
+from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPACE, SPECIAL, Vocab
 
 unescape_rwkv: Callable[..., Any] = on_use("oxillama.tokenizer.segmenters.longest_match:unescape_rwkv")
 

@@ -14,6 +14,8 @@ from oxillama.tokenizer.pretokenizers import PreTokenizer
 
 PREFIX = "tokenizer.ggml."
 
+SPACE = "\u2581"  # stands for a space in tokens
+
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

@@ -146,7 +146,7 @@ def test_a_pool_that_runs_out_gets_pages_back_but_none_in_use() -> None:
     taken = group.allocate(2)
     assert known(cache, range(50, 58), held=[*held, *taken]) == 0
     assert known(cache, range(8), held=[*held, *taken]) == 8
-    assert not cache.pool.can_allocate(64)
+    assert not cache.pool.limit.can_allocate(64)
     group.release(held)
     taken += group.allocate(2)
     check(cache, taken)
@@ -163,7 +163,7 @@ def test_pinned_prefixes_stay_until_they_are_released() -> None:
     put(cache, range(50, 54))  # finds no room
     cache.clear()
     assert known(cache, range(6)) == 6
-    assert not cache.pool.can_allocate(3 * 64)
+    assert not cache.pool.limit.can_allocate(3 * 64)
     pinned.release()
     pinned.release()
     cache.clear()

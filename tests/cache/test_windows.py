@@ -313,12 +313,12 @@ def test_pages_in_use_are_not_evicted() -> None:
     cache = Cache(room=8)
     cache.put(range(16))
     held = cache.match(KEY, range(16))
-    assert not cache.pool.can_allocate(64 * 3)  # of the window's pages, two are not in use
-    assert cache.pool.can_allocate(64 * 2)
+    assert not cache.pool.limit.can_allocate(64 * 3)  # of the window's pages, two are not in use
+    assert cache.pool.limit.can_allocate(64 * 2)
     assert cache.n_pages == 6
     for group, pages in zip(cache.pool.groups, held.pages):
         group.release(page for page in pages if page != NO_PAGE)
-    assert cache.pool.can_allocate(64 * 8)
+    assert cache.pool.limit.can_allocate(64 * 8)
     cache.check()
 
 

@@ -14,11 +14,11 @@ from oxillama import AsyncEngine, KvCacheFullError, OxiLlamaError, RequestFailed
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.handle import Waker
 from oxillama.engine.request import StopStrings, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.waker import Waker
 from oxillama.grammar import GrammarState
 from oxillama.models.decoder import Decoder
 from oxillama.models.thread_tuner import SizeTuner, ThreadTuner

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, Receipt, SnapshotIncompatible
-from oxillama.engine.protocols import Observer, Observers
+from oxillama.engine.loop import Observers
+from oxillama.engine.protocols import Observer
 from oxillama.errors import ReceiptError
 from oxillama.media.feature import Media
 from oxillama.media.state import MediaState, SpanState, UseState

@@ -12,7 +12,8 @@ import pytest
 from oxillama import ConfigError, SamplerConfig, demo, metrics_text
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.batch import Sampled, ScheduledBatch, StepTimes
-from oxillama.engine.protocols import Observer, Observers
+from oxillama.engine.loop import Observers
+from oxillama.engine.protocols import Observer
 from oxillama.engine.request import Request
 from oxillama.observability.exposition import TABLE
 from oxillama.observability.histogram import Histogram

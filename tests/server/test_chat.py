@@ -20,7 +20,7 @@ from oxillama.toolcalls import (
     TextPart,
     ToolCall,
 )
-from oxillama.toolcalls.deltas import delta_of, whole_message
+from oxillama.toolcalls.conversation import delta_of, whole_message
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model

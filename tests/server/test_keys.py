@@ -18,7 +18,8 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, SchedulerConfig, demo
 from oxillama.config.server import ServerConfig
-from oxillama.engine.protocols import Observer, Observers
+from oxillama.engine.loop import Observers
+from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
 from oxillama.server.callers import Keys, context
 from oxillama.server.errors import without_paths

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from oxillama import InferenceEngine, demo
-from oxillama.engine.waker import waker_of_loop
+from oxillama.engine.handle import waker_of_loop
 from oxillama.errors import RequestFailed
 from oxillama.events import Event
 from oxillama.server.connections import Connection
-from oxillama.server.relay import Relay
 from oxillama.server.running import text_of
-from oxillama.server.stream import TextLine, data_line
+from oxillama.server.stream import Relay, TextLine, data_line
 from tests.support.server import serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.waiting import until

@@ -23,7 +23,7 @@ from oxillama.compat.llama_cpp.protocols import Model
 from oxillama.config import checks
 from oxillama.config.response_format import constraint_of
 from oxillama.errors import ConfigError
-from oxillama.toolcalls.deltas import delta_of, whole_message
+from oxillama.toolcalls.conversation import delta_of, whole_message
 
 CHAT_ONLY = frozenset(
     {

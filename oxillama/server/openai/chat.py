@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.events import Event, TextPart
+from oxillama.on_use import on_use
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, read_body
 from oxillama.server.chats import chat_of, rules_text
@@ -21,14 +22,19 @@ from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.prompt_progress import PromptProgress, with_progress
-from oxillama.server.relay import Relay
 from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, times_of, timings
-from oxillama.server.stream import DONE, EventStream, TextLine, data_line
-from oxillama.toolcalls.deltas import delta_of, whole_message
+from oxillama.server.stream import DONE, EventStream, Relay, TextLine, data_line
+from oxillama.toolcalls.conversation import delta_of, whole_message
+
+answered_with_tools: Callable[..., Awaitable[Response | EventStream]] = on_use(
+    "oxillama.server.openai.served_tools:answered_with_tools"
+)
 
 
-async def answered(request: Request, body: ChatBody) -> Response | EventStream:
-    """The answer to a body."""
+async def chat_completions(request: Request) -> Response | EventStream:
+    body = await read_body(request, ChatBody)
+    if any(tool.get("type") == "mcp" for tool in body.tools):
+        return await answered_with_tools(request, body)
     here, engine = await chosen(request, body.model)
     answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
     if body.stream:

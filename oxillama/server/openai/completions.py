@@ -25,7 +25,6 @@ from oxillama.server.json_text import JsonAnswer
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.prompt_progress import PromptProgress, with_progress
-from oxillama.server.relay import Relay
 from oxillama.server.running import (
     begin,
     checked_prompt,
@@ -42,7 +41,7 @@ from oxillama.server.running import (
     times_of,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.stream import DONE, EventStream, TextLine, data_line
+from oxillama.server.stream import DONE, EventStream, Relay, TextLine, data_line
 from oxillama.server.workers import pools
 
 MAX_TOKENS = 16

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``, also for requests with tools of the operator's MCP servers.
+"""``/v1/chat/completions`` for requests with tools of the operator's MCP servers.
 
 The server runs the calls of such tools, and the model goes on with the results. A request asks for them in
 OpenAI's form, ``{"type": "mcp", "server_label": ..., "require_approval": "never"}``.
@@ -17,22 +17,20 @@ from starlette.responses import Response
 from oxillama.engine.generation import Generation
 from oxillama.events import Event, ReasoningPart, TextPart
 from oxillama.mcp import McpClient, McpTool
-from oxillama.server.bodies import ChatBody, read_body
+from oxillama.server.bodies import ChatBody
 from oxillama.server.chats import refuse_others
 from oxillama.server.errors import invalid
 from oxillama.server.json_text import JsonAnswer
-from oxillama.server.openai.chat import Answer, answered, choice
+from oxillama.server.openai.chat import Answer, choice
 from oxillama.server.running import chosen, connected, deltas, in_thread
 from oxillama.server.stream import DONE, EventStream, data_line
 from oxillama.server.tool_servers import tool_servers
-from oxillama.toolcalls.deltas import delta_of, whole_message
+from oxillama.toolcalls.conversation import delta_of, whole_message
 from oxillama.toolcalls.run import MAX_STEPS, CallResult, arun_tools
 
 
-async def chat_completions(request: Request) -> Response | EventStream:
-    body = await read_body(request, ChatBody)
-    if not any(tool.get("type") == "mcp" for tool in body.tools):
-        return await answered(request, body)
+async def answered_with_tools(request: Request, body: ChatBody) -> Response | EventStream:
+    """The answer to a body with such tools. Raises ApiError."""
     servers = tool_servers(request)
     if not servers:
         wanted = "functions, for this server has no tool servers (--mcp)"

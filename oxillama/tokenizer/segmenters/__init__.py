@@ -6,10 +6,18 @@ Each reproduces the choices of llama.cpp's tokenizer of that kind, ties included
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from oxillama.on_use import on_use
-from oxillama.tokenizer.segmenters.base import Segmenter
 from oxillama.tokenizer.vocabulary import Vocab
+
+
+class Segmenter(Protocol):
+    """Turns text without special tokens into ids."""
+
+    def encode(self, text: str, out: list[int]) -> None:
+        """Append the ids of `text`, which is not empty and holds no lone surrogates, to `out`."""
+
 
 HERE = "oxillama.tokenizer.segmenters"
 

@@ -8,13 +8,15 @@ into words first, words repeat, and the cache of words makes the joining itself 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from oxillama.tokenizer.segmenters.base import SPACE, WordCache, uncrossed_spaces
-from oxillama.tokenizer.vocabulary import Vocab
+from oxillama.tokenizer.vocabulary import SPACE, Vocab
 
+CACHED_WORDS = 1 << 16
+CACHED_LENGTH = 48  # characters up to which a word is worth remembering
 _LIST_LIMIT = 200  # symbols up to which a plain list is faster than a heap
 
 
@@ -91,6 +93,34 @@ def _merge_many(symbols: list[str], cost: Callable[[str, str], float]) -> list[s
             if price != math.inf:
                 heappush(heap, (price, h, length + len(symbols[h])))
     return [symbol for symbol in symbols if symbol]
+
+
+def uncrossed_spaces(tokens: list[str]) -> Callable[[str], list[str]]:
+    """A function that cuts a text before each U+2581 which no token can contain after what precedes it."""
+    between = "\ud800"  # no decoded token holds a high surrogate
+    crossing = set(re.findall(f"([^{SPACE}{between}]){SPACE}", between.join(tokens)))
+    barred = "".join(map(re.escape, sorted(crossing | {SPACE})))
+    return re.compile(f"(?<=[^{barred}])(?={SPACE})").split
+
+
+class WordCache:
+    """Ids of the words seen lately; forgets everything when full."""
+
+    def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:
+        self._encode = encode
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def extend(self, words: list[str], out: list[int]) -> None:
+        known = self._known
+        for word in words:
+            ids = known.get(word)
+            if ids is None:
+                ids = self._encode(word)
+                if len(word) <= CACHED_LENGTH:
+                    if len(known) >= CACHED_WORDS:
+                        known.clear()
+                    known[word] = ids
+            out += ids
 
 
 class BytePair:

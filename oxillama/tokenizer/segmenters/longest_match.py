@@ -7,8 +7,8 @@ from bisect import bisect_right
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.characters import WHITESPACE, base, category, lower, without_accents
-from oxillama.tokenizer.segmenters.base import SPACE, WordCache
-from oxillama.tokenizer.vocabulary import PREFIX, Vocab
+from oxillama.tokenizer.segmenters.byte_pair import WordCache
+from oxillama.tokenizer.vocabulary import PREFIX, SPACE, Vocab
 
 
 class WordPiece:

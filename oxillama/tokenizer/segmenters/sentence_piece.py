@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.segmenters.base import SPACE, WordCache, uncrossed_spaces
-from oxillama.tokenizer.segmenters.byte_pair import merge_pairs
-from oxillama.tokenizer.vocabulary import PREFIX, Vocab
+from oxillama.tokenizer.segmenters.byte_pair import WordCache, merge_pairs, uncrossed_spaces
+from oxillama.tokenizer.vocabulary import PREFIX, SPACE, Vocab
 
 
 class SentencePiece:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.segmenters.base import CACHED_LENGTH, CACHED_WORDS, SPACE, WordCache, uncrossed_spaces
-from oxillama.tokenizer.vocabulary import BYTE, NORMAL, PREFIX, UNUSED, USER_DEFINED, Vocab
+from oxillama.tokenizer.segmenters.byte_pair import CACHED_LENGTH, CACHED_WORDS, WordCache, uncrossed_spaces
+from oxillama.tokenizer.vocabulary import BYTE, NORMAL, PREFIX, SPACE, UNUSED, USER_DEFINED, Vocab
 
 CHARSMAP = f"{PREFIX}precompiled_charsmap"
 
