@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.on_use import on_use
+from oxillama.records import record
+
+dumps: Callable[..., str] = on_use("json:dumps")
 
 
-@dataclass(frozen=True, init=False)
+@record(init=False)
 class ToolCall:
     """A call of a tool.
 
@@ -44,7 +46,7 @@ class ToolCall:
             "name": name,
             "args": found,
             "id": id,
-            "text": json.dumps(found, ensure_ascii=False) if text is None else text,
+            "text": dumps(found, ensure_ascii=False) if text is None else text,
         }.items():
             object.__setattr__(self, key, value)
 
@@ -54,21 +56,21 @@ class ToolCall:
         return self.args
 
 
-@dataclass(frozen=True)
+@record()
 class TextPart:
     """The next piece of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@record()
 class ReasoningPart:
     """The next piece of what the model thinks before it answers."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@record()
 class CallStart:
     """A call begins: the ``index``-th of the message. Its ``id`` may follow only with `CallEnd`."""
 
@@ -77,7 +79,7 @@ class CallStart:
     id: str | None = None
 
 
-@dataclass(frozen=True)
+@record()
 class ArgumentsPart:
     """The next piece of a call's arguments: all pieces together are `ToolCall.text`."""
 
@@ -85,7 +87,7 @@ class ArgumentsPart:
     text: str
 
 
-@dataclass(frozen=True)
+@record()
 class CallEnd:
     """The call is complete, and its arguments are an object."""
 
@@ -93,7 +95,7 @@ class CallEnd:
     call: ToolCall
 
 
-@dataclass(frozen=True)
+@record()
 class CallFailed:
     """What looked like a call is none.
 

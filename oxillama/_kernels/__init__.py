@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.util
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
@@ -27,6 +26,7 @@ if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
 from oxillama._kernels.machine import cpu
 from oxillama._kernels.packing import pack
 from oxillama.errors import ConfigError
+from oxillama.records import record
 from oxillama.targets import PER_TARGET, TARGETS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
 
-@dataclass(frozen=True)
+@record()
 class Kernels:
     """The modules of one target.
 

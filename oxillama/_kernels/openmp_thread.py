@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -30,6 +32,8 @@ def in_openmp_thread(work: Callable[[], T]) -> T:
     global _executor
     if getattr(_local, "may_enter", False):
         return work()
+    from concurrent.futures import ThreadPoolExecutor  # on use
+
     with _starting:
         if _executor is None:
             _executor = ThreadPoolExecutor(1, "oxillama-openmp", initializer=may_enter_openmp)

@@ -86,7 +86,7 @@ class MemoryLimit:
 SLAB_BYTES = 4 << 20  # of an allocation, about
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Slab:
     """Pages ``first`` to ``first + n``. Their numbers stay when `shrink_to_fit` returns the memory."""
 

@@ -19,7 +19,6 @@ Each key has a tree of its own. A key is the blake3 hash of the model, its adapt
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from blake3 import blake3
@@ -27,6 +26,7 @@ from blake3 import blake3
 from oxillama.cache.kv import NO_PAGE
 from oxillama.cache.pool import CachePool
 from oxillama.cache.radix import CachedState, Node, RadixTree, last_state, walk
+from oxillama.records import record
 
 SPACING = 256
 """Minimum number of tokens between the states that are kept of a prompt."""
@@ -48,7 +48,7 @@ def prefix_key(model: bytes, adapters: Iterable[bytes] = (), salt: str | bytes =
     return hashed.digest()
 
 
-@dataclass(frozen=True)
+@record()
 class Match:
     """The cached prefix of a prompt. The caller owns the references.
 

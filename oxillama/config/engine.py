@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +16,7 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
 from oxillama.on_use import on_use
+from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.config.offload import OffloadPolicy
@@ -66,7 +67,7 @@ def available_cpus() -> int:
     return count
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class SchedulerConfig(Options):
     """How requests share an engine.
 
@@ -113,7 +114,7 @@ def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class EngineConfig(Options):
     """Options of an `InferenceEngine`.
 

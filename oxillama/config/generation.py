@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from oxillama.config.option import Adapters, AnyPath, Options, declared, no_opti
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.on_use import on_use
+from oxillama.records import record
 
 adapter_specs: Callable[..., Any] = on_use("oxillama.config.adapters:adapter_specs")
 constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:constraint_of")
@@ -52,7 +52,7 @@ def _line(name: str, value: Any) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class GenerationOptions(Options):
     """Options of one request, checked when they are made.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from oxillama.config import checks
 from oxillama.config.checks import ABOVE_ZERO, BELOW_ONE, INT_MAX, MAX_SEED
 from oxillama.config.option import Options, declared, option
 from oxillama.errors import ConfigError
+from oxillama.records import record
 
 Values = TypeVar("Values", bound=tuple[Any, ...])
 
@@ -122,7 +122,7 @@ def _stages(name: str, value: Any) -> tuple[str | Callable[..., Any], ...]:
     return tuple(value)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class SamplerConfig(Options):
     """Sampling options. The defaults are those of llama.cpp's command line.
 

@@ -27,7 +27,7 @@ class Sampled(NamedTuple):
     n_accepted: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class StepTimes:
     """Seconds of `time.perf_counter` at which the parts of a step began, in order.
 
@@ -47,7 +47,7 @@ class StepTimes:
     end: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ScheduledBatch:
     """What one step runs.
 

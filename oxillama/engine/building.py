@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
-from glob import escape
 from typing import Any
 
 from oxillama._kernels import Kernels
@@ -61,7 +61,13 @@ def packed_file(file: ModelFile, config: EngineConfig) -> tuple[Any, str]:
 def _may_be_packed(file: ModelFile) -> bool:
     """Whether there is a packed file beside a model."""
     path = file.path
-    return path is not None and any(path.parent.glob(f"{escape(path.name)}*{PACKED_SUFFIX}"))
+    try:
+        names = [] if path is None else os.listdir(path.parent)
+    except OSError:  # the folder may not be listed
+        return False
+    return path is not None and any(
+        name.startswith(path.name) and name.endswith(PACKED_SUFFIX) for name in names
+    )
 
 
 def load_weights(

@@ -6,14 +6,14 @@ a ConfigError that names the option and the room.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from oxillama.errors import ConfigError
 from oxillama.on_use import resolve
+from oxillama.records import record
 
 
-@dataclass(frozen=True)
+@record()
 class Feature:
     """A room behind some options.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
 from oxillama.on_use import Shown
+from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.sampling.logprobs import SampledToken
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from oxillama.speculation.state import SpeculationStats
 
 
-@dataclass(frozen=True)
+@record()
 class Usage:
     """Tokens of a request.
 
@@ -50,7 +51,7 @@ class Usage:
         return self.prompt_tokens + self.generated_tokens
 
 
-@dataclass(frozen=True)
+@record()
 class Timings:
     """Seconds of a request; nan for what has not happened.
 
@@ -71,7 +72,7 @@ class Timings:
     decode_tokens: int = 0
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Completion(Shown):
     """A text with what belongs to it; see `Generation` for the fields."""
 

@@ -17,8 +17,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
 from oxillama.models.decoder import Carried
-from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Batch, StatePart, StateSlots
+from oxillama.models.workspace import Batch, StatePart, StateSlots, Threads
 from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from oxillama.weights.low_rank import AdaptedRows, RowGroup
 
 adapted_rows: Callable[..., Any] = on_use("oxillama.weights.low_rank:AdaptedRows.of")
+
+new_tuner: Callable[..., Any] = on_use("oxillama.models.thread_tuner:ThreadTuner")
 
 HiddenHook = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
@@ -57,7 +58,7 @@ class Output(enum.Enum):
         return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class InFlight:
     """A pass that was launched.
 
@@ -99,7 +100,9 @@ class Runner:
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        self.tuner: ThreadTuner = ThreadTuner(n_threads, model.store.busy_seconds)
+        self.tuner: Threads = (
+            new_tuner(n_threads, model.store.busy_seconds) if n_threads > 1 else Threads(n_threads)
+        )
         self._work = model.workspace()
         self._tables = [BlockTables(group) for group in range(len(pool.groups))]
         self._has_logits = False  # as far as was asked

@@ -13,7 +13,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, cast, overload
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from oxillama.errors import GGUFError
 from oxillama.formats import FORMAT_BY_ID, Format
 from oxillama.gguf.extent import Extent
+from oxillama.records import record
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -59,7 +60,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 
-@dataclass(frozen=True)
+@record()
 class TensorInfo:
     """An entry of the tensor directory.
 
@@ -89,7 +90,7 @@ class TensorInfo:
         return self.format.nbytes(self.n_elements)
 
 
-@dataclass(frozen=True)
+@record()
 class StringArray(Sequence[str]):
     """An array of strings in a file, decoded on access.
 
@@ -130,7 +131,7 @@ class StringArray(Sequence[str]):
         return f"<StringArray of {len(self)}>"
 
 
-@dataclass(frozen=True)
+@record()
 class Header:
     """The header of a file. `ModelFile` describes the fields.
 

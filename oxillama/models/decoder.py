@@ -22,8 +22,7 @@ from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.read_spec import embedding_table
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
-from oxillama.models.thread_tuner import ThreadTuner
-from oxillama.models.workspace import Batch, Step, Workspace
+from oxillama.models.workspace import Batch, Step, Threads, Workspace
 from oxillama.on_use import on_use
 from oxillama.weights.linear import Embedding, Linear, MatrixGroup, PanelStore, Pass, panels_in_use
 from oxillama.weights.loader import Weights
@@ -158,7 +157,7 @@ class Decoder:
         batch: Batch,
         kv: Sequence[Any],
         work: Workspace,
-        tuner: ThreadTuner,
+        tuner: Threads,
         cancelled: Callable[[], bool] | None = None,
         given: Carried | None = None,
     ) -> np.ndarray:
@@ -194,7 +193,7 @@ class Decoder:
         batch: Batch,
         kv: Sequence[Any],
         work: Workspace,
-        tuner: ThreadTuner,
+        tuner: Threads,
         given: Carried | None = None,
     ) -> Carried:
         """Runs a batch in a stage that is not the last; returns the ``given`` of the next stage's pass."""
@@ -206,7 +205,7 @@ class Decoder:
         batch: Batch,
         kv: Sequence[Any],
         work: Workspace,
-        tuner: ThreadTuner,
+        tuner: Threads,
         cancelled: Callable[[], bool] | None,
         given: Carried | None,
     ) -> tuple[np.ndarray, int]:
@@ -259,7 +258,7 @@ class Decoder:
         return x, tuner.n_threads
 
     def logits(
-        self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner, adapted: AdaptedRows | None = None
+        self, rows: np.ndarray, work: Workspace, tuner: Threads, adapted: AdaptedRows | None = None
     ) -> np.ndarray:
         """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd).
 

@@ -6,10 +6,11 @@ has pages of its own. So no page is padded to the widest layer, and pages out of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from oxillama.models.spec import Selector, Spec
+from oxillama.records import record
 
 
 class Reach(NamedTuple):
@@ -43,7 +44,7 @@ class Reach(NamedTuple):
 EVERYTHING = Reach()
 
 
-@dataclass(frozen=True)
+@record()
 class PageGroup:
     """Layers that share pages.
 

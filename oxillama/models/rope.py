@@ -8,13 +8,13 @@ context of the engine), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
 import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.models.metadata import Reader
+from oxillama.records import record
 
 MAGNITUDES = 1e-3, 1e3
 """Of cosines and sines: rotated keys are stored as half floats."""
@@ -25,7 +25,7 @@ MAX_ANGLE = 1e6
 KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
 
-@dataclass(frozen=True)
+@record()
 class Rope:
     """One rotation.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from oxillama.models.family import Family
 from oxillama.models.rope import Rope
+from oxillama.records import record
 
 
 class Xielu(NamedTuple):
@@ -19,7 +20,7 @@ class Xielu(NamedTuple):
     bound: float
 
 
-@dataclass(frozen=True)
+@record()
 class LayerSpec:
     """Sizes of one layer.
 
@@ -65,7 +66,7 @@ class LayerSpec:
     xielu: Xielu | None = None
 
 
-@dataclass(frozen=True)
+@record()
 class Experts:
     """Experts of a model: how many, the width of the shared one, and their choice (`Routing`)."""
 
@@ -79,7 +80,7 @@ class Experts:
     latent: int = 0
 
 
-@dataclass(frozen=True)
+@record()
 class Latent:
     """Sizes of multi-head latent attention: keys and values of all heads come from one compressed vector.
 
@@ -98,7 +99,7 @@ class Latent:
     rotated: int
 
 
-@dataclass(frozen=True)
+@record()
 class Selector:
     """Sizes of the selectors of positions (`layers/selector.py`).
 
@@ -115,7 +116,7 @@ class Selector:
     neox: bool
 
 
-@dataclass(frozen=True)
+@record()
 class RecurrentSizes:
     """Sizes of recurrent layers.
 
@@ -141,7 +142,7 @@ class RecurrentSizes:
     ranks: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record()
 class Temperature:
     """Queries are multiplied by 1 + rate * ln(floor((position + offset) / length) + 1)."""
 
@@ -150,7 +151,7 @@ class Temperature:
     offset: int
 
 
-@dataclass(frozen=True)
+@record()
 class Spec:
     """Sizes and numbers of one model, checked against each other.
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from oxillama._kernels.machine import team
+from oxillama.models.workspace import Threads
 
 TRIAL = 6
 """Layers of a trial: a run with another number of threads."""
@@ -33,7 +34,7 @@ PATIENCE = 256
 """Maximum number of long layers between two checks of the processors, after threads were moved repeatedly."""
 
 
-class ThreadTuner:
+class ThreadTuner(Threads):
     """Measures layers and chooses their number of threads.
 
     Batches of different sizes are tuned separately: one token is limited by memory, a prompt by arithmetic.
@@ -43,10 +44,6 @@ class ThreadTuner:
     max_threads : maximum number of threads.
     clock : the time in seconds.
     spread : moves so many threads to processors of their own; returns how many were moved.
-
-    Attributes
-    ----------
-    n_threads : of the present layer, or of the last one.
     """
 
     def __init__(
@@ -55,8 +52,7 @@ class ThreadTuner:
         clock: Callable[[], float] = time.perf_counter,
         spread: Callable[[int], int] = team.spread,
     ) -> None:
-        self.max_threads = max_threads
-        self.n_threads: int = max_threads
+        super().__init__(max_threads)
         self._clock = clock
         self._spread = spread
         self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
@@ -67,8 +63,6 @@ class ThreadTuner:
         self._start = 0.0
 
     def begin(self, rows: int) -> int:
-        """The number of threads of a layer over ``rows`` rows, which begins now. There is nothing to measure
-        where `max_threads` is 1."""
         self._rows = rows
         bits = rows.bit_length()
         size = self._sizes.get(bits)
@@ -80,7 +74,6 @@ class ThreadTuner:
         return self.n_threads
 
     def end(self) -> None:
-        """The layer that was begun last is done."""
         seconds = self._clock() - self._start
         if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
             self._size.forget(self._rows, self.n_threads)

@@ -44,7 +44,7 @@ class StatePart(NamedTuple):
     settled: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Rows to run, sequence by sequence. It does not change.
 
@@ -170,7 +170,28 @@ class Workspace:
         yield slice(first, len(counts)), slice(start, end)
 
 
-@dataclass(kw_only=True)
+class Threads:
+    """The number of threads that layers run with: `max_threads`, unless a `ThreadTuner` chooses.
+
+    Attributes
+    ----------
+    n_threads : of the present layer, or of the last one.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self.max_threads = max_threads
+        self.n_threads: int = max_threads
+
+    def begin(self, rows: int) -> int:
+        """The number of threads of a layer over ``rows`` rows, which begins now. There is nothing to choose
+        where `max_threads` is 1."""
+        return self.n_threads
+
+    def end(self) -> None:
+        """The layer that was begun last is done."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class Step(Pass):
     """The values that the layers of one forward pass share.
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import TokenizerError
 from oxillama.on_use import on_use
+from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.tokenizer.characters import View
@@ -98,7 +99,7 @@ def _thousands(view: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             yield cut, cut
 
 
-@dataclass(frozen=True)
+@record()
 class PreTokenizer:
     """One row of the table: how a vocabulary cuts text, and the flags that come with its name.
 

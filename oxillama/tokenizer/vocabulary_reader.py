@@ -8,13 +8,14 @@ crash or silently fall back on a malformed file, `TokenizerError` names the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from oxillama.errors import TokenizerError
 from oxillama.gguf.metadata import Metadata
+from oxillama.records import record
 from oxillama.tokenizer.pretokenizers import pre_tokenizer
 from oxillama.tokenizer.special_ids import (
     INTEGERS,
@@ -38,7 +39,7 @@ from oxillama.tokenizer.vocabulary import (
 _GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, 6: BYTE}
 
 
-@dataclass(frozen=True)
+@record()
 class _Kind:
     """What a value of `tokenizer.ggml.model` implies; other keys of the file may override it."""
 

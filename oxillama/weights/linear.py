@@ -130,7 +130,7 @@ Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Called with a matrix (its tensor, its expert) and the float32 (n, cols) that the matrix multiplies."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Pass:
     """The parameters of a pass that its linear layers need.
 
@@ -283,7 +283,7 @@ class ExpertPages(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Experts:
     """The experts of one layer.
 
@@ -299,7 +299,7 @@ class Experts:
     pages: ExpertPages | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class MatrixGroup:
     """Linear layers that a pass uses together: those of a layer of the model, or the output.
 

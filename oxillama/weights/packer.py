@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
 from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.model_file import TensorInfo
+from oxillama.records import record
 
 ARENA_BYTES = 64 << 20
 """Memory that small matrices share."""
@@ -23,7 +23,7 @@ Progress = Callable[[str, int], None]
 """Called with the name of a tensor and its bytes in the file once the tensor is in memory."""
 
 
-@dataclass(frozen=True)
+@record()
 class MatrixPart:
     """Some rows of a tensor's matrix W, as a matrix of their own.
 
@@ -37,7 +37,7 @@ class MatrixPart:
     transposed: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class Source:
     """A matrix in a file.
 

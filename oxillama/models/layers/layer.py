@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.on_use import on_use
+from oxillama.records import record
 from oxillama.weights.linear import Linear, MatrixGroup
 from oxillama.weights.loader import Weights
 
@@ -30,7 +31,7 @@ class Block(Protocol):
         """Its linear layers, in the order of their use."""
 
 
-@dataclass(frozen=True)
+@record()
 class Layer:
     """Two blocks, their norms (None for none), and the residual additions.
 
