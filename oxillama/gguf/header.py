@@ -14,6 +14,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NoReturn, cast, overload
 
 import numpy as np
@@ -122,10 +123,9 @@ class StringArray(Sequence[str]):
         return self.section[start + STRING_LENGTH_BYTES : end].decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        section, start = self.section, STRING_LENGTH_BYTES
-        for end in self.ends:
-            yield section[start:end].decode("utf-8", "surrogateescape")
-            start = end + STRING_LENGTH_BYTES
+        section, gap = self.section, STRING_LENGTH_BYTES
+        places = zip(chain((0,), self.ends), self.ends)  # a list, because a generator takes twice as long
+        return iter([section[start + gap : end].decode("utf-8", "surrogateescape") for start, end in places])
 
     def __repr__(self) -> str:
         return f"<StringArray of {len(self)}>"
@@ -225,12 +225,13 @@ class _Cursor:
     def strings(self, count: int, key: str) -> StringArray:
         start = pos = self.pos
         unpack, ends = U64.unpack_from, array("q")
+        append = ends.append
         while len(ends) < count:
             buffer = self.buffer
             try:
                 for _ in range(count - len(ends)):
                     pos += STRING_LENGTH_BYTES + unpack(buffer, pos)[0]
-                    ends.append(pos - start)
+                    append(pos - start)
             except (struct.error, OverflowError):  # a length, or the end after it, is not in the buffer
                 if pos + STRING_LENGTH_BYTES > self.size:
                     break

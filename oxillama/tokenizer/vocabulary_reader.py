@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ from oxillama.tokenizer.vocabulary import (
     Vocab,
 )
 
-_GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, 6: BYTE}
+_GGUF_BYTE = 6
+_GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, _GGUF_BYTE: BYTE}
 
 
 @record()
@@ -178,9 +180,9 @@ def _read_types(meta: Metadata, tokens: list[str]) -> list[int]:
     if numbers is None:
         return [NORMAL] * len(tokens)
     _check_length(key, numbers, len(tokens))
-    types = [_GGUF_TYPES.get(number, 0) for number in numbers.tolist()]
-    for id, kind in enumerate(types):
-        if kind == BYTE and not BYTE_TOKEN.fullmatch(tokens[id]):
+    types = list(map(_GGUF_TYPES.get, numbers.tolist(), repeat(0)))
+    for id in np.flatnonzero(numbers == _GGUF_BYTE).tolist():
+        if not BYTE_TOKEN.fullmatch(tokens[id]):
             raise TokenizerError(
                 f"{PREFIX}tokens: expected byte token {id} to look like <0x0A>, got {tokens[id]!r}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import neg
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.segmenters.byte_pair import WordCache, merge_pairs, uncrossed_spaces
@@ -15,9 +16,10 @@ class SentencePiece:
     def __init__(self, vocab: Vocab) -> None:
         self._ids = vocab.ids
         scores = vocab.scores or [0.0] * len(vocab.tokens)
-        # -inf is a score too: the worst one, but not "cannot be joined".
-        costs = {token: min(-score, 1e300) for token, score in zip(vocab.tokens, scores)}
-        price = costs.get
+        prices = list(map(neg, scores))
+        if math.inf in prices:  # -inf is a score too: the worst one, but not "cannot be joined"
+            prices = [min(price, 1e300) for price in prices]
+        price = dict(zip(vocab.tokens, prices)).get
 
         def cost(left: str, right: str) -> float:
             return price(left + right, math.inf)
