@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.frozen import frozen
 from oxillama.on_use import on_use
-from oxillama.records import record
 
 dumps: Callable[..., str] = on_use("json:dumps")
 
 
-@record(init=False)
+@frozen(init=False)
 class ToolCall:
     """A call of a tool.
 
@@ -56,21 +56,21 @@ class ToolCall:
         return self.args
 
 
-@record()
+@frozen()
 class TextPart:
     """The next piece of the answer."""
 
     text: str
 
 
-@record()
+@frozen()
 class ReasoningPart:
     """The next piece of what the model thinks before it answers."""
 
     text: str
 
 
-@record()
+@frozen()
 class CallStart:
     """A call begins: the ``index``-th of the message. Its ``id`` may follow only with `CallEnd`."""
 
@@ -79,7 +79,7 @@ class CallStart:
     id: str | None = None
 
 
-@record()
+@frozen()
 class ArgumentsPart:
     """The next piece of a call's arguments: all pieces together are `ToolCall.text`."""
 
@@ -87,7 +87,7 @@ class ArgumentsPart:
     text: str
 
 
-@record()
+@frozen()
 class CallEnd:
     """The call is complete, and its arguments are an object."""
 
@@ -95,7 +95,7 @@ class CallEnd:
     call: ToolCall
 
 
-@record()
+@frozen()
 class CallFailed:
     """What looked like a call is none.
 

@@ -26,7 +26,7 @@ if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
 from oxillama._kernels.machine import cpu
 from oxillama._kernels.packing import pack
 from oxillama.errors import ConfigError
-from oxillama.records import record
+from oxillama.frozen import frozen
 from oxillama.targets import PER_TARGET, TARGETS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
 
-@record()
+@frozen()
 class Kernels:
     """The modules of one target.
 

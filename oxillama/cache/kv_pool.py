@@ -9,9 +9,9 @@ import numpy as np
 
 from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.formats import KV_LAYOUTS, KV_PAIRS, Layout
+from oxillama.frozen import frozen
 from oxillama.models.page_groups import EVERYTHING, Reach
 from oxillama.on_use import on_use
-from oxillama.records import record
 
 read_page: Callable[..., Any] = on_use("oxillama.cache.stored:read_page")
 
@@ -19,7 +19,7 @@ LANES = 16  # positions to a panel of keys, or all of a smaller page; values are
 BLOCK = 32  # dimensions that share a scale where there are codes
 
 
-@record()
+@frozen()
 class KvPart:
     """The keys or the values of a layer: how a page has a panel of them (`_kernels/attention/kvpage.pxd`).
 
@@ -71,7 +71,7 @@ class KvPart:
         return self.blocks * self.block_bytes if self.is_coded else self.width * self.item.itemsize
 
 
-@record()
+@frozen()
 class KvLayout:
     """Sizes and types of a page; the kernels' `attention` defines the order of its bytes."""
 

@@ -26,7 +26,7 @@ from blake3 import blake3
 from oxillama.cache.kv import NO_PAGE
 from oxillama.cache.pool import CachePool
 from oxillama.cache.radix import CachedState, Node, RadixTree, last_state, walk
-from oxillama.records import record
+from oxillama.frozen import frozen
 
 SPACING = 256
 """Minimum number of tokens between the states that are kept of a prompt."""
@@ -48,7 +48,7 @@ def prefix_key(model: bytes, adapters: Iterable[bytes] = (), salt: str | bytes =
     return hashed.digest()
 
 
-@record()
+@frozen()
 class Match:
     """The cached prefix of a prompt. The caller owns the references.
 

@@ -15,8 +15,8 @@ from oxillama.config.option import Adapters, AnyPath, Options, option
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_PAIRS, KV_TYPES, WRITABLE
+from oxillama.frozen import frozen
 from oxillama.on_use import on_use
-from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.config.offload import OffloadPolicy
@@ -67,7 +67,7 @@ def available_cpus() -> int:
     return count
 
 
-@record(kw_only=True)
+@frozen(kw_only=True)
 class SchedulerConfig(Options):
     """How requests share an engine.
 
@@ -114,7 +114,7 @@ def _corpus(name: str, value: Any) -> tuple[Texts, ...]:
     return found
 
 
-@record(kw_only=True)
+@frozen(kw_only=True)
 class EngineConfig(Options):
     """Options of an `InferenceEngine`.
 

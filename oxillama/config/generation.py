@@ -11,8 +11,8 @@ from oxillama.config.checks import ABOVE_ZERO, INT_MAX, NO_DECODE_WAIT
 from oxillama.config.option import Adapters, AnyPath, Options, declared, no_option, option
 from oxillama.config.sampler import CONSTRAINTS, SamplerConfig
 from oxillama.errors import ConfigError
+from oxillama.frozen import frozen
 from oxillama.on_use import on_use
-from oxillama.records import record
 
 adapter_specs: Callable[..., Any] = on_use("oxillama.config.adapters:adapter_specs")
 constraint_of: Callable[..., Any] = on_use("oxillama.config.response_format:constraint_of")
@@ -52,7 +52,7 @@ def _line(name: str, value: Any) -> str:
     return text
 
 
-@record(kw_only=True)
+@frozen(kw_only=True)
 class GenerationOptions(Options):
     """Options of one request, checked when they are made.
 

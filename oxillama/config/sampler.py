@@ -11,7 +11,7 @@ from oxillama.config import checks
 from oxillama.config.checks import ABOVE_ZERO, BELOW_ONE, INT_MAX, MAX_SEED
 from oxillama.config.option import Options, declared, option
 from oxillama.errors import ConfigError
-from oxillama.records import record
+from oxillama.frozen import frozen
 
 Values = TypeVar("Values", bound=tuple[Any, ...])
 
@@ -122,7 +122,7 @@ def _stages(name: str, value: Any) -> tuple[str | Callable[..., Any], ...]:
     return tuple(value)
 
 
-@record(kw_only=True)
+@frozen(kw_only=True)
 class SamplerConfig(Options):
     """Sampling options. The defaults are those of llama.cpp's command line.
 

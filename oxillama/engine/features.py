@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from oxillama.errors import ConfigError
+from oxillama.frozen import frozen
 from oxillama.on_use import resolve
-from oxillama.records import record
 
 
-@record()
+@frozen()
 class Feature:
     """A room behind some options.
 

@@ -19,8 +19,8 @@ from oxillama.engine.snapshots import Captured
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
 from oxillama.events import Event as MessageEvent
+from oxillama.frozen import frozen
 from oxillama.on_use import Shown
-from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.sampling.logprobs import SampledToken
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oxillama.speculation.state import SpeculationStats
 
 
-@record()
+@frozen()
 class Usage:
     """Tokens of a request.
 
@@ -51,7 +51,7 @@ class Usage:
         return self.prompt_tokens + self.generated_tokens
 
 
-@record()
+@frozen()
 class Timings:
     """Seconds of a request; nan for what has not happened.
 
@@ -72,7 +72,7 @@ class Timings:
     decode_tokens: int = 0
 
 
-@record(repr=False)
+@frozen(repr=False)
 class Completion(Shown):
     """A text with what belongs to it; see `Generation` for the fields."""
 

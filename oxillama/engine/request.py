@@ -21,7 +21,7 @@ from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.faults import fault
-from oxillama.records import record
+from oxillama.frozen import frozen
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.detokenizer import StreamDecoder
@@ -50,7 +50,7 @@ class Piece:
     links: list[bytes] = field(default_factory=list)
 
 
-@record()
+@frozen()
 class End:
     """The last event of a request.
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from oxillama.errors import GGUFError
 from oxillama.formats import FORMAT_BY_ID, Format
+from oxillama.frozen import frozen
 from oxillama.gguf.extent import Extent
-from oxillama.records import record
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -61,7 +61,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 
-@record()
+@frozen()
 class TensorInfo:
     """An entry of the tensor directory.
 
@@ -91,7 +91,7 @@ class TensorInfo:
         return self.format.nbytes(self.n_elements)
 
 
-@record()
+@frozen()
 class StringArray(Sequence[str]):
     """An array of strings in a file, decoded on access.
 
@@ -131,7 +131,7 @@ class StringArray(Sequence[str]):
         return f"<StringArray of {len(self)}>"
 
 
-@record()
+@frozen()
 class Header:
     """The header of a file. `ModelFile` describes the fields.
 

@@ -11,8 +11,8 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from oxillama.frozen import frozen
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
-from oxillama.records import record
 
 RecurrentMixer = Literal[
     "mamba", "mamba2", "plamo2", "shortconv", "rwkv6", "rwkv7", "delta", "kda", "attention+mamba2"
@@ -68,7 +68,7 @@ def check_options(owner: str, options: tuple[str, ...], known: frozenset[str], w
         raise ValueError(f"{owner}.options: expected keys of {where}, got {unknown}")
 
 
-@record()
+@frozen()
 class Routing:
     """How the experts of a family are chosen and fed; metadata may override these facts.
 
@@ -120,7 +120,7 @@ class Routing:
         check_options("Routing", self.options, EXPERT_OPTIONS, "metadata.EXPERT_OPTIONS")
 
 
-@record()
+@frozen()
 class Only:
     """A metadata key that files of a family may leave out, or state with one of these values."""
 
@@ -149,7 +149,7 @@ class AtLayers:
         return f"AtLayers({self.least}, {self.most}, {self.differences})"
 
 
-@record()
+@frozen()
 class Family:
     """Facts of an architecture. Names of tensors are given without "blk.<i>." and ".weight".
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from oxillama.frozen import frozen
 from oxillama.models.spec import Selector, Spec
-from oxillama.records import record
 
 
 class Reach(NamedTuple):
@@ -44,7 +44,7 @@ class Reach(NamedTuple):
 EVERYTHING = Reach()
 
 
-@record()
+@frozen()
 class PageGroup:
     """Layers that share pages.
 

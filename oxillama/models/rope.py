@@ -13,8 +13,8 @@ from decimal import Decimal, localcontext
 import numpy as np
 
 from oxillama.errors import LoadError
+from oxillama.frozen import frozen
 from oxillama.models.metadata import Reader
-from oxillama.records import record
 
 MAGNITUDES = 1e-3, 1e3
 """Of cosines and sines: rotated keys are stored as half floats."""
@@ -25,7 +25,7 @@ MAX_ANGLE = 1e6
 KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
 
-@record()
+@frozen()
 class Rope:
     """One rotation.
 

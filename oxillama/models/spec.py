@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import NamedTuple
 
+from oxillama.frozen import frozen
 from oxillama.models.family import Family
 from oxillama.models.rope import Rope
-from oxillama.records import record
 
 
 class Xielu(NamedTuple):
@@ -20,7 +20,7 @@ class Xielu(NamedTuple):
     bound: float
 
 
-@record()
+@frozen()
 class LayerSpec:
     """Sizes of one layer.
 
@@ -66,7 +66,7 @@ class LayerSpec:
     xielu: Xielu | None = None
 
 
-@record()
+@frozen()
 class Experts:
     """Experts of a model: how many, the width of the shared one, and their choice (`Routing`)."""
 
@@ -80,7 +80,7 @@ class Experts:
     latent: int = 0
 
 
-@record()
+@frozen()
 class Latent:
     """Sizes of multi-head latent attention: keys and values of all heads come from one compressed vector.
 
@@ -99,7 +99,7 @@ class Latent:
     rotated: int
 
 
-@record()
+@frozen()
 class Selector:
     """Sizes of the selectors of positions (`layers/selector.py`).
 
@@ -116,7 +116,7 @@ class Selector:
     neox: bool
 
 
-@record()
+@frozen()
 class RecurrentSizes:
     """Sizes of recurrent layers.
 
@@ -142,7 +142,7 @@ class RecurrentSizes:
     ranks: dict[str, int] = field(default_factory=dict)
 
 
-@record()
+@frozen()
 class Temperature:
     """Queries are multiplied by 1 + rate * ln(floor((position + offset) / length) + 1)."""
 
@@ -151,7 +151,7 @@ class Temperature:
     offset: int
 
 
-@record()
+@frozen()
 class Spec:
     """Sizes and numbers of one model, checked against each other.
 

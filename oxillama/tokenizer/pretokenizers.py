@@ -18,8 +18,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import TokenizerError
+from oxillama.frozen import frozen
 from oxillama.on_use import on_use
-from oxillama.records import record
 
 if TYPE_CHECKING:
     from oxillama.tokenizer.characters import View
@@ -99,7 +99,7 @@ def _thousands(view: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             yield cut, cut
 
 
-@record()
+@frozen()
 class PreTokenizer:
     """One row of the table: how a vocabulary cuts text, and the flags that come with its name.
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from oxillama.errors import TokenizerError
+from oxillama.frozen import frozen
 from oxillama.gguf.metadata import Metadata
-from oxillama.records import record
 from oxillama.tokenizer.pretokenizers import pre_tokenizer
 from oxillama.tokenizer.special_ids import (
     INTEGERS,
@@ -41,7 +41,7 @@ _GGUF_BYTE = 6
 _GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, _GGUF_BYTE: BYTE}
 
 
-@record()
+@frozen()
 class _Kind:
     """What a value of `tokenizer.ggml.model` implies; other keys of the file may override it."""
 

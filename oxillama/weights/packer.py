@@ -9,9 +9,9 @@ import numpy as np
 from oxillama._kernels import Kernels, pack
 from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
+from oxillama.frozen import frozen
 from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.records import record
 
 ARENA_BYTES = 64 << 20
 """Memory that small matrices share."""
@@ -23,7 +23,7 @@ Progress = Callable[[str, int], None]
 """Called with the name of a tensor and its bytes in the file once the tensor is in memory."""
 
 
-@record()
+@frozen()
 class MatrixPart:
     """Some rows of a tensor's matrix W, as a matrix of their own.
 
@@ -37,7 +37,7 @@ class MatrixPart:
     transposed: bool = False
 
 
-@record()
+@frozen()
 class Source:
     """A matrix in a file.
 

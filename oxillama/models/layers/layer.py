@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.frozen import frozen
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.feed_forward import FeedForward
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.on_use import on_use
-from oxillama.records import record
 from oxillama.weights.linear import Linear, MatrixGroup
 from oxillama.weights.loader import Weights
 
@@ -31,7 +31,7 @@ class Block(Protocol):
         """Its linear layers, in the order of their use."""
 
 
-@record()
+@frozen()
 class Layer:
     """Two blocks, their norms (None for none), and the residual additions.
 

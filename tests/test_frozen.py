@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from oxillama.records import record
+from oxillama.frozen import frozen
 
 
-@record()
+@frozen()
 class Pair:
     a: int
     b: Any = None
@@ -20,22 +20,22 @@ class Pair:
     kept: str = field(default="", hash=False, repr=False)
 
 
-@record(kw_only=True)
+@frozen(kw_only=True)
 class Single:
     a: Any
 
 
-@record()
+@frozen()
 class Other:
     a: Any
 
 
-@record()
+@frozen()
 class Nothing:
     pass
 
 
-@record(repr=False)
+@frozen(repr=False)
 class Silent:
     a: int
 
@@ -62,7 +62,7 @@ def test_they_compare_as_dataclasses_do(one: Any, other: Any) -> None:
     assert (hash(Pair(*one)) == hash(Pair(*other))) is (hash(Usual(*one)) == hash(Usual(*other)))
 
 
-def test_records_of_two_classes_differ() -> None:
+def test_objects_of_two_classes_differ() -> None:
     assert Single(a=1) != Other(1)
     assert Single(a=1) == Single(a=1)
     assert hash(Other(1)) == hash(Other(1))
