@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oxillama.atomic_file import replaced_file
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, ModelFileError
 
 ROWS_AT_A_TIME = 4096
 
@@ -48,7 +48,7 @@ def write_parquet(lines: Path, target: Path, *, overwrite: bool = True) -> None:
     Raises
     ------
     ConfigError : pyarrow is not installed, or what the rows carry has no one type.
-    ModelFileError : the file cannot be written, or exists without ``overwrite``.
+    ModelFileError : the lines cannot be read; the file cannot be written, or exists without ``overwrite``.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -85,13 +85,16 @@ def column(name: str, answers: Sequence[Mapping[str, Any]], type: Any = None) ->
 
 
 def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """The objects of a file of lines, some thousand at a time."""
+    """The objects of a file of lines, some thousand at a time. Raises ModelFileError."""
     found: list[dict[str, Any]] = []
-    with path.open("rb") as file:
-        for line in file:
-            found.append(json.loads(line))
-            if len(found) == ROWS_AT_A_TIME:
-                yield found
-                found = []
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                found.append(json.loads(line))
+                if len(found) == ROWS_AT_A_TIME:
+                    yield found
+                    found = []
+    except OSError as error:
+        raise ModelFileError(f"{path}: {error.strerror or error}") from error
     if found:
         yield found

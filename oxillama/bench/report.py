@@ -122,8 +122,8 @@ def _lines(results: Sequence[Row]) -> list[list[str]]:
         arrow = "higher is better" if row.metric.higher_is_better else "lower is better"
         line = [row.model, f"{row.metric.name}, {row.metric.unit} ({arrow})"]
         line += [spread(Summary.of(row.samples[engine])) for engine in engines]
-        if row.ratio is not None:
-            line.append(spread(row.ratio) + " x")
+        if len(engines) > 1:
+            line.append("" if row.ratio is None else f"{spread(row.ratio)} x")
         lines.append(line)
     return lines
 

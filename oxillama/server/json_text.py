@@ -6,6 +6,7 @@ therefore read by Python's functions in Python, and written part by part.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -146,27 +147,41 @@ def encoded(value: Any) -> Iterator[str]:
         yield "]"
 
 
-class JsonAnswer(Response):
-    """An answer of JSON. What is large is written in a thread, and sent as the client takes it."""
+class WrittenAnswer(Response):
+    """An answer of JSON that is written already, in pieces. It is sent as the client takes it."""
+
+    def __init__(
+        self, pieces: list[bytes], status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(b"", status_code, {**(headers or {})}, "application/json")
+        self._pieces = pieces
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers["content-length"] = str(sum(map(len, self._pieces)))
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if len(self._pieces) > 1:  # others have their turn even if the client takes all at once
+                await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class JsonAnswer(WrittenAnswer):
+    """An answer of JSON. What is large is written in a thread."""
 
     def __init__(
         self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(b"", status_code, {**(headers or {})}, "application/json")
+        super().__init__([], status_code, headers)
         self._content = content
-        del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if is_small(self._content):
-            pieces = [ENCODER.encode(self._content).encode()]
+            self._pieces = [ENCODER.encode(self._content).encode()]
         else:
-            content = self._content
-            pieces = await pools().parse.run(whole_pieces, content, size=LARGE)
-        self.headers["content-length"] = str(sum(map(len, pieces)))
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._pieces = await pools().parse.run(whole_pieces, self._content, size=LARGE)
+        await super().__call__(scope, receive, send)
 
 
 def whole_pieces(content: Any) -> list[bytes]:

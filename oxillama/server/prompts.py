@@ -5,14 +5,19 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, prompt_too_long
+from oxillama.server.json_text import ENCODER
+from oxillama.server.pieces import PARTS
 from oxillama.server.processes import NoProcess
 from oxillama.server.workers import pools
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+T = TypeVar("T")
 
 LEAST = 1 << 20
 """Bytes of text that may always be tokenized."""
@@ -67,6 +72,33 @@ def packed_tokens(job: Callable[[], list[int]]) -> array[int]:
     return array("i", job())
 
 
+def written_tokens(job: Callable[[], list[int]], of_pieces: TokenizerBridge | None = None) -> list[bytes]:
+    """The JSON of the tokens that a job makes, in pieces; with their texts if a tokenizer is given.
+
+    A text that is no UTF-8 is a list of its bytes.
+    """
+    known: dict[int, str] = {}
+    tokens, pieces = job(), ['{"tokens":[']
+    for start in range(0, len(tokens), PARTS):
+        part = tokens[start : start + PARTS]
+        for token in part:
+            if token not in known:
+                known[token] = ENCODER.encode(token if of_pieces is None else described(of_pieces, token))
+        pieces[-1] += ("," if start else "") + ",".join([known[token] for token in part])
+        pieces.append("")
+    pieces[-1] += "]}"
+    return [piece.encode() for piece in pieces]
+
+
+def described(tokenizer: TokenizerBridge, token: int) -> dict[str, Any]:
+    """A token and its text, or its bytes if they are no text."""
+    data = tokenizer.token_bytes(token)
+    try:
+        return {"id": token, "piece": data.decode()}
+    except UnicodeDecodeError:
+        return {"id": token, "piece": list(data)}
+
+
 class BoundedTokenizer:
     """The tokenizer of an engine, which refuses texts that are too long before it tokenizes them.
 
@@ -87,16 +119,28 @@ class BoundedTokenizer:
         """As `TokenizerBridge.encode_rendered`."""
         return self._tokens(TokenizerBridge.encode_rendered, text, *how, **named)
 
+    def written(self, text: str, *how: Any, with_pieces: bool) -> list[bytes]:
+        """The JSON of what `encode` returns, in pieces; with the text of each token if it is wanted."""
+        of_pieces = self._engine.tokenizer if with_pieces else None
+        return self._made(
+            text,
+            partial(TokenizerBridge.encode, self._engine.tokenizer, text, *how),
+            written_tokens,
+            of_pieces,
+        )
+
     def _tokens(self, encode: Callable[..., list[int]], text: str, *how: Any, **named: Any) -> list[int]:
-        """The tokens of a text, of which a process makes many."""
+        return self._made(
+            text, partial(encode, self._engine.tokenizer, text, *how, **named), packed_tokens
+        ).tolist()
+
+    def _made(self, text: str, job: Callable[[], list[int]], make: Callable[..., T], *more: Any) -> T:
+        """What a function makes of a job that encodes a text; where the text is long, in a process."""
         check_text(self._engine, text, self._name, fits=self._fits)
-        job = partial(encode, self._engine.tokenizer, text, *how, **named)
-        if len(text) < LONG:
-            return job()
-        try:
-            return pools().processes.run(packed_tokens, job).tolist()
-        except NoProcess:
-            return job()
+        if len(text) >= LONG:
+            with suppress(NoProcess):
+                return pools().processes.run(make, job, *more)
+        return make(job, *more)
 
 
 def bounded(engine: InferenceEngine, name: str = "prompt", *, fits: bool = True) -> Any:

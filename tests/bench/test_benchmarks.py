@@ -106,6 +106,13 @@ def test_the_table_names_engines_units_and_ratio() -> None:
     assert line == "  ".join(["m    ", *cells])
 
 
+def test_a_row_without_a_ratio_is_in_the_table() -> None:
+    rate, load = Metric("requests", "/s", True), Metric("load", "s", False)
+    text = table([Row("m", rate, {"a": [2.0], "b": [0.0]}), Row("m", load, {"a": [1.0], "b": [2.0]})])
+    *_, without, with_ratio = text.splitlines()
+    assert without.endswith("0 [0 - 0]") and with_ratio.endswith(" x")
+
+
 def test_the_share_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 40 s on the cores, 10 were idle or waiting and 12 this process's: 18 went to others."""
     stat = tmp_path / "stat"

@@ -26,7 +26,7 @@ from oxillama.server.callers import CONTEXT, RequestContext
 from oxillama.server.errors import ApiError
 from oxillama.server.pieces import LARGE, PARTS, cut, joined
 from oxillama.server.processes import JobTooLate, NoProcess, Processes
-from oxillama.server.prompts import LONG
+from oxillama.server.prompts import LONG, bounded
 from oxillama.server.workers import Pools
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.server import Client, serving
@@ -356,6 +356,7 @@ def large_work(client: Client) -> list[Any]:
         client.ask("/v1/completions", {"prompt": "ab " * HUGE}),
         client.ask("/v1/completions", {**context, "json_schema": {**BIG, "minProperties": "x"}}),
         client.ask("/tokenize", {"content": "Once upon a time. " * (LONG // 16)}),
+        client.ask("/tokenize", {"content": "a\u2603" * LONG, "with_pieces": True}),
     )
     return [
         (each.status, each.json.get("error") or each.json.get("choices") or each.json["tokens"])
@@ -369,13 +370,31 @@ def test_large_work_is_done_in_processes_with_the_same_answers(
     monkeypatch.setattr("oxillama.server.running.AT_ONCE", 0.001)
     with serving(engine) as client:
         there = large_work(client)
-    assert [found[0] for found in there] == [200, 200, 400, 400, 200]
-    assert {"compiled", "checked", "packed_tokens"} == set(ran)
+    assert [found[0] for found in there] == [200, 200, 400, 400, 200, 200]
+    tokens = engine.tokenizer.encode("a\u2603" * LONG, add_special=False)
+    assert [each["id"] for each in there[5][1]] == tokens and there[5][1][1]["piece"] == [0xE2]
+    assert {"compiled", "checked", "written_tokens"} == set(ran)
     ran.clear()
     other = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     with other, serving(other, job_processes=0) as client:
         assert large_work(client) == there
     assert ran == []
+
+
+def test_a_long_text_is_tokenized_in_a_process(engine: InferenceEngine, ran: list[Any]) -> None:
+    text, pools = ("Once upon a time. " * LONG)[:LONG], Pools(1)
+    token = CONTEXT.set(RequestContext(pools=pools))
+    try:
+        for each, jobs in ((text, ["packed_tokens"]), (text[1:], [])):
+            ran.clear()
+            tokenizer = bounded(engine, fits=False)
+            assert tokenizer.encode(each, add_special=False) == engine.tokenizer.encode(
+                each, add_special=False
+            )
+            assert ran == jobs
+    finally:
+        CONTEXT.reset(token)
+        pools.close()
 
 
 def test_small_work_needs_no_process(engine: InferenceEngine, ran: list[Any]) -> None:

@@ -228,17 +228,17 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
 def interrupted_at(n: int, call: Any) -> bool:
     """Calls something, and interrupts it at the n-th place of `MadeOnce`; False if it has not so many.
 
-    An interrupt comes between two lines, or where a function begins or ends. The lines of a ``with`` are left
-    out: between them and the lock that they take or give back none can come.
+    A place is a line, or the end of a function. The lines of a ``with`` are left out: between them and the
+    lock that they take or give back no interrupt comes.
     """
     places = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal places
-        if frame.f_code.co_filename not in (__file__, made_once.__file__):  # a finalizer's
+        if frame.f_code.co_filename != made_once.__file__:
             return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if not (event == "line" and line.lstrip().startswith("with ")):
+        line = linecache.getline(made_once.__file__, frame.f_lineno)
+        if event == "return" or (event == "line" and not line.lstrip().startswith("with ")):
             places += 1
             if places == n:
                 raise KeyboardInterrupt
@@ -266,9 +266,7 @@ def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(fails: bool) -> None:
         with suppress(ValueError):
             found.get("key", make)
 
-    n = 0
-    while True:
-        n += 1
+    for n in range(1, 500):
         found = MadeOnce[int](1)
         found.get("other", lambda: 1)
         is_interrupted = interrupted_at(n, partial(get, found))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
 from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
-from oxillama.server.json_text import JsonAnswer
+from oxillama.server.json_text import JsonAnswer, WrittenAnswer
 from oxillama.server.prompts import LEAST, bounded
 from oxillama.server.running import chosen, in_thread
 
@@ -22,23 +19,12 @@ async def tokenize(request: Request) -> Response:
     body.refuse_rest()
     _, engine = await chosen(request, body.model)
 
-    def run() -> list[Any]:
-        encode = bounded(engine, "content", fits=False).encode
-        tokens: list[int] = encode(body.content, body.add_special, body.parse_special)
-        if not body.with_pieces:
-            return tokens
-        return [{"id": token, "piece": piece(engine, token)} for token in tokens]
+    def run() -> list[bytes]:
+        tokenizer, how = bounded(engine, "content", fits=False), (body.add_special, body.parse_special)
+        written: list[bytes] = tokenizer.written(body.content, *how, with_pieces=body.with_pieces)
+        return written
 
-    return JsonAnswer({"tokens": await in_thread(run)})
-
-
-def piece(engine: InferenceEngine, token: int) -> Any:
-    """The text of a token; its bytes, if they are no text."""
-    data = engine.tokenizer.token_bytes(token)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return list(data)
+    return WrittenAnswer(await in_thread(run))
 
 
 async def detokenize(request: Request) -> Response:
