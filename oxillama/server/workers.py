@@ -123,22 +123,25 @@ class Job:
             time.sleep(AGAIN)
 
     def _leave(self) -> None:
-        """From here on the thread is not interrupted any more."""
+        """From here on the thread is not interrupted any more.
+
+        An OutOfTime that it has not raised yet is raised here. Were it taken back, the interpreter would look
+        for it before every call, and Python 3.11 would hang in the next function that a debugger traces.
+        """
         while True:
             try:
                 with self._lock:
                     thread, self._thread, self._has_left = self._thread, None, True
-                    if self._is_late and thread is not None:
-                        raise_in(thread, None)
+                while self._is_late and thread is not None:  # again, if a finalizer has swallowed it
+                    raise_in(thread, OutOfTime)
                 return
-            except OutOfTime:  # it came after the job
+            except OutOfTime:
                 continue
 
 
-def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Has a thread raise an error before its next line; None takes back one that it has not raised yet."""
-    wanted = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), wanted)
+def raise_in(thread: int, error: type[BaseException]) -> None:
+    """Has a thread raise an error before its next line, in place of one that it has not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 class Workers:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
-import linecache
 import random
+import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 
-from oxillama import GrammarError, InferenceEngine, QueueFull, demo, made_once
+from oxillama import GrammarError, InferenceEngine, QueueFull, demo
 from oxillama.made_once import MadeOnce
 from oxillama.server.callers import CONTEXT, RequestContext
 from oxillama.server.json_text import ENCODER, LARGE, MOST_PARTS, parsed, whole_pieces
@@ -24,6 +22,7 @@ from oxillama.server.models import Hosted
 from oxillama.server.urgency import AT_ONCE, PATIENCE, short_turns
 from oxillama.server.workers import LARGE as LARGE_JOB
 from oxillama.server.workers import MOST_WAITING, Pools, Workers
+from tests.support.paths import ROOT
 from tests.support.server import serving, serving_models
 from tests.support.waiting import until
 
@@ -225,61 +224,20 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
         assert results == ([ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5])
 
 
-def interrupted_at(n: int, call: Any) -> bool:
-    """Calls something, and interrupts it at the n-th place of `MadeOnce`; False if it has not so many.
-
-    A place is a line, or the end of a function. The lines of a ``with`` are left out: between them and the
-    lock that they take or give back no interrupt comes.
-    """
-    places = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal places
-        if frame.f_code.co_filename != made_once.__file__:
-            return None
-        line = linecache.getline(made_once.__file__, frame.f_lineno)
-        if event == "return" or (event == "line" and not line.lstrip().startswith("with ")):
-            places += 1
-            if places == n:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-    return places >= n
+def run_alone(module: str, *arguments: str) -> None:
+    """Runs a module of the tests in a process of its own, in which no other test has left anything."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["makes a value", "fails"])
-def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(fails: bool) -> None:
-    def make() -> int:
-        if fails:
-            raise ValueError
-        return 4
+@pytest.mark.parametrize("what", ["value", "error"])
+def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(what: str) -> None:
+    run_alone("tests.support.interrupts", what)
 
-    def get(found: MadeOnce[int]) -> None:
-        with suppress(ValueError):
-            found.get("key", make)
 
-    for n in range(1, 500):
-        found = MadeOnce[int](1)
-        found.get("other", lambda: 1)
-        is_interrupted = interrupted_at(n, partial(get, found))
-        results: list[int] = []
-        again = threading.Thread(target=lambda: results.append(found.get("key", lambda: 5)), daemon=True)  # noqa: B023
-        again.start()
-        again.join(10)
-        assert results in ([4], [5]), n
-        assert found.get("next", lambda: 6) == 6
-        assert list(found._found) == ["next"]
-        if not is_interrupted:
-            break
-    assert n > 20
+def test_threads_can_be_traced_after_a_late_job() -> None:
+    run_alone("tests.support.late_job")
 
 
 # --- JSON ---------------------------------------------------------------------------------------------
