@@ -429,7 +429,7 @@ class Trial(Checkout):
                 if output == "hangs":
                     verdict.kind = "undecided"
                     break
-                if code == USAGE:  # no test ran
+                if code == USAGE and not re.search(r"\d errors? in ", output):  # no test ran
                     raise StaleList(f"{fault}: expected its tests to run, got\n{output[-3000:]}")
                 if code not in (0, NO_TESTS):
                     verdict.kind, verdict.test = "noticed", (*failed(output), f"exit code {code}")[0]

@@ -364,13 +364,16 @@ def large_work(client: Client) -> list[Any]:
     ]
 
 
+STATUSES = [200, 200, 400, 400, 200, 200]
+
+
 def test_large_work_is_done_in_processes_with_the_same_answers(
     engine: InferenceEngine, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oxillama.server.running.AT_ONCE", 0.001)
     with serving(engine) as client:
         there = large_work(client)
-    assert [found[0] for found in there] == [200, 200, 400, 400, 200, 200]
+    assert [found[0] for found in there] == STATUSES
     tokens = engine.tokenizer.encode("a\u2603" * LONG, add_special=False)
     assert [each["id"] for each in there[5][1]] == tokens and there[5][1][1]["piece"] == [0xE2]
     assert {"compiled", "checked", "written_tokens"} == set(ran)
@@ -417,7 +420,7 @@ def test_threads_do_the_work_where_no_process_can_be_started(
     monkeypatch.setattr("oxillama.server.running.AT_ONCE", 0.001)
     monkeypatch.setattr(module.subprocess, "Popen", refuse)
     with serving(engine) as client:
-        assert [found[0] for found in large_work(client)] == [200, 200, 400, 400, 200]
+        assert [found[0] for found in large_work(client)] == STATUSES
 
 
 def test_a_grammar_that_hangs_in_a_process_is_an_error_of_its_request(
