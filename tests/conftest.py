@@ -5,10 +5,7 @@ import logging
 import os
 import signal
 
-import pytest
 from hypothesis import settings
-
-from oxillama.config.engine import available_cpus
 
 # Started in the background, a process may inherit that Ctrl-C is ignored, and so would the command lines the
 # tests start and interrupt. With a handler here they get the default.
@@ -19,12 +16,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are CPUs: many tests wait for servers, processes and deadlines."""
-    return available_cpus() * 3 // 2
 
 
 def pytest_collection_finish() -> None:
