@@ -7,8 +7,9 @@ A fault changes one place of one module of oxillama/: an operator, a comparison,
 is tried at a time.
 
 The fast tests of a room run once without a fault, and each test's calls of functions are recorded. For a
-fault in a function those tests run that call the function, the shortest first; for one outside functions,
-those that call any function of the module. If no test calls it (calls in processes that tests start are not
+fault in a function those tests run that call the function, first those in files that are named after its
+module or import it, of these the shortest; for one outside functions, those that call any function of the
+module. If no test calls it (calls in processes that tests start are not
 recorded), the other tests of the room run, and the tests elsewhere that import the module. `--elsewhere` runs
 these in any case. A fault that no test notices survives; one whose tests take more than `--budget` seconds is
 "undecided", and counts neither way.
@@ -275,6 +276,12 @@ class Users:
         folder = f"tests/{file.split('/')[1].removesuffix('.py')}"
         return [folder] if (self.root / folder).is_dir() else []
 
+    def is_near(self, test: str, file: str) -> bool:
+        """Whether a file of tests is named after a module, or imports it."""
+        path = self.root / file
+        stem = (path.parent if path.stem == "__init__" else path.with_suffix("")).name.strip("_")
+        return stem in Path(test).stem or self._name(path) in self.imported(self.root / test)
+
     def tests_beside(self, file: str) -> list[str]:
         """The tests of other rooms that import a module, then those of the modules that import it."""
         name = self._name(self.root / file)
@@ -410,7 +417,12 @@ class Trial(Checkout):
             for name, (seconds, calls) in known.items()
             if any(called == file and line in (0, start) for called, start in calls)
         ]
-        first = [name for _, name in sorted(callers)]
+        near = {
+            test: self.users.is_near(test, fault.file) for test in {n.partition("::")[0] for _, n in callers}
+        }
+        first = [
+            name for _, name in sorted(callers, key=lambda each: (not near[each[1].partition("::")[0]], each))
+        ]
         rest = [name for tests in own for name in tests if name not in set(first)]
         return first, [*rest, *self.users.tests_beside(fault.file)]
 

@@ -14,6 +14,7 @@ from oxillama.compat import llama_cpp
 from oxillama.compat.llama_cpp import Llama
 from oxillama.compat.llama_cpp.completion import prompt_tokens
 from oxillama.compat.llama_cpp.processors import PenaltyStage
+from oxillama.compat.llama_cpp.sampling import seed_of
 from oxillama.hub import pretrained
 
 STORY = str(demo.STORY)
@@ -114,3 +115,22 @@ def test_a_model_of_the_hub_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Llama.from_pretrained("a/b", "c*.gguf", additional_files=["d.gguf"], **FEW)
     assert made.tokenize(b"Once") == [0, 943]
     assert asked == ["d.gguf", "c*.gguf"]
+
+
+def test_the_cache_finds_what_begins_alike_and_drops_what_was_used_longest_ago() -> None:
+    def state(n_tokens: int) -> Any:
+        return SimpleNamespace(n_tokens=n_tokens, llama_state_size=10)
+
+    cache = llama_cpp.LlamaRAMCache(capacity_bytes=25)
+    cache[[1, 2, 3]], cache[[1, 9]] = state(3), state(2)
+    assert cache[[1, 2, 4]].n_tokens == 3 and cache.cache_size == 20
+    assert [1] in cache and [5, 2, 3] not in cache
+    with pytest.raises(KeyError, match="no state begins like the key"):
+        cache[[5, 2, 3]]
+    cache[[7]] = state(1)  # beyond the capacity: that of [1, 9] was used longest ago
+    assert sorted(cache.cache_state) == [(1, 2, 3), (7,)]
+
+
+def test_seeds_that_are_random_in_llama_cpp_are_new_ones() -> None:
+    numbers = (0, 5, -2, -1, 2**32 - 1, 2**64 - 1, 2**64 + 5)
+    assert [seed_of(number) for number in numbers] == [0, 5, 2**64 - 2, None, None, None, 5]

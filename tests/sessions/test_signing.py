@@ -74,6 +74,11 @@ def test_any_change_is_noticed(chain: list[SignedReceipt]) -> None:
             replace(signed, **change).check()
 
 
+def test_the_next_one_names_the_signature_too(chain: list[SignedReceipt]) -> None:
+    assert chain[1].previous == chain[0].digest
+    assert replace(chain[0], signature=chain[1].signature).digest != chain[0].digest
+
+
 def test_texts_that_are_missing_or_moved_are_noticed(chain: list[SignedReceipt]) -> None:
     first, second, third = chain
     for wrong, at in (((second, third), 0), ((first, third), 1), ((first, first), 1)):

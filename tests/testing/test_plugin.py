@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oxillama import InferenceEngine, Receipt, demo
-from oxillama.testing.answers import Answer
+from oxillama.testing.answers import Answer, AnswerCache
 from tests.support.kernels import PRESENT
 from tests.support.paths import ROOT
 
@@ -76,6 +77,8 @@ def test_golden_texts_are_written_and_compared(folder: Path, story: str) -> None
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
         verdict = engine.verify(receipt)
         assert verdict and verdict.text == story
+    golden.write_text(f"{story} ")
+    assert "the answer differs" in run(folder, "--llm", code=1)
     golden.write_text(story.replace(story.split()[0], "never"))
     out = run(folder, "--llm", code=1)
     assert "the answer differs" in out and "-never" in out.replace("- ", "-")
@@ -202,3 +205,14 @@ def test_an_answer_survives_json() -> None:
     again = Answer.from_json(answer.to_json())
     assert again == answer and vars(again) == vars(answer)
     assert json.loads(answer.to_json())["text"] == str(answer)
+
+
+def test_an_answer_that_a_timeout_has_cut_is_not_kept(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path / "answers")
+    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
+        completion = engine.stream("Once", max_tokens=2, temperature=0).result()
+    for reason, is_kept in (("timeout", False), ("length", True)):
+        answer = Answer.of(replace(completion, finish_reason=reason))
+        cache.keep(reason, answer)
+        assert cache.find(reason) == (answer if is_kept else None)
+    assert (cache.hits, cache.misses) == (1, 1)
