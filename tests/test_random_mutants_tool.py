@@ -83,3 +83,23 @@ def test_what_is_noticed(tool, checkout, capsys, tmp_path):
     (checkout / "tests" / "limits" / "test_clamp.py").write_text("def test_nothing():\n    pass\n")
     assert tool.main(["--n", "1", "--seed", "2"], checkout) == 1
     assert "seed 2: 0 of 1 noticed, 0 equivalent, 0 undecided\n  survived: " in capsys.readouterr().out
+
+
+def test_calls_are_recorded_after_a_test_that_ends_the_tracing(tool, checkout, tmp_path_factory):
+    text = TEST.replace(
+        "def test_high", "import sys\n\ndef test_a():\n    sys.settrace(None)\n\ndef test_high"
+    )
+    (checkout / "tests" / "limits" / "test_clamp.py").write_text(text)
+    work = tmp_path_factory.mktemp("work")
+    trial = tool.Trial(checkout, work, 60, tool.Users(checkout), work)
+    calls = {name.partition("::")[2]: found[1] for name, found in trial.calls("tests/limits").items()}
+    assert ["limits/clamp.py", 8] in calls["test_high"] and calls["test_other"] == []
+
+
+def test_tests_near_a_module_come_first(tool, checkout):
+    (checkout / "tests" / "limits" / "test_far.py").write_text("")
+    users, file = tool.Users(checkout), "oxillama/limits/clamp.py"
+    assert users.is_near("tests/limits/test_clamp.py", file)
+    assert not users.is_near("tests/limits/test_far.py", file)
+    (checkout / "tests" / "limits" / "test_uses.py").write_text("from oxillama.limits.clamp import clamp\n")
+    assert users.is_near("tests/limits/test_uses.py", file)

@@ -312,6 +312,7 @@ class CallRecorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.codes, start = set(), time.perf_counter()
+        sys.settrace(self._called)  # again: a RecursionError in it ends the tracing
         result = yield
         calls = sorted(
             {

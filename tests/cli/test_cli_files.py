@@ -13,6 +13,7 @@ import pytest
 import oxillama
 from oxillama import EngineConfig, LoadError, SamplerConfig
 from oxillama.cli import main
+from oxillama.cli.info import shortened
 from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile
@@ -119,6 +120,12 @@ def test_info_as_json(model: Path) -> None:
         "missing": [],
     }
     assert facts["tokenizer"]["tokens"] == tensors[0]["shape"][1]
+
+
+def test_long_lists_are_shortened() -> None:
+    assert shortened([*"abcdefgh"]) == "a, b, c, d, e, f, g, h"
+    assert shortened([*"abcdefghi"]) == "a, b, c, d and 5 more"
+    assert shortened([3, 1, *range(2, 9)]) == "1 to 8, 9 values"
 
 
 def test_info_for_people(tmp_path: Path) -> None:

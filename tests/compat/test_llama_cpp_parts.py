@@ -78,6 +78,8 @@ def test_guesses_follow_the_longest_ending() -> None:
     assert find(np.array([1, 2, 9, 3, 2, 8, 1, 2]), 2, 2).tolist() == [9, 3]
     assert find(np.array([1, 2, 9, 3, 2, 8, 5, 2]), 2, 2).tolist() == [9, 3]
     assert find(np.array([1, 2, 3]), 2, 2).tolist() == []
+    guess = llama_cpp.llama_speculative.LlamaPromptLookupDecoding(2, 2)
+    assert guess(np.array([1, 2, 9, 3, 2, 8, 1, 2])).tolist() == [9, 3]
 
 
 def test_a_cache_of_a_folder_keeps_states(tmp_path: Path) -> None:

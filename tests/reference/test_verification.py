@@ -14,6 +14,7 @@ from oxillama import InferenceEngine, Receipt, cli, demo
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
+from oxillama.sessions.chain import START
 from oxillama.sessions.receipt import AdapterUse
 
 OPTIONS: dict[str, Any] = {"seed": 3, "max_tokens": 7}
@@ -80,6 +81,13 @@ def test_every_change_is_found(receipt: Receipt) -> None:
     for name, (changed, cause, at) in changes.items():
         found = checked(changed)
         assert (found.cause, found.at) == (cause, at), name
+
+
+def test_a_receipt_of_no_tokens_has_the_chain_of_none(receipt: Receipt) -> None:
+    nothing = replace(receipt, tokens=[], points=[], finish_reason="timeout", chain=START.hex())
+    assert checked(nothing)
+    found = checked(replace(nothing, chain="0" * 64))
+    assert (found.cause, found.at) == ("logits", 0)
 
 
 def test_what_is_not_stated_is_named(receipt: Receipt) -> None:

@@ -14,6 +14,7 @@ from oxillama.toolcalls import (
     TextPart,
     ToolCallGrammar,
 )
+from oxillama.toolcalls.source import MAX_DEPTH, MalformedCall, Source
 from tests.support.toolcalls import (
     HY,
     NS,
@@ -215,3 +216,13 @@ def test_arguments_of_the_parser() -> None:
         MessageParser(ToolCallGrammar.Qwen, [*TOOLS[:1], {"function": {}}])
     with pytest.raises(ConfigError, match="in_reasoning: expected False, for qwen has no reasoning"):
         MessageParser(GRAMMARS["qwen"], in_reasoning=True)
+
+
+@pytest.mark.parametrize("depth, fits", [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
+def test_levels_of_json_are_counted(depth: int, fits: bool) -> None:
+    source, pieces = Source(), list[str]()
+    source.push("[" * depth + "]" * depth)
+    parsing = source.json(pieces.append)
+    with pytest.raises(StopIteration if fits else MalformedCall):
+        next(parsing)
+    assert "".join(pieces) == "[" * depth + "]" * (depth if fits else 0)
