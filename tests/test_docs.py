@@ -58,6 +58,7 @@ LINES_NOT_RUN = {
     r"^(python -m venv|mkdir /tmp)": "needs a wheel",
     r"^oxillama eval |receipts/mine": "needs lm_eval: tests/evaluation/test_harness.py",
     r"^pytest --llm": "needs the package to be installed: tests/testing",
+    r"tools/server_clients/langchain": "needs the packages of clients and a server",
     r"^oxillama doctor\b": "exits with 1 where it finds something: tests/doctor",
 }
 """Command lines that are parsed, where they are ours, but not run, and why."""

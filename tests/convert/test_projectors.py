@@ -119,7 +119,7 @@ def test_every_tensor_counts(name: str, tmp_path: Path) -> None:
         folder = write_model(tmp_path / f"less{i}", config, less)
         with pytest.raises(LoadError, match=r"expected a tensor that config\.json asks for, got none"):
             convert(folder, tmp_path / "out.gguf", "F32", mmproj=True)
-    extra = used[0].replace("weight", "more").replace("bias", "more")
+    extra = next(key for key in used if key.endswith("weight")).removesuffix("weight") + "more"
     folder = write_model(tmp_path / "more", config, {**shapes, extra: (3,)})
     with pytest.raises(LoadError, match=r"tensors: expected those of .* only, got .*more"):
         convert(folder, tmp_path / "out.gguf", "F32", mmproj=True)
