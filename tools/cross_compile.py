@@ -1,6 +1,6 @@
 """Compiles every kernel for another system, of which there is no machine here. Nothing is linked or run.
 
-    pip install ziglang cython numpy setuptools
+    pip install ziglang cython numpy 'setuptools>=77'
     python tools/cross_compile.py aarch64-macos
     python tools/cross_compile.py x86_64-windows-gnu --headers FOLDER
     CC=x86_64-w64-mingw32-gcc python tools/cross_compile.py x86_64-windows-gnu --headers FOLDER

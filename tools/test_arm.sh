@@ -4,7 +4,7 @@
 #   tools/test_arm.sh [FOLDER] [PYTEST ARGUMENTS]
 #
 # On Debian 12 (other releases have another Python: set ARM_PYTHON), with
-#   apt-get install gcc-aarch64-linux-gnu qemu-user
+#   apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 # and a Python of the same version on PATH that has cython, setuptools, numpy and pip. Everything else is kept in
 # FOLDER (/tmp/oxillama-arm): an arm64 Python unpacked from Debian's packages, its wheels, a copy of the sources.
 # Nothing is installed in the system. ARM_CC is another cross compiler, ARM_CPU another CPU to emulate, and ARM_WHEEL
