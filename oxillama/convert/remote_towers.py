@@ -24,7 +24,6 @@ def minicpm_facts(source: Source) -> Metadata:
         raise LoadError(
             f"{config.name}: version: expected one of {', '.join(MINICPM_VERSIONS)}, got {version:.40}"
         )
-    tower.ignore("model_type", "attention_dropout")
     config.only("drop_vision_last_layer", False)
     media.values |= {f"image_{name}": media.get(f"norm_{name}") for name in ("mean", "std")}
     facts = vision_sizes(source)

@@ -18,10 +18,10 @@ from oxillama.evaluation.windows import (
     WINDOW,
     Windows,
     check_windows,
-    first_token,
     run_windows,
     windows_of,
 )
+from oxillama.tokenizer.first_token import first_token
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05, 0.01, 0.0)
 """Of the divergences that a report names."""

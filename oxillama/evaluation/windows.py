@@ -11,7 +11,7 @@ from oxillama.config import checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError, PromptError
 from oxillama.evaluation.logits import Logits
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.first_token import first_token
 
 WINDOW = 512
 """Tokens of a window: llama-perplexity's default."""
@@ -95,12 +95,6 @@ def check_windows(engine: InferenceEngine, size: int) -> None:
     engine.model.runner.check_logits()
     if size > engine.context_size:
         raise ConfigError(f"window: expected up to {engine.context_size} tokens (context_size), got {size}")
-
-
-def first_token(tokenizer: TokenizerBridge) -> int | None:
-    """The BOS, where the vocabulary puts one before a text."""
-    with_it, without = tokenizer.encode("a"), tokenizer.encode("a", add_special=False)
-    return with_it[0] if len(with_it) > len(without) and with_it[0] != without[0] else None
 
 
 def run_windows(engine: InferenceEngine, windows: Windows, take: RowsOf) -> Iterator[int]:

@@ -13,9 +13,9 @@ from oxillama.config.engine import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
-from oxillama.evaluation.windows import first_token
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.quantize.imatrix import Entry, ImportanceMatrix
+from oxillama.tokenizer.first_token import first_token
 from oxillama.weights.packer import Progress
 
 

@@ -64,18 +64,9 @@ def _(server: Server) -> None:
 
 @check("pydantic-ai-slim", "leaving")
 def _(server: Server) -> None:
-    async def main() -> None:
-        settings = {"max_tokens": LONG, "extra_body": {"ignore_eos": True}}
-        agent = pydantic_agent(server, model_settings=settings)
-        task = asyncio.ensure_future(agent.run("hello"))
-        while not server.running():
-            await asyncio.sleep(0.01)
-            assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        server.check_gone(task.cancelled())
-
-    asyncio.run(main())
+    settings = {"max_tokens": LONG, "extra_body": {"ignore_eos": True}}
+    agent = pydantic_agent(server, model_settings=settings)
+    server.check_leaving(lambda: agent.run("hello"))
 
 
 # --- openai-agents ------------------------------------------------------------------------------------

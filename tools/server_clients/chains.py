@@ -97,17 +97,8 @@ def _(server: Server) -> None:
     how = litellm_arguments(server)
     import litellm
 
-    async def main() -> None:
-        answer = litellm.acompletion(**how, messages=USER, max_tokens=LONG, extra_body={"ignore_eos": True})
-        task = asyncio.ensure_future(answer)
-        while not server.running():
-            await asyncio.sleep(0.01)
-            assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        server.check_gone(task.cancelled())
-
-    asyncio.run(main())
+    ask = {**how, "messages": USER, "max_tokens": LONG, "extra_body": {"ignore_eos": True}}
+    server.check_leaving(lambda: litellm.acompletion(**ask))
 
 
 # --- langchain-openai ---------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """What the checks of clients share: the server, the registry, a tool and a schema."""
 
+import asyncio
 import json
 import re
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -55,6 +56,20 @@ class Server:
         while self.running():
             assert time.monotonic() < deadline, "a request goes on whose client has gone"
             time.sleep(0.02)
+
+    def check_leaving(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Asks for a long text, leaves once it runs, and waits until it runs no more."""
+
+        async def main() -> None:
+            task = asyncio.ensure_future(ask())
+            while not self.running():
+                await asyncio.sleep(0.01)
+                assert not task.done()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.check_gone(task.cancelled())
+
+        asyncio.run(main())
 
 
 Check = Callable[[Server], Any]
