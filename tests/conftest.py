@@ -7,6 +7,9 @@ import signal
 
 from hypothesis import settings
 
+# Several workers share the cores: a thread that waits for another spins less than the library's default.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 # Started in the background, a process may inherit that Ctrl-C is ignored, and so would the command lines the
 # tests start and interrupt. With a handler here they get the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

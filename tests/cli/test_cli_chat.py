@@ -282,6 +282,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_exits(model: Path, tmp_p
     terminal.send(f"/save {path}\n")
     terminal.expect("> ")
     assert json.loads(path.read_text())[0]["content"] == "hello"
+    asleep(terminal.pid)
     terminal.send("\x03")
     terminal.expect(r"exits\).*> ")
     assert terminal.exit_code(interrupting=True) == 130

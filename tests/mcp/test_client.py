@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,11 +212,13 @@ def test_nothing_is_written_to_the_terminal(capfd: pytest.CaptureFixture[str]) -
 
 
 def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children")
-    tasks = Path(f"/proc/{pid}/task")
-    if not text.exists():
+    if not Path(f"/proc/{pid}/task/{pid}/children").exists():
         pytest.skip("needs /proc with the children of a process")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 @pytest.mark.parametrize("end", few(["exit", "error", "kill", "no close"], ("exit", "kill")))

@@ -11,7 +11,7 @@ from pathlib import Path
 from oxillama import InferenceEngine
 
 
-def until(ready: Callable[[], bool], seconds: float = 20) -> None:
+def until(ready: Callable[[], bool], seconds: float = 60) -> None:
     """Waits for what another thread is about to do."""
     deadline = time.monotonic() + seconds
     while not ready():
