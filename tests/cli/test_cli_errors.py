@@ -164,6 +164,36 @@ def test_a_source_tree_that_is_not_built_says_what_to_do(sources: Path) -> None:
     assert b"circular" not in done.stderr
 
 
+ROOMS: dict[str, Arguments] = {
+    "evaluation": lambda path, out: ["perplexity", demo.DRAFT, demo.HELDOUT],
+    "convert": lambda path, out: ["convert", path, out],
+    "server": lambda path, out: ["serve"],
+    "batch": lambda path, out: ["batch", path, out, "-m", demo.DRAFT],
+    "doctor": lambda path, out: ["doctor"],
+    "quantize": lambda path, out: ["quantize", demo.DRAFT, out, "Q4_0"],
+    "hub": lambda path, out: ["pull", "a/b"],
+    "packing": lambda path, out: ["pack", demo.DRAFT, "-o", out],
+    "sessions": lambda path, out: ["verify", path, "--model", demo.DRAFT],
+    "mcp": lambda path, out: ["chat", demo.DRAFT, "--mcp", path],
+    "structured": lambda path, out: ["run", demo.DRAFT, "-p", "x", "--regex", "a"],
+}
+"""A command line that needs a room, by the room."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_that_is_not_there_is_named(room: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("{}")
+    arguments = [str(each) for each in ROOMS[room](tmp_path / "in", tmp_path / "out")]
+    program = (
+        f"import sys; sys.modules['oxillama.{room}'] = None\n"  # the import fails as if it were not there
+        f"from oxillama.cli import main; sys.exit(main({arguments}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert f"oxillama.{room}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_message_on_a_closed_stderr_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()

@@ -97,6 +97,10 @@ def test_the_core_runs_without_the_rooms(text: str) -> None:
         ("offload", "InferenceEngine.from_gguf(demo.STORY, offload_budget=2 << 20)", "offload_budget"),
         ("conversations", "engine.chat([])", "chat"),
         ("hub", "InferenceEngine.from_pretrained('a/b')", "from_pretrained"),
+        ("media", "InferenceEngine.from_gguf(demo.STORY, mmproj='x')", "mmproj"),
+        ("packing", "InferenceEngine.from_gguf(demo.STORY, packed='make')", "packed"),
+        ("samples", "engine.generate_n('Once', n=2)", "best_of"),
+        ("embeddings", "engine.embed('Once')", "embed"),
     ],
 )
 def test_a_room_that_is_not_there_is_named(room: str, use: str, option: str, text: str) -> None:
