@@ -34,9 +34,10 @@ WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 _NAME = re.compile("[a-zA-Z0-9-]+")
 _NUMBER = re.compile("[0-9]+")
 _DIGITS = frozenset("0123456789")
-_HEX = frozenset("0123456789abcdefABCDEF")
-_HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
-_ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
+_TOKEN = re.compile(r"(!?)(<(?:\[(\d{1,10})\]>|(?!\[)[^>]*>))", re.ASCII)
+_HEX = r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))"
+_CHARACTER = re.compile(rf'([^\\])|\\([trn\\"\[\]-])|{_HEX}', re.DOTALL)
+_ESCAPES = {"t": "\t", "r": "\r", "n": "\n"}
 
 
 def parse_gbnf(text: str, root: str = "root", token_ids: TokenIds | None = None) -> Rules:
@@ -191,44 +192,21 @@ class _Parser(GrammarText):
     def character(self, start: int, what: str) -> int:
         """One character of a literal or a class, an escape included."""
         at = self.pos
-        char = self.peek()
-        self.pos += 1
-        if char == "":
+        if self.peek() == "":
             self.fail(f"the {what} is not closed", start)
-        if char != "\\":
-            return ord(char)
-        kind = self.peek()
-        self.pos += 1
-        if kind in _ESCAPES:
-            return ord(_ESCAPES[kind])
-        if kind not in _HEX_ESCAPES:
-            self.fail(f"unknown escape \\{kind}", at)
-        digits = self.text[self.pos : self.pos + _HEX_ESCAPES[kind]]
-        if len(digits) < _HEX_ESCAPES[kind] or not set(digits) <= _HEX:
-            self.fail(f"expected {_HEX_ESCAPES[kind]} hexadecimal digits after \\{kind}", at)
-        self.pos += len(digits)
-        value = int(digits, 16)
+        plain, escaped, *digits = self.read(
+            _CHARACTER, f"an escape as \\n, \\x41, \\u0041 or \\U00000041 in the {what}"
+        ).groups("")
+        value = int("".join(digits), 16) if any(digits) else ord(plain or _ESCAPES.get(escaped, escaped))
         if value > LAST_CODE_POINT:
-            self.fail(f"expected a code point up to {LAST_CODE_POINT:X}, got {digits}", at)
+            self.fail(f"expected a code point up to {LAST_CODE_POINT:X}, got {value:X}", at)
         return value
 
     def token(self) -> Node:
         start = self.pos
-        negated = self.peek() == "!"
-        self.pos += negated
-        if self.peek() != "<":
-            self.fail(f"expected a token as <text> or <[id]>, got {self.found()}")
-        end = self.text.find(">", self.pos)
-        if end < 0:
-            self.fail("the token is not closed with >", start)
-        spelled = self.text[self.pos : end + 1]
-        self.pos = end + 1
-        if spelled.startswith("<["):
-            digits = spelled[2:-2]
-            if not spelled.endswith("]>") or not digits or not set(digits) <= _DIGITS or len(digits) > 10:
-                self.fail(f"expected a token id as <[123]>, got {spelled}", start)
-            return Tokens((int(digits),), negated)
-        return Tokens((self.one_token(spelled, start),), negated)
+        negated, spelled, number = self.read(_TOKEN, "a token as <text> or <[123]>").groups()
+        id = self.one_token(spelled, start) if number is None else int(number)
+        return Tokens((id,), negated == "!")
 
     # ------------------------------------------------------------------ text
 

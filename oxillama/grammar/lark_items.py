@@ -13,6 +13,7 @@ from oxillama.grammar.grammar_text import GrammarText, TokenIds
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
+from oxillama.grammar.structural_fields import Fields, mapping
 
 MAX_COUNT = 1_000_000_000
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -143,13 +144,6 @@ class LarkItems(GrammarText):
 
 _SPACES = {(",", ":"): "compact", (", ", ": "): "spaced"}
 """White space of schemas by their separators for items and names, where they are not flexible."""
-_OPTIONS = {
-    "whitespace_flexible": bool,
-    "item_separator": str,
-    "key_separator": str,
-    "lenient": bool,
-    "coerce_one_of": bool,
-}
 
 
 def schema_rules(schema: Any, any_order: bool, place: str) -> Rules:
@@ -167,17 +161,11 @@ def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:
 
     ``coerce_one_of`` may say anything: `oneOf` is exact.
     """
-    if not isinstance(options, Mapping):
-        raise GrammarError(f"x-guidance: expected an object, got {shown(options)}")
-    for name, value in options.items():
-        kind = _OPTIONS.get(name)
-        if kind is None:
-            raise GrammarError(f"x-guidance: expected only keys that are honoured, got {shown(name)}")
-        if not isinstance(value, kind):
-            expected = "true or false" if kind is bool else "a text"
-            raise GrammarError(f"x-guidance.{name}: expected {expected}, got {shown(value)}")
-    separators = options.get("item_separator", ","), options.get("key_separator", ":")
-    flexible = options.get("whitespace_flexible", True)
+    fields = Fields("x-guidance", mapping("x-guidance", options))
+    separators = fields.text("item_separator", ","), fields.text("key_separator", ":")
+    flexible = fields.flag("whitespace_flexible", True)
+    lenient, _ = fields.flag("lenient"), fields.flag("coerce_one_of")
+    fields.done()
     if separators not in _SPACES or (flexible and separators != (",", ":")):
         wanted = '"," and ":", or where whitespace_flexible is false ", " and ": "'
         raise GrammarError(f"x-guidance: expected the separators {wanted}, got {shown(list(separators))}")
@@ -185,4 +173,4 @@ def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:
     if not options.keys() & {"whitespace_flexible", "item_separator", "key_separator"}:
         space = "single"
     compiler = JsonSchemaCompiler(whitespace=space, any_order=any_order, plain_integers=True)
-    return compiler, not options.get("lenient", False)
+    return compiler, not lenient

@@ -8,7 +8,7 @@ the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,13 +50,10 @@ def structural_tag_rules(
         grammar in it is none. The message names the path.
     """
     try:
-        return _Writer(token_ids, any_order).rules(_loaded(tag))
+        read = parsed("structural_tag", tag) if isinstance(tag, str) else tag
+        return _Writer(token_ids, any_order).rules(mapping("structural_tag", read))
     except RecursionError:
         raise GrammarError("structural_tag: nested too deeply") from None
-
-
-def _loaded(tag: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    return mapping("structural_tag", parsed("structural_tag", tag) if isinstance(tag, str) else tag)
 
 
 class _Writer:
@@ -149,10 +146,7 @@ class _Writer:
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
-        found: Node = within(
-            fields.path_of("pattern"), lambda: parse_regex(pattern, search=False, alone=False)
-        )
-        return found
+        return within(fields.path_of("pattern"), partial(parse_regex, pattern, search=False, alone=False))
 
     def _grammar(self, fields: Fields, stops: Stops) -> Node:
         text = fields.text("grammar")
@@ -160,30 +154,34 @@ class _Writer:
         return self._book.include(within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
 
     def _any_text(self, fields: Fields, stops: Stops) -> Node:
-        excludes, most = fields.texts("excludes", ()), fields.count("max_chars", None)
+        most = fields.count("max_chars", None)
         if fields.take("max_tokens", None) is not None:
             raise fields.error("max_tokens", "max_chars, for tokens of a text are not counted")
         if most is None:
-            return self._free((*excludes, *stops))
-        if excludes or stops:
+            return self._free(fields, (), stops)
+        if fields.texts("excludes", ()) or stops:
             raise fields.error("max_chars", "none where texts are left out, by excludes or before an end")
         return Repeat(ANY, 0, most)
 
-    def _free(self, stops: Iterable[str]) -> Node:
-        """Any text without these."""
-        return self._book.rule(texts_without(tuple(dict.fromkeys(stops))))
+    def _free(self, fields: Fields, texts: tuple[str, ...], stops: Stops) -> Node:
+        """Any text without these, and without what is excluded."""
+        left_out = (*texts, *fields.texts("excludes", ()), *stops)
+        return self._book.rule(texts_without(tuple(dict.fromkeys(left_out))))
 
     # ------------------------------------------------------------------ tokens
 
     def _token(self, fields: Fields, stops: Stops) -> Node:
         return Tokens((self._id(fields.path_of("token"), fields.take("token")),))
 
-    def _exclude_token(self, fields: Fields, stops: Stops) -> Node:
-        return Tokens(self._ids(fields, "exclude_tokens"), negated=True)
+    def _exclude_token(self, fields: Fields, stops: Stops, ids: tuple[int, ...] = ()) -> Node:
+        return Tokens((*ids, *self._ids(fields, "exclude_tokens")), negated=True)
 
     def _any_tokens(self, fields: Fields, stops: Stops) -> Node:
-        item = Tokens(self._ids(fields, "exclude_tokens"), negated=True)
-        return Repeat(item, 0, fields.count("max_tokens", None))
+        return Repeat(self._exclude_token(fields, stops), 0, fields.count("max_tokens", None))
+
+    def _others(self, fields: Fields, ids: tuple[int, ...]) -> Node:
+        """Any tokens without these, and without what is excluded."""
+        return self._book.rule(Repeat(self._exclude_token(fields, (), ids), 0, None))
 
     def _ids(self, fields: Fields, name: str, wanted: bool = False) -> tuple[int, ...]:
         items = fields.items(name, least=1) if wanted else fields.items(name, ())
@@ -194,22 +192,20 @@ class _Writer:
             return token
         if not isinstance(token, str):
             raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
-        found: int = within(path, lambda: one_token(token, self._token_ids))
-        return found
+        return within(path, partial(one_token, token, self._token_ids))
 
     # ------------------------------------------------------------------ combinations
 
     def _sequence(self, fields: Fields, stops: Stops) -> Node:
-        path, items = fields.path_of("elements"), fields.items("elements", least=1)
-        last = len(items) - 1
-        parts = [
-            self._format(f"{path}[{i}]", item, stops if i == last else ()) for i, item in enumerate(items)
-        ]
-        return Seq(tuple(parts))
+        return Seq(tuple(self._elements(fields, (), stops)))
 
     def _or(self, fields: Fields, stops: Stops) -> Node:
+        return Alt(tuple(self._elements(fields, stops, stops)))
+
+    def _elements(self, fields: Fields, stops: Stops, last: Stops) -> Iterator[Node]:
         path, items = fields.path_of("elements"), fields.items("elements", least=1)
-        return Alt(tuple(self._format(f"{path}[{i}]", item, stops) for i, item in enumerate(items)))
+        for i, item in enumerate(items):
+            yield self._format(f"{path}[{i}]", item, last if i == len(items) - 1 else stops)
 
     def _content(self, fields: Fields, stops: Stops = ()) -> Node:
         return self._format(fields.path_of("content"), fields.take("content"), stops)
@@ -221,11 +217,7 @@ class _Writer:
         least, most = fields.count("min", None), fields.take("max")
         if least is None:
             raise fields.error("min", "a number")
-        if (
-            isinstance(most, bool)
-            or not isinstance(most, int)
-            or not (most == -1 or least <= most <= MAX_COUNT)
-        ):
+        if type(most) is not int or not (most == -1 or least <= most <= MAX_COUNT):
             raise fields.error("max", f"-1, or {least} to {MAX_COUNT}")
         return self._repeated(least, None if most == -1 else most, fields, stops)
 
@@ -257,10 +249,12 @@ class _Writer:
             found.append(tag)
         return found
 
-    def _whole(self, tag: Fields) -> Node:
-        found = self._book.rule(self._tag(tag, ()))
-        tag.done()
-        return found
+    def _any_of(self, tags: list[Fields]) -> Node:
+        ways = []
+        for tag in tags:
+            ways.append(self._book.rule(self._tag(tag, ())))
+            tag.done()
+        return self._book.rule(Alt(tuple(ways)))
 
     def _triggered(self, fields: Fields, stops: Stops) -> Node:
         triggers = fields.texts("triggers")
@@ -272,8 +266,7 @@ class _Writer:
             matching = [t for t in triggers if isinstance(begin, str) and begin.startswith(t)]
             if len(matching) != 1:
                 raise tag.error("begin", f"a text that begins with one of the triggers {shown(triggers)}")
-        between = self._free((*triggers, *fields.texts("excludes", ()), *stops))
-        return self._in_free_text(fields, between, [self._whole(tag) for tag in tags])
+        return self._in_free_text(fields, self._free(fields, triggers, stops), tags)
 
     def _token_triggered(self, fields: Fields, stops: Stops) -> Node:
         triggers = self._ids(fields, "trigger_tokens", wanted=True)
@@ -283,20 +276,18 @@ class _Writer:
             is_token = isinstance(begin, Mapping) and begin.get("type") == "token"
             if not is_token or self._id(path, begin.get("token")) not in triggers:
                 raise tag.error("begin", "a format of type token that is one of trigger_tokens")
-        others = Tokens((*triggers, *self._ids(fields, "exclude_tokens")), negated=True)
-        between = self._book.rule(Repeat(others, 0, None))
-        return self._in_free_text(fields, between, [self._whole(tag) for tag in tags])
+        return self._in_free_text(fields, self._others(fields, triggers), tags)
 
-    def _in_free_text(self, fields: Fields, between: Node, tags: list[Node]) -> Node:
+    def _in_free_text(self, fields: Fields, between: Node, tags: list[Fields]) -> Node:
         """Tags with free text between them; where one is wanted at least, the text begins with it."""
-        tag = self._book.rule(Alt(tuple(tags)))
+        tag = self._any_of(tags)
         wanted, once = fields.flag("at_least_one"), fields.flag("stop_after_first")
         if once:
             return tag if wanted else Seq((between, Repeat(tag, 0, 1)))
         return Seq((tag if wanted else EMPTY, between, Repeat(Seq((tag, between)), 0, None)))
 
     def _separated(self, fields: Fields, stops: Stops) -> Node:
-        tag = self._book.rule(Alt(tuple(self._whole(tag) for tag in self._tags(fields))))
+        tag = self._any_of(self._tags(fields))
         more = Seq((Text(fields.text("separator")), tag))
         wanted, once = fields.flag("at_least_one"), fields.flag("stop_after_first")
         found = tag if once else Seq((tag, Repeat(more, 0, None)))
@@ -309,17 +300,12 @@ class _Writer:
         patterns = texts_of(fields.path_of("rules"), [pattern for pattern, _ in pairs])
         if "" in patterns:
             raise fields.error("rules", "patterns that are not empty")
-        between = self._free((*patterns, *fields.texts("excludes", ()), *stops))
-        return self._dispatched(
-            fields, between, [(Text(p), content) for p, (_, content) in zip(patterns, pairs)]
-        )
+        return self._dispatched(fields, self._free(fields, patterns, stops), map(Text, patterns), pairs)
 
     def _token_dispatch(self, fields: Fields, stops: Stops) -> Node:
         pairs = self._pairs(fields)
         ids = tuple(self._id(fields.path_of("rules"), pattern) for pattern, _ in pairs)
-        others = Tokens((*ids, *self._ids(fields, "exclude_tokens")), negated=True)
-        between = self._book.rule(Repeat(others, 0, None))
-        return self._dispatched(fields, between, [(Tokens((id,)), c) for id, (_, c) in zip(ids, pairs)])
+        return self._dispatched(fields, self._others(fields, ids), (Tokens((id,)) for id in ids), pairs)
 
     def _pairs(self, fields: Fields) -> list[tuple[Any, Any]]:
         found = []
@@ -329,11 +315,13 @@ class _Writer:
             found.append((item[0], item[1]))
         return found
 
-    def _dispatched(self, fields: Fields, between: Node, pairs: list[tuple[Node, Any]]) -> Node:
+    def _dispatched(
+        self, fields: Fields, between: Node, patterns: Iterable[Node], pairs: list[tuple[Any, Any]]
+    ) -> Node:
         path = fields.path_of("rules")
         ways = [
             Seq((pattern, self._format(f"{path}[{i}][1]", content, ())))
-            for i, (pattern, content) in enumerate(pairs)
+            for i, (pattern, (_, content)) in enumerate(zip(patterns, pairs))
         ]
         one = self._book.rule(Alt(tuple(ways)))
         if not fields.flag("loop", True):

@@ -15,6 +15,8 @@ from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.machines cimport Machine
 from oxillama._kernels.grammar.memory cimport grown, lowest_bit
 
+from itertools import repeat
+
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.node_types import Alt, Chars, Repeat, Seq, Text
 
@@ -133,15 +135,7 @@ cdef class Language:
         if kind is Text:
             return self.text(node.text)
         if kind is Seq:
-            first, last, empty = [], [], True
-            for item in node.items:
-                starts, ends, skippable = self.node(item, depth + 1)
-                self.link(last, starts)
-                if empty:
-                    first = first + starts
-                last = last + ends if skippable else ends
-                empty = empty and skippable
-            return first, last, empty
+            return self.in_a_row(node.items, len(node.items), False, depth)
         if kind is Alt:
             first, last, empty = [], [], False
             for item in node.items:
@@ -154,7 +148,8 @@ cdef class Language:
             return self.states_of(node)
         if kind is not Repeat:
             raise TypeError(f"node: expected an expression over characters, got {kind.__name__}")
-        return self.repeat(node, depth)
+        copies = max(node.least, 1) if node.most is None else node.most
+        return self.in_a_row(repeat(node.item, copies), node.least, node.most is None, depth)
 
     cdef int32_t position(self, tuple ranges) except -1:
         number = self.set_numbers.get(ranges)
@@ -195,14 +190,18 @@ cdef class Language:
             self.link(into[q], after[q])
         return after[0], [p for q in range(node.n_states) if node.ends[q] for p in into[q]], bool(node.ends[0])
 
-    cdef tuple repeat(self, object node, int depth):
+    cdef tuple in_a_row(self, object items, Py_ssize_t least, bint goes_on, int depth):
+        """Items one after another, of which those behind the first ``least`` may be missing.
+
+        ``goes_on``: the last one may come any number of times.
+        """
         cdef list first = [], last = []
-        cdef list reach = []  # ends from which the next copy may begin
+        cdef list reach = []  # ends from which the next item may begin
         cdef list starts = [], ends = []
         cdef bint empty = True
-        cdef Py_ssize_t i, least = node.least
-        for i in range(max(least, 1) if node.most is None else node.most):
-            starts, ends, skippable = self.node(node.item, depth + 1)
+        cdef Py_ssize_t i
+        for i, item in enumerate(items):
+            starts, ends, skippable = self.node(item, depth + 1)
             self.link(reach, starts)
             if empty:
                 first = first + starts
@@ -212,7 +211,7 @@ cdef class Language:
                 last = list(reach)
             elif i + 1 > least:
                 last += ends
-        if node.most is None:
+        if goes_on:
             self.link(ends, starts)
         return first, last, empty or least == 0
 

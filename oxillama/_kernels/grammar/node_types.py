@@ -6,6 +6,7 @@ They are plain classes and know nothing of what reads them. The kernels read the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from oxillama._kernels.grammar.dfa import Dfa
 
@@ -60,36 +61,34 @@ class Ref:
     name: str
 
 
-class _Kept:
-    """Has room for its hash, which is computed once: large nodes are looked up many times."""
+@dataclass(frozen=True)
+class _Items:
+    """Computes its hash once: large nodes are looked up many times."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "items")
+    items: tuple[Node, ...]
+
+    def __hash__(self) -> int:
+        found: int | None = getattr(self, "_hash", None)
+        if found is None:
+            found = hash((type(self), self.items))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.items,)  # texts have other hashes in another process
 
 
-def _kept_hash(node: Seq | Alt) -> int:
-    found: int | None = getattr(node, "_hash", None)
-    if found is None:
-        found = hash((type(node), node.items))
-        object.__setattr__(node, "_hash", found)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Seq(_Kept):
+class Seq(_Items):
     """These one after another; none match the empty string."""
 
-    items: tuple[Node, ...]
-
-    __hash__ = _kept_hash
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Alt(_Kept):
+class Alt(_Items):
     """Any one of these; none match nothing."""
 
-    items: tuple[Node, ...]
-
-    __hash__ = _kept_hash
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,21 +106,13 @@ class _Items:
         if most == 0:
             return Text("[]")
         last = len(states) - 1
-        places = []
-        for i, members in enumerate(self.members(states, once)):
-            places.append(tuple([replace(member, to=min(i + 1, last)) for member in members]))
-        body = Distinct(
-            tuple(places),
-            (True,) * len(places),
-            self.writer.layout.comma,
-            max(1, conjunct.least),
-            most,
-            needed=tuple(
-                [Alt(tuple([member.node for member in place])) for place in places[: conjunct.least]]
-            ),
-            may_run_out=len(states) > 1 and any(count is not None for count in counts),
-        )
-        return bracketed(body if conjunct.least else Alt((Text(""), body)), "[]")
+        places = [
+            [replace(member, to=min(i + 1, last)) for member in members]
+            for i, members in enumerate(self.members(states, once))
+        ]
+        may_run_out = len(states) > 1 and any(count is not None for count in counts)
+        needed = places[: conjunct.least]
+        return self.told_apart(places, [True] * len(places), conjunct.least, most, needed, may_run_out)
 
     def counted(self, conjunct: Arrays, once: bool) -> Node:
         """The arrays of a conjunct with `contains`, no two items equal. Raises _SeveralWays.
@@ -163,19 +155,26 @@ class _Items:
                 free = None if n < kind.least else room
                 if n != kind.most and free != 0:
                     members += [replace(member, to=to, room=free) for member in wanted[i]]
-            places.append(tuple(members))
+            places.append(members)
             ends.append(not missing)
-        needs = [members for kind, members in zip(kinds, wanted) if kind.least]
-        body = Distinct(
-            tuple(places),
-            tuple(ends),
-            self.writer.layout.comma,
-            max(1, conjunct.least),
-            most,
-            needed=tuple([Alt(tuple([member.node for member in members])) for members in needs]),
-            may_run_out=any(count is not None for count in counts),
-        )
-        return bracketed(body if conjunct.least or least else Alt((Text(""), body)), "[]")
+        needed = [members for kind, members in zip(kinds, wanted) if kind.least]
+        may_run_out = any(count is not None for count in counts)
+        return self.told_apart(places, ends, max(conjunct.least, min(1, least)), most, needed, may_run_out)
+
+    def told_apart(
+        self,
+        places: list[list[Member]],
+        ends: list[bool],
+        least: int,
+        most: int | None,
+        needed: list[list[Member]],
+        may_run_out: bool,
+    ) -> Node:
+        """The arrays of ``least`` to ``most`` items; of each list of ``needed`` some item must be possible."""
+        wanted = tuple([Alt(tuple([member.node for member in members])) for members in needed])
+        comma, rows = self.writer.layout.comma, tuple(map(tuple, places))
+        body = Distinct(rows, tuple(ends), comma, max(1, least), most, needed=wanted, may_run_out=may_run_out)
+        return bracketed(body if least else Alt((Text(""), body)), "[]")
 
     @staticmethod
     def states(conjunct: Arrays) -> list[State]:
