@@ -14,7 +14,7 @@ import re
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement, union
 from oxillama.grammar.expressions import ANY
-from oxillama.grammar.grammar_text import GrammarText, TokenIds
+from oxillama.grammar.grammar_text import GrammarText, TokenIds, one_token
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -205,7 +205,8 @@ class _Parser(GrammarText):
     def token(self) -> Node:
         start = self.pos
         negated, spelled, number = self.read(_TOKEN, "a token as <text> or <[123]>").groups()
-        id = self.one_token(spelled, start) if number is None else int(number)
+        with self.errors_at(start):
+            id = one_token(spelled, self.token_ids) if number is None else int(number)
         return Tokens((id,), negated == "!")
 
     # ------------------------------------------------------------------ text

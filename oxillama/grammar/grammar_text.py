@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from oxillama.errors import GrammarError
@@ -96,10 +97,11 @@ class GrammarText:
         before = self.text[:pos]
         return before.count("\n") + 1, pos - before.rfind("\n")
 
-    def one_token(self, text: str, pos: int) -> int:
-        """The id of the token of a text."""
+    @contextmanager
+    def errors_at(self, pos: int) -> Iterator[None]:
+        """Gives a GrammarError that is raised inside the line and column of a position."""
         try:
-            return one_token(text, self.token_ids)
+            yield
         except GrammarError as error:
             self.fail(str(error), pos)
 

@@ -151,10 +151,8 @@ class _Parser(LarkItems):
             self.fail("expected no %ignore beside lazy rules", at)
         rules = {self.ref(name): node for name, node in self.nodes.items() if not name.isupper()}
         terminals = {one: self.inlined(node, ()) for one, node in self.lexemes.items()}
-        try:
+        with self.errors_at(at):
             self.lexemes |= cut_lazily(rules, start, terminals, self.lazy)
-        except GrammarError as error:
-            self.fail(str(error), at)
 
     def ref(self, name: str) -> Ref:
         """What stands for a rule or a terminal."""
@@ -296,13 +294,11 @@ class _Parser(LarkItems):
         nodes = [self.inlined(node, ()) for _, node in items]
         if any(isinstance(one, Ref) for node in nodes for one in walk(node)):
             self.fail("expected parts without %regex", start)
-        try:
+        with self.errors_at(start):
             parts: tuple[list[Dfa], list[Dfa]] = [], []
             for (must, _), node in zip(items, nodes):
                 parts[not must].append(automaton(node))
             return meet(*parts)
-        except GrammarError as error:
-            self.fail(str(error), start)
 
     def sequence(self, items: list[Node]) -> Node:
         """``items`` and those that stand here."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
-from oxillama.grammar.grammar_text import GrammarText, TokenIds
+from oxillama.grammar.grammar_text import GrammarText, TokenIds, one_token
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
@@ -56,9 +56,8 @@ class LarkItems(GrammarText):
         found = _COUNT.match(self.text, self.pos)
         if found is None:
             return None
-        least, most = self._bounds(found)
-        self.pos = found.end()
-        return least, most
+        bounds, self.pos = self._bounds(found), found.end()
+        return bounds
 
     def _bounds(self, found: re.Match[str]) -> tuple[int, int | None]:
         first, comma, second, count, last = found.groups()
@@ -104,10 +103,8 @@ class LarkItems(GrammarText):
         """A regular expression between slashes, and its flags."""
         start = self.pos
         found = self.read(_REGEX, "a regular expression that ends in its line")
-        try:
+        with self.errors_at(start):
             return regex_node(found[1].replace("\\/", "/"), found[2])
-        except GrammarError as error:
-            self.fail(str(error), start)
 
     def token(self) -> Node:
         """A token by name, or tokens by their ids; those that are left out leave the other tokens of text."""
@@ -120,7 +117,8 @@ class LarkItems(GrammarText):
             if ids is None:
                 self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
             return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
-        return Tokens((self.one_token(found[0], start),))
+        with self.errors_at(start):
+            return Tokens((one_token(found[0], self.token_ids),))
 
     def _listed(self, text: str, start: int) -> tuple[int, ...]:
         ids: set[int] = set()
@@ -135,11 +133,9 @@ class LarkItems(GrammarText):
     def ruled(self, start: int, is_schema: bool) -> Rules:
         """The texts of the object that stands here: a schema, or that of ``%regex``."""
         value = self.json_object()
-        try:
+        with self.errors_at(start):
             place = self.where + self.place(start)
             return schema_rules(value, self.any_order, place) if is_schema else substrings(value)
-        except GrammarError as error:
-            self.fail(str(error), start)
 
 
 _SPACES = {(",", ":"): "compact", (", ", ": "): "spaced"}

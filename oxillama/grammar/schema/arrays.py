@@ -40,14 +40,10 @@ class Arrays(NamedTuple):
         """Both; None where the lengths exclude each other."""
         pairs = zip_longest(self.prefix, other.prefix)
         prefix = [both(self.rest if a is None else a, other.rest if b is None else b) for a, b in pairs]
-        return Arrays(
-            tuple(prefix),
-            both(self.rest, other.rest),
-            max(self.least, other.least),
-            lower(self.most, other.most),
-            tuple(dict.fromkeys(self.contains + other.contains)),
-            self.unique or other.unique,
-        ).settled()
+        least, most = max(self.least, other.least), lower(self.most, other.most)
+        contains, unique = dict.fromkeys(self.contains + other.contains), self.unique or other.unique
+        rest = both(self.rest, other.rest)
+        return Arrays(tuple(prefix), rest, least, most, tuple(contains), unique).settled()
 
     def settled(self) -> Arrays | None:
         """With ``most`` and ``prefix`` cut where no item can stand; None where counts exclude each other."""

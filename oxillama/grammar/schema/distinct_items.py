@@ -170,7 +170,7 @@ class _Items:
         needed: list[list[Member]],
         may_run_out: bool,
     ) -> Node:
-        """The arrays of ``least`` to ``most`` items; of each list of ``needed`` some item must be possible."""
+        """The arrays of ``least`` to ``most`` items; of each list of ``needed`` some must be possible."""
         wanted = tuple([Alt(tuple([member.node for member in members])) for members in needed])
         comma, rows = self.writer.layout.comma, tuple(map(tuple, places))
         body = Distinct(rows, tuple(ends), comma, max(1, least), most, needed=wanted, may_run_out=may_run_out)

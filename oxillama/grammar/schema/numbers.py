@@ -73,17 +73,10 @@ class Numbers(NamedTuple):
         values = self.values if other.values is None else other.values
         if self.values is not None and other.values is not None:
             values = self.values & other.values
-        return Numbers(
-            low,
-            high,
-            low_open,
-            high_open,
-            step,
-            self.not_steps | other.not_steps,
-            values,
-            self.excluded | other.excluded,
-            self.plain or other.plain,
-        ).settled()
+        not_steps, excluded = self.not_steps | other.not_steps, self.excluded | other.excluded
+        plain = self.plain or other.plain
+        both = Numbers(low, high, low_open, high_open, step, not_steps, values, excluded, plain)
+        return both.settled()
 
     def settled(self) -> Numbers | None:
         """Without conditions that the others imply; None if it is seen to be empty."""

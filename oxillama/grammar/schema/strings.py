@@ -55,15 +55,9 @@ class Strings(NamedTuple):
         values = self.values if other.values is None else other.values
         if self.values is not None and other.values is not None:
             values = self.values & other.values
-        both = Strings(
-            max(self.least, other.least),
-            lower(self.most, other.most),
-            self.patterns | other.patterns,
-            self.absent | other.absent,
-            values,
-            self.excluded | other.excluded,
-        )
-        return both.settled()
+        least, most = max(self.least, other.least), lower(self.most, other.most)
+        patterns, absent = self.patterns | other.patterns, self.absent | other.absent
+        return Strings(least, most, patterns, absent, values, self.excluded | other.excluded).settled()
 
     def settled(self) -> Strings | None:
         """Without conditions that the others imply; None if it is seen to be empty."""
