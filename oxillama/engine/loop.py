@@ -253,7 +253,7 @@ class EngineLoop:
 
     def _is_given_up(self) -> bool:
         """Called between layers: ends requests that are cancelled or late; whether most rows are theirs."""
-        if not self.has_cancelled and self.scheduler.clock() < self._deadline:
+        if not self.has_cancelled and (self._deadline == math.inf or self.scheduler.clock() < self._deadline):
             return False
         self.has_cancelled, self._deadline = False, math.inf
         now, n_ended, n_rows = self.scheduler.clock(), 0, 0
