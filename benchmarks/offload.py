@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--packed", default="off", help="off, auto or make, as in EngineConfig (default: off)"
     )
     parser.add_argument(
+        "--access",
+        default="cached",
+        help="cached or direct, as offload_access of EngineConfig (default: cached)",
+    )
+    parser.add_argument(
         "--new", type=runs.positive, default=8, help="tokens of a turn (default: %(default)s)"
     )
     runs.add_threads(parser)
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.share < 1:
         raise ConfigError(f"--share: expected a number above 0 and below 1, got {args.share}")
     runs.check_models([args.model])
-    conditions = {name: getattr(args, name) for name in ("threads", "new", "share", "packed")}
+    conditions = {name: getattr(args, name) for name in ("threads", "new", "share", "packed", "access")}
     whole = runs.Run("offload", args, conditions)
     bench = Bench(args)
     return whole.finish([row for part in args.parts for row in getattr(bench, part)()])
@@ -94,6 +99,7 @@ class Bench:
             packed="off" if budget is None else self.args.packed,
             offload_budget=budget,
             offload_probe=False,
+            **({} if budget is None else {"offload_access": self.args.access}),
         )
 
     def cold(self) -> list[Row]:

@@ -201,6 +201,10 @@ class EngineConfig(Options):
         help='names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in "blk.0.*". '
              "Without a budget all stay")
     offload_probe: bool = option(True, help="whether a budget shrinks while the system is short of memory")
+    offload_access: str = option("auto", choices=("auto", "cached", "direct"),
+        help='how a packed file is read under a budget: "cached" through the system\'s cache of files; '
+             '"direct" past it where the system can (Linux), which costs less where the cache cannot keep '
+             'the file; "auto" past it if more bytes do not stay in memory than memory is available')
     scheduler: SchedulerConfig = option(SchedulerConfig(), cli=False,
         check=partial(checks.instance, kind=SchedulerConfig),
         help="how requests share the engine")

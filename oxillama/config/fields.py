@@ -113,6 +113,7 @@ class EngineFields(TypedDict, total=False):
     offload_budget: int | None
     offload_pinned: tuple[str, ...]
     offload_probe: bool
+    offload_access: str
     scheduler: SchedulerConfig
     trace: AnyPath | None
     offload_policy: OffloadPolicy | None

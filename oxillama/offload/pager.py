@@ -18,9 +18,10 @@ from functools import partial
 import numpy as np
 
 from oxillama.errors import TensorNotFound
+from oxillama.offload.direct import DirectReads, read_cached
 from oxillama.offload.expert_cache import ExpertCache
 from oxillama.offload.memory import mapped
-from oxillama.offload.parts import Fetch, Load, PagedPanels, Part, parts_of, pin, sizes_of
+from oxillama.offload.parts import Fetch, Load, PagedPanels, Part, ReadExtent, parts_of, pin, sizes_of
 from oxillama.offload.plan import Plan, Sizes, make_plan
 from oxillama.offload.pressure import BudgetControl, MemoryPressureProbe
 from oxillama.offload.reader import Reader, Task
@@ -46,6 +47,7 @@ class LayerPager(PanelStore):
     pinned : names of tensors that stay, with ``*`` and ``?`` as in `fnmatch`.
     probe : measures the available memory, so that the budget shrinks when it is short; None: a fixed budget.
     find : finds the panels of a matrix in a packed file, from which they are then read; None without one.
+    access : how a packed file is read, as ``offload_access`` of `EngineConfig`; "auto" needs a probe.
 
     Attributes
     ----------
@@ -63,6 +65,7 @@ class LayerPager(PanelStore):
         pinned: Sequence[str] = (),
         probe: MemoryPressureProbe | None = None,
         find: Finder | None = None,
+        access: str = "auto",
     ) -> None:
         self.budget: int
         self.most = self.budget = budget
@@ -74,6 +77,8 @@ class LayerPager(PanelStore):
         self._pinned = tuple(pinned)
         self._probe = probe
         self._find = find
+        self._access = access
+        self._read_extent: ReadExtent = read_cached
         self._control: BudgetControl | None = None
         self._parts: list[Part] = []
         self._dense: list[Part] = []  # those that every pass uses, in the order of a pass
@@ -224,7 +229,7 @@ class LayerPager(PanelStore):
         memory = self._allocate(part.nbytes)
         try:
             for matrix in part.matrices():
-                matrix.read(memory, self._fetch_now)
+                matrix.read(memory, self._fetch_now, self._read_extent)
         except BaseException:
             self._count(-part.nbytes)
             raise
@@ -258,7 +263,7 @@ class LayerPager(PanelStore):
             here, n = self._places[keep[0]], len(self._streamed)
             self._drop(max(loaded, key=lambda other: (self._places[other] - here) % n))
         following = self._following(part)
-        if following.load is None:  # the storage works while this one is packed
+        if following.load is None and self._read_extent is read_cached:  # the storage works meanwhile
             for matrix in following.matrices():
                 matrix.expect()
         memory = self._free[-1]
@@ -268,7 +273,7 @@ class LayerPager(PanelStore):
     def _tasks(self, part: Part, memory: np.ndarray) -> list[Task]:
         """The tasks that read a part into memory."""
         self.read_bytes += part.nbytes
-        return [partial(matrix.read, memory, self._fetch) for matrix in part.matrices()]
+        return [partial(matrix.read, memory, self._fetch, self._read_extent) for matrix in part.matrices()]
 
     def _wait(self, part: Part, load: Load, panels: PagedPanels) -> None:
         """Returns when panels have been read. After an error the next use of their part reads it again."""
@@ -364,9 +369,19 @@ class LayerPager(PanelStore):
             assert victim is not None
             self._unload(victim)
             self._count(-victim.nbytes)
+        self._choose_access(sum(part.nbytes for part in self._parts if not part.stays))
         self._streamed = [part for part in self._dense if not part.stays]
         self._places = {part: i for i, part in enumerate(self._streamed)}
         self._current = None
+
+    def _choose_access(self, n_bytes: int) -> None:
+        """Reads past the system's cache if it could not keep the bytes that do not stay in memory."""
+        is_direct = self._access == "direct"
+        if self._access == "auto" and self._probe is not None:
+            state = self._probe.state()
+            is_direct = state is not None and n_bytes > state.available
+        if is_direct is (self._read_extent is read_cached):
+            self._read_extent = DirectReads() if is_direct else read_cached
 
     def after_fork_in_child(self) -> None:
         """Discards what threads of the parent were reading."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Fetch = Callable[[Source, int, np.ndarray], object]
 """Reads the panels of a matrix with a number of columns into memory, uint8."""
 
+ReadExtent = Callable[[Extent, np.ndarray], object]
+"""Reads the bytes of an extent into memory, uint8."""
+
 
 class Brings(Protocol):
     """A pager, as panels see it."""
@@ -108,12 +111,12 @@ class PagedMatrix(NamedTuple):
         """Advises the system to read the panels, or the tensor that they are packed from, ahead."""
         (self.source.blocks if self.extent is None else self.extent).expect()
 
-    def read(self, memory: np.ndarray, fetch: Fetch) -> None:
+    def read(self, memory: np.ndarray, fetch: Fetch, read_extent: ReadExtent) -> None:
         """Brings the panels into the memory of the part: from the packed file, or else by ``fetch``."""
         if self.extent is None:
             fetch(self.source, self.cols, memory[self.span])
         else:
-            self.extent.read(buffer=memory[self.span])
+            read_extent(self.extent, memory[self.span])
 
 
 class Load:

@@ -96,6 +96,7 @@ class Reader:
             work._next = len(work._tasks)
             while work._n_running:
                 self._changed.wait()
+            work._tasks.clear()  # they refer to the memory, and the queue may still have the work
 
     def close(self) -> None:
         """Ends the threads after their tasks. Work that is submitted later starts new ones."""
@@ -129,6 +130,7 @@ def _run(queue: SimpleQueue[Work | None], changed: threading.Condition) -> None:
             error = raised
         with changed:
             work._n_running -= 1
+            work._tasks[number] = _nothing  # who waits may drop the memory
             if error is None:
                 work._done[number] = True
             else:
@@ -136,6 +138,10 @@ def _run(queue: SimpleQueue[Work | None], changed: threading.Condition) -> None:
                 work._next = len(work._tasks)
             changed.notify_all()
         del work, error  # this thread keeps no memory alive while it waits
+
+
+def _nothing() -> None:
+    """The place of a task that is done."""
 
 
 def _end(queue: SimpleQueue[Work | None], n_threads: int) -> None:

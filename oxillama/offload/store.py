@@ -25,4 +25,5 @@ def new_pager(packed: Any, config: EngineConfig, packer: Packer) -> LayerPager:
         config.offload_pinned,
         MemoryPressureProbe() if config.offload_probe else None,
         None if packed is None else packed.finder(),
+        config.offload_access,
     )

@@ -49,6 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "offload_budget": {"offload_budget": 3 << 20},
     "offload_pinned": {"offload_budget": 3 << 20, "offload_pinned": ("blk.0.*",)},
     "offload_probe": {"offload_budget": 3 << 20, "offload_probe": False},
+    "offload_access": {"offload_budget": 3 << 20, "packed": "make", "offload_access": "direct"},
     "scheduler": {"scheduler": SchedulerConfig(max_sequences=2)},
     "trace": {"trace": "trace.json"},
 }

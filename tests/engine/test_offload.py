@@ -16,7 +16,9 @@ from oxillama import EngineConfig, OffloadPolicy, demo, pack_model
 from oxillama.cli import main
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError, ModelFileError
+from oxillama.gguf.extent import OpenFile
 from oxillama.offload import pager as pager_module
+from oxillama.offload.direct import DirectReads
 from oxillama.offload.parts import PagedMatrix
 from oxillama.offload.pressure import MemoryState
 from tests.support.tiny_file import write_tiny_model
@@ -84,9 +86,9 @@ def test_panels_are_read_from_the_packed_file(path: Path, monkeypatch: pytest.Mo
     pack_model(path)
     read, fetched, original = [], [], PagedMatrix.read
 
-    def counting(self: PagedMatrix, memory: np.ndarray, fetch: Any) -> None:
+    def counting(self: PagedMatrix, memory: np.ndarray, *ways: Any) -> None:
         (fetched if self.extent is None else read).append(self.source.info.name)
-        original(self, memory, fetch)
+        original(self, memory, *ways)
 
     monkeypatch.setattr(PagedMatrix, "read", counting)
     with InferenceEngine.from_gguf(path, offload_budget=budgets(path)[0]) as engine:
@@ -94,11 +96,46 @@ def test_panels_are_read_from_the_packed_file(path: Path, monkeypatch: pytest.Mo
     assert read and not fetched
 
 
+def direct_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the bytes of each read past the system's cache."""
+    found, original = [], DirectReads._fill
+
+    def counting(self: DirectReads, file: OpenFile, start: int, out: np.ndarray) -> int:
+        found.append(len(out))
+        return original(self, file, start, out)
+
+    monkeypatch.setattr(DirectReads, "_fill", counting)
+    return found
+
+
+def test_a_packed_file_is_read_past_the_cache_where_that_could_not_keep_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with InferenceEngine(path) as engine:
+        expected = texts(engine)
+    pack_model(path)
+    least, read = budgets(path)[0], direct_reads(monkeypatch)
+
+    def n_read(available: int, **options: Any) -> int:
+        probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, available)])
+        monkeypatch.setattr("oxillama.offload.store.MemoryPressureProbe", lambda: probe)
+        read.clear()
+        with InferenceEngine.from_gguf(path, offload_budget=least, **options) as engine:
+            assert texts(engine) == expected
+        return len(read)
+
+    assert n_read(1 << 39) == 0
+    assert n_read(1 << 10) > 0
+    assert n_read(1 << 10, offload_access="cached") == 0
+    assert n_read(1 << 39, offload_access="direct") > 0
+    assert n_read(1 << 10, offload_probe=False) == 0
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_that_changes_ends_the_request_with_a_typed_error(path: Path, packed: bool) -> None:
     file = pack_model(path) if packed else path
     other = write_tiny_model(path.with_name("other.gguf"))
-    options: dict[str, Any] = {"offload_budget": budgets(path)[0]}
+    options: dict[str, Any] = {"offload_budget": budgets(path)[0], "offload_access": "direct"}
     with (
         InferenceEngine.from_gguf(path, **options) as engine,
         InferenceEngine.from_gguf(other, **options) as untouched,
@@ -122,11 +159,11 @@ def test_one_failed_read_ends_no_more_than_one_pass(path: Path, monkeypatch: pyt
         expected = engine.generate_batch(["one", "two"], max_tokens=6, temperature=0, ignore_eos=True)
     fails, original = [True], PagedMatrix.read
 
-    def failing(self: PagedMatrix, memory: np.ndarray, fetch: Any) -> None:
+    def failing(self: PagedMatrix, memory: np.ndarray, *ways: Any) -> None:
         if self.source.info.name.startswith("blk.1") and fails:
             fails.pop()
             raise ModelFileError("m.gguf: cannot be read: it was unplugged")
-        original(self, memory, fetch)
+        original(self, memory, *ways)
 
     with InferenceEngine.from_gguf(path, offload_budget=budgets(path)[0]) as engine:
         monkeypatch.setattr(PagedMatrix, "read", failing)
