@@ -98,6 +98,7 @@ def test_help_of_a_command(name: str) -> None:
     assert first is not None and (first[1] not in ("-h", "-v", "-q")) == has_own, "own options come first"
 
 
+@pytest.mark.slow
 def test_examples_of_the_help_are_command_lines() -> None:
     shown = output("--help") + "".join(output(name, "--help") for name in COMMANDS)
     lines = re.findall(r"^  (oxillama .+?)(?:   .*)?$", shown, re.MULTILINE)

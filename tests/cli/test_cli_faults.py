@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], tuple[str, ...], tuple[str, 
 
 
 @pytest.mark.filterwarnings("default")  # a packed file that cannot be read is a warning
-@pytest.mark.parametrize("name", few(COMMANDS, ("info", "run --session")))
+@pytest.mark.parametrize("name", few(COMMANDS, ("info",)))
 def test_a_command_ends_with_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

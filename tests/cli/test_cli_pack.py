@@ -20,6 +20,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_pack_check_info_and_run(model: Path) -> None:
     plain = output("run", model, "-p", "Once", "-n", "8", "--greedy")
     assert json.loads(output("info", model, "--json"))["packed"] == []

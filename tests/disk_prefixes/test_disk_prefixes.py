@@ -101,6 +101,7 @@ def test_a_prompt_is_paid_for_once(tmp_path: Path) -> None:
     assert run(tmp_path, SYSTEM[:BLOCK])[1] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     kv_type=st.sampled_from(sorted(KV_TYPES)),
@@ -567,6 +568,7 @@ def test_a_call_that_fails_leaves_whole_blocks(tmp_path: Path) -> None:
     assert counts.keys() >= {"open", "read", "write", "close", "rename", "unlink", "stat", "list", "change"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operations", [("open", "write", "rename"), slow((OTHERS,))], ids=["changing", "others"]
 )

@@ -106,6 +106,7 @@ with InferenceEngine.from_gguf(demo.STORY) as engine:
 """
 
 
+@pytest.mark.slow
 def test_every_figure_is_the_same_on_other_machines(engine: InferenceEngine) -> None:
     known = [score.logprobs for score in scores(engine, pairs_of(engine))]
     for target in PRESENT:

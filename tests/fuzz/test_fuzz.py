@@ -38,7 +38,7 @@ def worker() -> Iterator[Worker]:
         yield made
 
 
-@pytest.mark.parametrize("share", [4, slow(1)])
+@pytest.mark.parametrize("share", [8, slow(1)])
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_inputs(name: str, share: int, worker: Worker) -> None:
     n_runs = worker.ask(name, None) + TARGETS[name].per_run // share  # those of the corpus, and others

@@ -101,6 +101,7 @@ def test_many_calls_at_a_time_and_in_asyncio(client: McpClient) -> None:
     assert asyncio.run(several()) == [str(2 * i) for i in range(20)]
 
 
+@pytest.mark.slow
 def test_calls_that_never_end() -> None:
     async def cancelled() -> None:
         with pytest.raises(TimeoutError):
@@ -180,6 +181,7 @@ def test_a_list_that_is_invalid() -> None:
         )
 
 
+@pytest.mark.slow
 def test_servers_that_do_not_start(caplog: pytest.LogCaptureFixture) -> None:
     limits = McpLimits(connect_seconds=3)
     servers = {
@@ -201,6 +203,7 @@ def test_servers_that_do_not_start(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) >= 4
 
 
+@pytest.mark.slow
 def test_nothing_is_written_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     program = (
         "import sys, oxillama.mcp as m\n"
@@ -287,6 +290,7 @@ def http_server(port: int) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow
 def test_streamable_http(port: int) -> None:
     process = http_server(port)
     try:

@@ -291,7 +291,7 @@ class System:
         return MemoryPressureProbe([lambda: MemoryState(1 << 40, self.available)])
 
 
-@pytest.mark.parametrize("kind", few(KINDS, ("mixed", "experts", "jamba")))
+@pytest.mark.parametrize("kind", few(KINDS, ("mixed",)))
 def test_memory_is_given_back_under_pressure_and_taken_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

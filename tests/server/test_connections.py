@@ -106,6 +106,7 @@ def test_a_head_that_trickles_has_one_deadline(engine: InferenceEngine) -> None:
         connection.close()
 
 
+@pytest.mark.slow
 def test_half_a_body_is_given_up(engine: InferenceEngine) -> None:
     with serving(engine, body_seconds=0.5) as client:
         found = answer(sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
@@ -456,6 +457,7 @@ def test_a_path_cannot_forge_a_line_of_the_log(
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_is_given_up(engine: InferenceEngine) -> None:
     with serving(engine, body_seconds=0.5) as client:
         connection = socket.socket()

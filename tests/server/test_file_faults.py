@@ -52,6 +52,7 @@ def check_refusal(answer: Answer, folder: Path) -> None:
     assert str(folder) not in answer.text
 
 
+@pytest.mark.slow
 def test_a_call_that_fails_leaves_the_old_file_of_a_slot_or_the_new(client: Client, tmp_path: Path) -> None:
     folder, found = tmp_path / "slots", list[Answer]()
     fill(client, FIRST)
@@ -79,6 +80,7 @@ def test_a_call_that_fails_leaves_the_old_file_of_a_slot_or_the_new(client: Clie
     assert {answer.status for answer in found} == {200, 500}
 
 
+@pytest.mark.slow
 def test_a_call_that_fails_leaves_the_old_slot_or_the_new(client: Client, tmp_path: Path) -> None:
     found = list[Answer]()
     n_new = fill(client, FIRST)

@@ -162,6 +162,7 @@ def test_counters_are_there_while_a_model_is_unloaded() -> None:
         assert text_of(answer_of(other))
 
 
+@pytest.mark.slow
 def test_the_one_used_longest_ago_goes_first() -> None:
     loaders = {name: Loader() for name in ("a", "b", "c")}
     with serving_models(*hosted(loaders), models_max=2) as client:
@@ -286,6 +287,7 @@ def test_models_that_cannot_be_served_together(names: str, options: dict[str, An
         Models(found, ServerConfig(**options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_clients", [3, slow(8)])
 def test_many_clients_of_models_that_do_not_fit_together(n_clients: int) -> None:
     loaders = {"a": Loader(), "b": Loader(demo.STORY), "c": Loader()}

@@ -363,6 +363,7 @@ def test_what_is_known_of_models(client: Client, model: Path) -> None:
     assert client.ask("/api/delete", {"model": "tiny"}, method="DELETE").status == 501
 
 
+@pytest.mark.slow
 def test_how_long_a_model_is_kept() -> None:
     def load() -> InferenceEngine:
         return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)

@@ -114,6 +114,7 @@ def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
     assert page.one("#conversations li.current").text == "hello there"
 
 
+@pytest.mark.slow
 def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["zebra"]})
@@ -178,6 +179,7 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
     assert page.texts(".message.user .text") == ["hello"] and not page.all(".waiting")
 
 
+@pytest.mark.slow
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.send("go on")
@@ -190,6 +192,7 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
     assert answer.startswith(kept[0]) and page.one(".numbers").text.endswith("stopped")
 
 
+@pytest.mark.slow
 def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
@@ -203,6 +206,7 @@ def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
     assert page.answers == [] and page.texts("#conversations .open") == ["hello"]
 
 
+@pytest.mark.slow
 def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.run(RECORD)
@@ -356,6 +360,7 @@ def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path
     assert not page.run("return document.querySelector('[name=thinking], [name=reasoning_budget]')")
 
 
+@pytest.mark.slow
 def test_an_answer_goes_on(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.run(RECORD)
@@ -715,6 +720,7 @@ def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
     page.until(lambda: not page.answers)
 
 
+@pytest.mark.slow
 def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
@@ -751,6 +757,7 @@ def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> No
     assert -1 not in places and places == sorted(places), names
 
 
+@pytest.mark.slow
 def test_a_phone(page: Page, chat: Client) -> None:
     if not page.is_chromium:
         pytest.skip("a phone is emulated by Chromium's own protocol")
@@ -903,6 +910,7 @@ def test_a_model_that_is_loading(page: Page) -> None:
         page.one(".status.ready")
 
 
+@pytest.mark.slow
 def test_the_models_of_a_server(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "second.gguf")
 
@@ -934,6 +942,7 @@ def test_the_models_of_a_server(page: Page, folder: Path) -> None:
         assert "the file is cut" in page.one(".welcome").text
 
 
+@pytest.mark.slow
 def test_a_model_without_a_chat_template(page: Page, plain: Client) -> None:
     page.ready(plain.server.url)
     page.set(max_tokens="12", temperature="0")
@@ -963,6 +972,7 @@ def test_the_shipped_model_tells_stories(page: Page) -> None:
         assert page.ended() == engine.generate(f"{title}\n\n", temperature=0, max_tokens=12)
 
 
+@pytest.mark.slow
 def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
@@ -984,6 +994,7 @@ def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
     assert page.answers == ["one", "two", "two"]
 
 
+@pytest.mark.slow
 def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["one **two**"]}, system="Be brief.")
@@ -1031,6 +1042,7 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
     assert page.texts("#conversations .open") == ["hello", "hello"]
 
 
+@pytest.mark.slow
 def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, folder: Path) -> None:
     """Markup in each field, texts of 10 MB, and lists within lists."""
     page.ready(chat.server.url)

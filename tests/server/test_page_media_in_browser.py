@@ -134,6 +134,7 @@ def test_a_picture_alone_is_a_message(page: Page, sees: Client) -> None:
     assert page.driver.title.startswith("cat.png")
 
 
+@pytest.mark.slow
 def test_photos_are_made_smaller_and_turned(page: Page, sees: Client) -> None:
     begin(page, sees)
     turned = Image.Exif()

@@ -30,6 +30,7 @@ from oxillama.server.prompts import LONG, bounded
 from oxillama.server.workers import Pools
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.server import Client, serving
+from tests.support.spread import leading
 from tests.support.waiting import until
 
 # --- jobs, which processes find by their names --------------------------------------------------------
@@ -143,7 +144,7 @@ def test_a_job_has_the_result_that_it_has_here(processes: Processes) -> None:
     assert len(processes.pids) == 1  # the idle one is taken
 
 
-@pytest.mark.parametrize("kind", ["api", "grammar", "system", "unicode"])
+@pytest.mark.parametrize("kind", leading(["api", "grammar", "system", "unicode"], 2))
 def test_a_job_has_the_error_that_it_has_here(processes: Processes, kind: str) -> None:
     with pytest.raises(Exception) as here:
         fail(kind)
@@ -230,6 +231,7 @@ def test_a_job_that_hangs_is_ended_and_the_next_one_runs(processes: Processes) -
     assert processes.run(len, "abc", seconds=60) == 3
 
 
+@pytest.mark.slow
 def test_a_process_that_has_grown_is_replaced(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     first = processes.run(os.getpid)
     assert processes.run(os.getpid) == first
@@ -367,6 +369,7 @@ def large_work(client: Client) -> list[Any]:
 STATUSES = [200, 200, 400, 400, 200, 200]
 
 
+@pytest.mark.slow
 def test_large_work_is_done_in_processes_with_the_same_answers(
     engine: InferenceEngine, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +413,9 @@ def test_small_work_needs_no_process(engine: InferenceEngine, ran: list[Any]) ->
     assert ran == []
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "x"), OSError(errno.ENOMEM, "x"), MemoryError()])
+@pytest.mark.parametrize(
+    "error", leading([OSError(errno.EMFILE, "x"), OSError(errno.ENOMEM, "x"), MemoryError()], 1)
+)
 def test_threads_do_the_work_where_no_process_can_be_started(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:

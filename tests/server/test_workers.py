@@ -348,6 +348,7 @@ def test_a_grammar_that_takes_too_long_is_an_error_of_its_request(engine: Infere
         )
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_anothers_large_work(engine: InferenceEngine) -> None:
     properties = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(1500)}
     with serving(engine) as client:

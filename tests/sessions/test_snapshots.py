@@ -160,6 +160,7 @@ def check_goes_on(
 EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     name=st.sampled_from(sorted(SAMPLERS)),

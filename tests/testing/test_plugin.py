@@ -59,6 +59,7 @@ def story() -> str:
         return engine.generate("Once upon a time", temperature=0, max_tokens=6)
 
 
+@pytest.mark.slow
 def test_tests_of_models_are_skipped_without_the_flag(folder: Path) -> None:
     marked = "import pytest\n@pytest.mark.llm_slow\ndef test_long(): pass\ndef test_plain(): pass\n"
     out = run(folder, text=STORY + marked)
