@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -21,8 +22,9 @@ from oxillama.config.server import ServerConfig
 from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
-from oxillama.server.callers import Keys, context
+from oxillama.server.callers import Caller, Keys, Limits, context
 from oxillama.server.errors import without_paths
+from oxillama.server.gate import Gate
 from oxillama.server.models import Hosted
 from oxillama.server.openai import completions
 from tests.support.server import Answer, Client, serving, serving_models
@@ -167,6 +169,24 @@ def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: I
         assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
 
 
+def test_a_turn_that_comes_to_a_client_that_has_left_is_given_on() -> None:
+    """Both happen before the client's task runs again."""
+
+    async def both() -> None:
+        caller = Caller("a", Limits(running=1))
+        assert caller.try_enter()
+        first, second = (asyncio.ensure_future(caller.enter()) for _ in range(2))
+        await asyncio.sleep(0)
+        caller.leave()
+        first.cancel()
+        await asyncio.wait_for(second, 60)
+        assert first.cancelled() and not caller.try_enter()
+        caller.leave()
+        assert caller.try_enter()
+
+    asyncio.run(both())
+
+
 def test_tokens_of_a_minute(engine: InferenceEngine) -> None:
     body = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True}
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100) as client:
@@ -232,6 +252,28 @@ def test_limits_of_every_request(engine: InferenceEngine) -> None:
             refused = client.ask(PATH, {"prompt": "Once", field: value})
             assert (refused.status, refused.error["param"]) == (400, field)
         assert client.ask(PATH, {"prompt": "Once", "max_tokens": 5, "timeout": 20}).status == 200
+
+
+def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngine) -> None:
+    callers = []
+    with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
+        gate = client.server._app.middleware_stack.app
+        while not isinstance(gate, Gate):
+            gate = gate.app
+        app = gate.app
+
+        async def seen(*asgi: Any) -> None:
+            callers.append(context().caller)
+            await app(*asgi)
+
+        gate.app = seen
+        for head in ({}, {"Authorization": "Bearer root"}, {"Authorization": "Bearer no key of it"}):
+            assert client.ask("/health", headers=head).status == 200
+    assert [(each.limits.admin, each.limits.priority) for each in callers] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:

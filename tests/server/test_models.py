@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import random
 import re
@@ -224,6 +225,26 @@ def test_a_client_that_leaves_while_it_waits_is_let_go() -> None:
         assert b.n_running == 0
         assert states(client) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
         assert loaders["c"].n_loads == 0
+
+
+def test_a_model_that_comes_to_a_client_that_has_left_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both happen before the client's task runs again."""
+
+    async def both() -> int:
+        (one,) = hosted({"a": Loader()})
+        models = Models([one], ServerConfig())
+        task, take = asyncio.ensure_future(models.acquire(one)), models._take
+
+        def take_and_leave(hosted: Hosted) -> None:
+            take(hosted)
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        monkeypatch.setattr(models, "_take", take_and_leave)
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return one.n_running
+
+    assert asyncio.run(both()) == 0
 
 
 def test_a_load_that_fails_can_be_tried_again() -> None:

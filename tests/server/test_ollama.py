@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from oxillama import InferenceEngine, demo
 from oxillama.server.errors import ApiError
 from oxillama.server.models import Hosted
+from oxillama.server.ollama.about import listed
 from oxillama.server.ollama.asking import conversation, idle_seconds
 from oxillama.server.ollama.bodies import EmbedBody, GenerateBody, Message, OllamaChatBody
 from oxillama.server.options import HARMLESS, OPTIONS
@@ -439,3 +440,8 @@ def test_any_body(client: Client, path: str, data: st.DataObject) -> None:
         assert answer.json["error"] and len(answer.text) < 3000
     elif drawn["stream"] is False:
         assert isinstance(answer.json, dict)
+
+
+def test_a_model_without_a_file_has_no_size() -> None:
+    found = listed(Hosted("gone", path="/nowhere/gone.gguf"))
+    assert (found["size"], len(found["digest"]), found["details"]) == (0, 64, {})

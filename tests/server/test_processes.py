@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from oxillama import GrammarError, InferenceEngine, demo
+from oxillama.server import process_main
 from oxillama.server import processes as module
 from oxillama.server.bodies import HUGE, ChatBody, CompletionBody, checked, checked_body
 from oxillama.server.callers import CONTEXT, RequestContext
@@ -447,3 +448,11 @@ def test_pools_end_their_processes() -> None:
     assert pools.processes.pids == [pid]
     pools.close()
     assert pools.processes.pids == [] and not is_alive(pid)
+
+
+def test_the_memory_of_a_process_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(*args: object) -> Any:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", no_file)
+    assert process_main.memory() == 0
