@@ -83,6 +83,9 @@ def test_each_is_loaded_when_it_is_asked_for() -> None:
     with serving_models(*hosted(loaders)) as client:
         until(lambda: client.ask("/health").status == 200)
         assert states(client) == {"story": "loaded", "draft": "unloaded"}
+        answer = client.ask("/props?model=draft")  # a GET loads nothing
+        assert (answer.status, loaders["draft"].n_loads) == (503, 0)
+        assert states(client) == {"story": "loaded", "draft": "unloaded"}
         for name, path in (("story", demo.STORY), ("draft", demo.DRAFT), ("story", demo.STORY)):
             with InferenceEngine.from_gguf(path, num_threads=1) as alone:
                 expected = alone.generate(BODY["prompt"], temperature=0, max_tokens=8)
