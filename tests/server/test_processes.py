@@ -456,3 +456,14 @@ def test_the_memory_of_a_process_where_the_system_does_not_tell(monkeypatch: pyt
 
     monkeypatch.setattr("builtins.open", no_file)
     assert process_main.memory() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="the system has no classes of scheduling")
+def test_a_process_of_a_real_time_server_is_in_the_usual_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: done.append(policy))
+    monkeypatch.setattr(os, "nice", done.append)
+    for policy in (os.SCHED_OTHER, os.SCHED_RR, os.SCHED_FIFO):
+        monkeypatch.setattr(os, "sched_getscheduler", lambda pid, policy=policy: policy)
+        process_main.give_way()
+    assert done == [5, os.SCHED_OTHER, 5, os.SCHED_OTHER, 5]
