@@ -35,6 +35,9 @@ ALONE = "nobody"
 PROBE_SECONDS = 0.02
 """Between two looks at `/health`."""
 
+BEHIND = 10
+"""How far the eight clients are behind the server in priority: elsewhere they run on other machines."""
+
 NEW = 24
 """Tokens of a stream."""
 
@@ -226,6 +229,8 @@ def attacked(port: int, name: str) -> Iterator[Callable[[], int]]:
 
 def attack(port: int, name: str, count: Any, ready: Any, parent: int) -> None:
     """Sends requests without end, from as many threads as there are clients."""
+    if hasattr(os, "nice"):
+        os.nice(BEHIND)
     make = ATTACKS[name]
     n_kinds = 1 if name == "answers" else 20 if name == "bodies" else 12
     made: dict[int, list[Request]] = {}

@@ -1,6 +1,6 @@
 """The page of limits: figures are constants of the files that it names, options have the defaults it gives.
 
-What happens beyond a limit is tested beside the code.
+What happens beyond a limit is tested by the tests that `promises/limits.toml` names for each row.
 """
 
 from __future__ import annotations

@@ -71,6 +71,19 @@ def test_what_is_drawn(tool, checkout):
     assert any(list(map(str, tool.drawn(checkout, faults, seed))) != first for seed in range(2, 6))
 
 
+def test_an_equivalent_fault_is_known_by_its_texts_and_perhaps_its_line(tool, checkout):
+    fault, *_ = tool.faults_of(checkout)
+    entry = {"file": fault.file, "old": fault.old, "new": fault.new, "why": "none"}
+    assert fault.is_of(entry) and fault.is_of({**entry, "where": SOURCE.splitlines()[fault.line - 1]})
+    assert not fault.is_of({**entry, "where": "another line"}) and not fault.is_of({**entry, "new": "z"})
+
+
+def test_every_fault_of_the_list_is_one(tool):
+    faults = tool.faults_of(TOOLS.parent)
+    stale = [e for e in tool.equivalents(TOOLS.parent) if not any(f.is_of(e) for f in faults)]
+    assert not stale
+
+
 def test_what_is_noticed(tool, checkout, capsys, tmp_path):
     (checkout / "tools").mkdir()
     (checkout / "tools" / "random_mutants.toml").write_text(

@@ -16,7 +16,8 @@ these in any case. A fault that no test notices survives; one whose tests take m
 Tests that failed are run again without any fault at the end: those that fail then, too, noticed nothing.
 
 `tools/random_mutants.toml` has the equivalent faults, which no test can notice, each with the reason; they
-are drawn, listed and not run. The exit code is 1 if fewer than `--goal` percent are noticed.
+are drawn, listed and not run. An entry's `where`, if it has one, is in the text of the fault's first line.
+The exit code is 1 if fewer than `--goal` percent are noticed.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Fault:
     old: str
     new: str
     function: int  # the line at which its function begins; 0 outside functions
+    where: str = ""  # the text of its first line
 
     def __str__(self) -> str:
         old, new = (re.sub(r"\s+", " ", text).strip() for text in (self.old, self.new))
@@ -86,7 +88,8 @@ class Fault:
     def is_of(self, entry: dict[str, str]) -> bool:
         """Whether an entry of the list of equivalent faults is this one, on whatever line."""
         squeezed = (re.sub(r"\s+", " ", text).strip() for text in (self.old, self.new))
-        return (self.file, *squeezed) == (entry["file"], entry["old"], entry["new"])
+        is_there = entry.get("where", "") in self.where
+        return is_there and (self.file, *squeezed) == (entry["file"], entry["old"], entry["new"])
 
 
 class Finder(ast.NodeVisitor):
@@ -109,7 +112,8 @@ class Finder(ast.NodeVisitor):
             new = f"({new}" + "\n" * old.count("\n") + ")"
         else:
             new += "\n" * old.count("\n")
-        self.found.append(Fault(self.file, node.lineno, kind, start, end, old, new, self.function))
+        where = self.data[self.starts[node.lineno - 1] : self.starts[node.lineno]].decode()
+        self.found.append(Fault(self.file, node.lineno, kind, start, end, old, new, self.function, where))
 
     def changed(self, node: ast.expr, kind: str, **fields: object) -> None:
         values = {name: getattr(node, name) for name in node._fields}
@@ -461,7 +465,8 @@ class Trial(Checkout):
 def equivalents(root: Path) -> list[dict[str, str]]:
     path = root / "tools" / "random_mutants.toml"
     entries = tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []) if path.exists() else []
-    assert all(entry.keys() == {"file", "old", "new", "why"} for entry in entries), "file, old, new, why"
+    wanted = {"file", "old", "new", "why"}
+    assert all(entry.keys() - {"where"} == wanted for entry in entries), "file, old, new, why, perhaps where"
     return list(entries)
 
 

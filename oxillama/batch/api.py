@@ -106,6 +106,7 @@ async def call(app: Any, path: str, body: bytes, request_id: str) -> tuple[int, 
         "headers": [
             (b"host", b"localhost"),
             (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),  # by which a body that is too large is refused
             (b"x-request-id", request_id.encode()),
         ],
         "client": ("127.0.0.1", 0),

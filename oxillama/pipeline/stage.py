@@ -103,12 +103,12 @@ class Stage:
 
     def read_pages(self, group: int, pages: Sequence[int]) -> np.ndarray:
         """uint8 (pages, bytes): its layers of some pages."""
-        self._have_pages(group, max(pages, default=0))
+        self._have_pages(group, max(pages, default=-1))
         return self.pool.groups[group].read_pages(pages)
 
     def write_pages(self, group: int, pages: Sequence[int], data: np.ndarray) -> None:
         """Writes what `read_pages` returned."""
-        self._have_pages(group, max(pages, default=0))
+        self._have_pages(group, max(pages, default=-1))
         self.pool.groups[group].write_pages(pages, data)
 
     def read_state(self, slot: int) -> np.ndarray:

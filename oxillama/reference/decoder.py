@@ -134,9 +134,9 @@ class ReferenceModel:
 
     def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """q or k (n, heads, dim) after its norm."""
-        weight, bias = self.source.optional(f"{name}.weight"), self.source.optional(f"{name}.bias")
-        if weight is None and self.facts.qk_norm_optional:
+        if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
             return x
+        weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
 

@@ -155,7 +155,6 @@ class WrittenAnswer(Response):
     ) -> None:
         super().__init__(b"", status_code, {**(headers or {})}, "application/json")
         self._pieces = pieces
-        del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["content-length"] = str(sum(map(len, self._pieces)))

@@ -101,11 +101,18 @@ def memory() -> int:
         return 0
 
 
+def give_way() -> None:
+    """Puts this process behind its server, in the usual class: a real-time one knows no `NICE`."""
+    if hasattr(os, "sched_setscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+
+
 def main() -> None:
     """Runs jobs until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
-    if hasattr(os, "nice"):
-        os.nice(NICE)
+    give_way()
     gc.disable()  # a job is short, and nothing but its result outlives it
     jobs: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
     results = os.fdopen(os.dup(1), "wb")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, InferenceEngine
+from oxillama.batch.sources import Source
 from oxillama.cli import main
 from tests.support.command_line import ENVIRONMENT, command, error, output, run
 from tests.support.tiny_file import write_tiny_model
@@ -166,3 +167,10 @@ def test_a_table_of_many_rows(model: Path, tmp_path: Path) -> None:
     found = parquet.read_table(tmp_path / "out.parquet")
     assert found["id"].to_pylist() == [row["id"] for row in rows]
     assert found["text"].to_pylist() == [row["text"] for row in rows]
+
+
+def test_parquet_without_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match=r"input: expected pyarrow for Parquet \(.*oxillama.*\), got none"):
+        Source.of(tmp_path / "rows.parquet")

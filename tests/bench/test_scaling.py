@@ -16,6 +16,7 @@ from benchmarks.scaling import Parameters, Pass, count_regions, predict
 from benchmarks.shape import Experts, Shape
 from oxillama import InferenceEngine
 from oxillama._kernels import cpu
+from oxillama.bench import kernel_calls
 from oxillama.bench.kernel_calls import Product, counted_kernels
 
 FACTS = Parameters({1: 10e9, 2: 18e9}, 100e9, share=1.0, cores=8, pair=2e-6, thread=1e-7, between_sockets=3.0)
@@ -108,3 +109,13 @@ def test_regions_are_counted(model: Path) -> None:
     found = count_regions(argparse.Namespace(model=model, threads=2, prompt=32, new=2))
     assert found["prefill"] >= 4  # at least one for each product of the layer
     assert 1 <= found["decode"] <= found["prefill"]
+
+
+def test_what_counting_costs_is_the_time_of_a_call_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes a second here, and a timed call looks twice: at one of the two nobody else
+    is timed."""
+    seconds = iter(range(10**6))
+    monkeypatch.setattr(kernel_calls.time, "perf_counter", lambda: float(next(seconds)))
+    calls = kernel_calls.KernelCalls()
+    assert calls.cost == pytest.approx(1.0, rel=1e-3)
+    assert not calls.counts and calls.in_kernels == 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
+from oxillama.engine.prefixes import NODE, CachedPrefixes
 from oxillama.engine.sequence import SeqState
 from tests.support.serving import Serving, check_as_alone
 from tests.support.tiny_models import tokens_of
@@ -304,3 +305,11 @@ def test_a_prompt_that_fits_only_without_the_copy_of_a_cached_page_still_runs() 
         assert request.error is None
         check_as_alone(serving, request, 1)
     serving.check_empty()
+
+
+def test_a_request_that_waits_again_forgets_its_place_in_the_tree() -> None:
+    """What it had put there may be gone when it runs again."""
+    request = Serving("llama").submit([5], max_tokens=1)
+    request.parts[NODE] = object()
+    CachedPrefixes(None).wait(request)
+    assert NODE not in request.parts

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from oxillama import InferenceEngine
 from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError
+from tests.support.tiny_file import write_tiny_model
 
 USER = {"role": "user", "content": "Hi there"}
 TALK = [
@@ -224,3 +226,14 @@ def test_published_template_renders(path: Path) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
     messages = [{"role": "user", "content": "a marked question"}]
     assert "a marked question" in template.render(messages, tools=[tool], functions="[]", datetime="now")
+
+
+def test_a_template_of_the_configuration_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", chat_template="{{ 'of the file' }}")
+    messages = [{"role": "user", "content": "hi"}]
+    found = []
+    (tmp_path / "given.jinja").write_text("given")
+    for template in (None, "chatml", tmp_path / "given.jinja"):
+        with InferenceEngine.from_gguf(path, num_threads=1, chat_template=template) as engine:
+            found.append(engine.tokenizer.apply_chat_template(messages))
+    assert found == ["of the file", "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "given"]

@@ -456,6 +456,12 @@ def test_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         render("", content="x" * 5000)
 
 
+def test_an_element_counts_as_32_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = template._PlainCopy()
+    copy.copy([1, "abc", {"k": None}], "tools")
+    assert copy.size == 32 * 5 + 3 + (len("k") + 32)
+
+
 def test_integers_of_the_input_are_bounded() -> None:
     assert render("{{ n }}", n=2**64) == str(2**64)
     with pytest.raises(ChatTemplateError, match=r"n: expected integers of up to 128 bits"):

@@ -228,6 +228,8 @@ def test_the_projector_file_of_a_model(tmp_path: Path) -> None:
     assert found("d.gguf", "mmproj-F32.gguf", "mmproj-BF16.gguf") == "mmproj-BF16.gguf"
     assert "a.gguf" not in missing_reason([made("a.gguf", *both) / "a.gguf"]).replace(both[0], "")
     assert both[0] in missing_reason([made("d.gguf", *both) / "d.gguf"])
+    parts = [made("e-1.gguf", *both) / "e-1.gguf", made("e-2.gguf") / "e-2.gguf"]
+    assert both[0] in missing_reason(parts)  # beside the first file of a model
     top = tmp_path / "snapshots" / "0"
     (top / "Q4").mkdir(parents=True)
     (top / "mmproj.gguf").touch()

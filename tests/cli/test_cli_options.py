@@ -274,3 +274,10 @@ def test_a_new_field_is_an_option_of_its_own(verb: str, monkeypatch: pytest.Monk
     assert options.generation_options(args).patience == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="patience: expected an integer >= 0, got -1"):
         Wider(patience=-1)
+
+
+def test_files_of_drafts_are_named_one_after_another() -> None:
+    args = build_parser().parse_args(
+        ["run", "m", "-p", "x", "--draft-corpus", "a.txt", "--draft-corpus", "b"]
+    )
+    assert options.engine_config(args, "m").draft_corpus == ("a.txt", "b")

@@ -377,3 +377,23 @@ def test_a_closed_output_ends_a_chat(models: dict[str, Path]) -> None:
     )
     os.close(write)
     assert done.returncode == 141 and b"Traceback" not in done.stderr
+
+
+def test_media_of_a_message_that_failed_stay_attached(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, part = talk_with(models["plain"]), {"type": "image", "path": "fox.png"}
+    talk.media = [part]
+
+    def answer(content: object) -> None:
+        asked.append(content)
+        raise ConfigError("no")
+
+    asked: list[object] = []
+    monkeypatch.setattr(talk, "answer", answer)
+    with pytest.raises(ConfigError):
+        talk.ask("what is it?")
+    assert talk.media == [part]
+    monkeypatch.setattr(talk, "answer", asked.append)
+    talk.ask("and now?")
+    assert talk.media == [] and str(asked[0]).count("fox.png") == str(asked[1]).count("fox.png") == 1

@@ -93,6 +93,8 @@ def test_a_registered_format_and_a_registered_handler_answer(llm: Llama) -> None
         criterion = [lambda tokens, logits: len(tokens) >= n + 2]
         return formats.ChatFormatterResponse(messages[-1]["content"], "am", criterion)
 
+    assert plain is not None  # a decorator gives back what it decorates
+
     @formats.register_chat_completion_handler("echo")
     def echo(*, llama: Llama, messages: list[Any], **kwargs: Any) -> Any:
         return [llama is made, messages, sorted(kwargs)]

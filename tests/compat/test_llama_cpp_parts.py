@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from oxillama import ConfigError, demo
 from oxillama.compat import llama_cpp
 from oxillama.compat.llama_cpp import Llama
 from oxillama.compat.llama_cpp.completion import prompt_tokens
+from oxillama.compat.llama_cpp.llama_grammar import json_schema_to_gbnf
 from oxillama.compat.llama_cpp.processors import PenaltyStage
 from oxillama.compat.llama_cpp.sampling import seed_of
 from oxillama.hub import pretrained
@@ -136,3 +138,10 @@ def test_the_cache_finds_what_begins_alike_and_drops_what_was_used_longest_ago()
 def test_seeds_that_are_random_in_llama_cpp_are_new_ones() -> None:
     numbers = (0, 5, -2, -1, 2**32 - 1, 2**64 - 1, 2**64 + 5)
     assert [seed_of(number) for number in numbers] == [0, 5, 2**64 - 2, None, None, None, 5]
+
+
+def test_the_order_of_properties_is_the_schemas() -> None:
+    schema = json.dumps({"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]})
+    assert json_schema_to_gbnf(schema) == json_schema_to_gbnf(schema, [])
+    with pytest.raises(ValueError, match="prop_order: expected None"):
+        json_schema_to_gbnf(schema, ["a", "b"])

@@ -94,3 +94,9 @@ def test_another_constraint_beside_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="response_format: cannot be combined with json_schema"):
         sampler_of({"type": "json_object", "schema": SCHEMA}, json_schema=turned)
     assert sampler_of({"type": "json_object", "schema": SCHEMA}, json_schema=SCHEMA).json_schema == SCHEMA
+
+
+def test_a_format_beside_a_sampler_is_a_constraint_of_it() -> None:
+    options = GenerationOptions(response_format={"type": "json_object"}, sampler=SamplerConfig(top_k=3))
+    assert options.sampler is not None and options.response_format is None
+    assert (options.sampler.top_k, options.sampler.json_schema) == (3, {"type": "object"})

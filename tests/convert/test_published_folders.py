@@ -50,6 +50,7 @@ def kimi(config: Config) -> Config:
     }
     moved = {"layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"}
     found = {key: value for key, value in config.items() if key not in moved}
+    found |= {"use_grouped_topk": True, "rope_theta": 10000.0}  # of one group, and of no layer
     return found | {"linear_attn_config": inner, "first_k_dense_replace": 1, "mla_use_nope": True}
 
 
@@ -290,3 +291,26 @@ def test_strange_lists_of_modules(contents: str, tmp_path: Path) -> None:
     (folder / "modules.json").write_text(contents)
     with pytest.raises(LoadError, match=r"modules\.json: expected"):
         convert(folder, tmp_path / "out.gguf", "F32")
+
+
+# --- keys that are left out -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "message"),
+    [
+        ("gemma3n", "num_kv_shared_layers", "num_kv_shared_layers: expected an integer from 0 to 5, got 15"),
+        (
+            "granitemoehybrid",
+            "mamba_n_groups",
+            r"in_proj\.weight: expected shape \[148, 32\], got \[164, 32\]",
+        ),
+    ],
+)
+def test_values_of_keys_that_are_left_out(name: str, key: str, message: str, tmp_path: Path) -> None:
+    """They are those of the config class, which fit no model of a few numbers."""
+    config, shapes, _ = recorded(name)
+    text = config.get("text_config", config)
+    del text[key]
+    with pytest.raises(LoadError, match=message):
+        convert(write_model(tmp_path / "model", config, shapes), tmp_path / "out.gguf", "F32")

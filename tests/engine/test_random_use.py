@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import threading
+import traceback
 from collections import Counter
 
 import pytest
@@ -36,6 +37,20 @@ def threads_left() -> int:
     """Those left after garbage was collected, of which a busy thread may hold some until it is idle."""
     gc.collect()
     return threads()
+
+
+def check_threads(most: int) -> None:
+    """The others end. Fails with what they do: one that does nothing has leaked, another one is slow."""
+    try:
+        until(lambda: threads_left() <= most)
+    except AssertionError:
+        frames = sys._current_frames()
+        doing = [
+            "".join(traceback.format_stack(frames[thread.ident]))
+            for thread in threading.enumerate()
+            if thread.name == "oxillama" and thread.ident in frames
+        ]
+        raise AssertionError(f"{len(doing)} threads, of {most}:\n" + "\n".join(doing)) from None
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +97,7 @@ def test_one_thread(references: References) -> None:
     )  # fmt: skip
     print(f"{called.total()} calls, {dict(totals)}, {dict(called)}")
     assert totals["texts"]
-    until(lambda: threads_left() <= before + len(references._engines))
+    check_threads(before + len(references._engines))
 
 
 def test_several_threads_on_the_same_engines(references: References) -> None:
@@ -124,4 +139,4 @@ def test_several_threads_on_the_same_engines(references: References) -> None:
     first.check_plain()
     first.finish()
     done.clear()
-    until(lambda: threads_left() <= before + len(references._engines))
+    check_threads(before + len(references._engines))

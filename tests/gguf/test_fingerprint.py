@@ -275,3 +275,14 @@ def test_where_the_cache_is(
         monkeypatch.setenv(name, value)
     found = cache_folder()
     assert (None if found is None else str(found)) == expected
+
+
+def test_a_hash_of_the_folder_is_read_once(tmp_path: Path, own_cache: Path, n_hashed: list[int]) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(WHOLE)
+    found = ModelFingerprint.compute(path)
+    fingerprint.KNOWN.forget()  # as in a new process
+    assert ModelFingerprint.compute(path) == found
+    for kept in own_cache.iterdir():
+        kept.unlink()
+    assert ModelFingerprint.compute(path) == found and len(n_hashed) == 1

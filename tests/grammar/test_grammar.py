@@ -377,6 +377,8 @@ def test_a_tokenizer_s_vocabulary(kind: str) -> None:
 def test_a_vocabulary_of_other_ids_raises() -> None:
     with pytest.raises(TokenizerError, match="token 3: the vocabulary has 2 tokens"):
         Vocabulary([b"a", b"b"], end_ids=[3])
+    with pytest.raises(TokenizerError, match="token -1: the vocabulary has 2 tokens"):
+        Vocabulary([b"a", b"b"], end_ids=[1], excluded=[-1])
     with pytest.raises(GrammarError, match="names token 2, the vocabulary has 2 tokens"):
         GrammarState(Grammar.parse("root ::= <[2]>"), Vocabulary([b"a", b"b"], end_ids=[]))
 
@@ -413,3 +415,20 @@ def test_a_mask_of_another_shape_raises() -> None:
         apply_grammar_mask(logits, np.zeros(3, np.uint32))
     with pytest.raises(TypeError, match="mask"):
         apply_grammar_mask(logits, np.zeros(4, np.uint8))
+
+
+class Counted:
+    """A node whose hash is counted."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        self.hashed += 1
+        return 5
+
+
+@pytest.mark.parametrize("kind", [Seq, Alt])
+def test_the_hash_of_a_large_node_is_computed_once(kind: type) -> None:
+    item = Counted()
+    node = kind((item,))
+    assert hash(node) == hash(node) and item.hashed == 1

@@ -1085,3 +1085,25 @@ def test_without_the_package_of_meta_schemas_the_error_names_it(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "jsonschema_specifications", None)
     with pytest.raises(GrammarError, match=r"#/items/\$ref: .* need the package jsonschema-specifications"):
         Grammar.from_json_schema({"items": {"$ref": DRAFT_7}})
+
+
+def test_a_list_of_items_has_its_meaning_in_drafts_that_have_it() -> None:
+    schema: dict[str, object] = {"type": "array", "items": [{"const": 1}], "minItems": 1, "maxItems": 1}
+    for draft in ({}, {"$schema": DRAFT_7}):
+        made = Grammar.from_json_schema(draft | schema)
+        assert made.matches("[1]") and not made.matches("[2]")
+    with pytest.raises(GrammarError, match=r"#/items: expected a schema, got \["):
+        Grammar.from_json_schema({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema)
+
+
+class Told:
+    """Says what its schema is."""
+
+    @classmethod
+    def json_schema(cls) -> dict[str, object]:
+        return {"const": "told"}
+
+
+def test_a_class_that_says_its_schema_is_asked() -> None:
+    made = Grammar.from_json_schema(Told)
+    assert made.matches('"told"') and not made.matches('"other"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -210,3 +211,11 @@ def test_pieces_that_refer_to_nothing_are_shared_by_grammars() -> None:
         if grammar.program.pieces
     ]
     assert len(pieces[0] & pieces[1]) == 1
+
+
+@pytest.mark.parametrize("least", [-1, 2**64])
+def test_numbers_that_no_node_has(least: int) -> None:
+    text = json.dumps(plain_rules(Grammar.parse('root ::= "a"{7,9}').rules))
+    assert "7" in text and rules_of(json.loads(text))
+    with pytest.raises(GrammarError, match=f"grammar: expected what plain_rules gave, .*{least}"):
+        rules_of(json.loads(text.replace("7", str(least))))

@@ -27,6 +27,7 @@ from oxillama.hub.cached import cached_models, remove
 from oxillama.hub.download import fetch
 from oxillama.hub.names import HubName
 from oxillama.media.beside import found_beside
+from oxillama.server.ollama import pulling
 from tests.support.faults import CHANGING, OTHERS, every_fault
 from tests.support.hub import COMMIT, Hub, serving
 from tests.support.paths import ROOT
@@ -432,6 +433,28 @@ def test_clients_pull_models_if_they_may(hub: Hub) -> None:
             assert client.ask("/api/pull", {"model": other}).status == 404
         assert client.ask("/api/pull", {"model": name, "insecure": True}).status == 400
     assert hub.downloads() == ["tiny-Q8_0.gguf"]
+
+
+def test_a_download_goes_on_when_its_client_has_gone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = cli.build_parser().parse_args(["serve", "-q", str(demo.STORY)])
+    make = partial(hosted_model, args, server_config(args), engine_options(args))
+    go_on, found = threading.Event(), []
+
+    def slow(*args: object, **options: object) -> Path:
+        assert go_on.wait(60)
+        found.append(fetch(*args, **options))  # type: ignore[arg-type]
+        return found[0]
+
+    monkeypatch.setattr(pulling, "fetch", slow)
+    with serving_models(*hosted_models(args, server_config(args)), make=make, allow_pull=True) as client:
+        connection, response = client.open("/api/pull", {"model": "ann/tiny:Q8_0"})
+        assert json.loads(response.readline()) == {"status": "pulling manifest"}
+        response.close()
+        connection.close()
+        until(lambda: not len(client.server._app.state.in_flight))
+        go_on.set()
+        until(lambda: bool(found))
+    assert found[0].read_bytes() == DRAFT
 
 
 def test_a_path_that_exists_wins(

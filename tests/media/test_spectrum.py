@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from oxillama.media.spectrum import (
+    CONFORMER_WINDOW,
+    PIECE,
     conformer_pieces,
     cosines,
     fourier,
@@ -58,3 +60,6 @@ def test_conformer_pieces() -> None:
     sound = np.random.default_rng(0).standard_normal(7000).astype(np.float32)
     assert [piece.shape for piece in conformer_pieces(sound, 16)] == [(43, 16)]
     assert [piece.shape for piece in conformer_pieces(np.zeros(1, np.float32), 16)] == [(1, 16)]
+    half = CONFORMER_WINDOW // 2  # a rest that is no longer makes no piece of its own
+    for n, pieces in ((half, 1), (half + 1, 2)):
+        assert len(conformer_pieces(np.zeros(PIECE + n, np.float32), 16)) == pieces

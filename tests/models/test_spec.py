@@ -412,3 +412,17 @@ def test_layers_of_glm_that_share_a_selector() -> None:
     assert selected_by(context_length=("u32", 1 << 20)) == [0, 1, 2, 2, 2, 2, 6, 6]
     stated = [True, False, False, True, False, True, True, True]
     assert selected_by(**{"attention.indexer.types": ("[bool]", stated)}) == [0, 0, 0, 3, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("n_layers", "width"), [(62, 8), (2, 16)])
+def test_scores_of_the_largest_gemma_3(n_layers: int, width: int) -> None:
+    """The one of 62 layers scales scores by the embedding's share of a head, the others by a key's width."""
+    model = zoo.Model("gemma3", n_layers=n_layers, key_dim=16, value_dim=16, n_rot=16)
+    assert read_spec(ModelFile.open(model.file())).score_scale == pytest.approx(width**-0.5)
+
+
+def test_gates_of_values_that_are_narrower_than_keys() -> None:
+    model = replace(zoo.MODELS["qwen3next"], key_dim=16, n_rot=16)
+    message = r"qwen3next\.attention\.value_length: expected 16, as keys have, got 8"
+    with pytest.raises(LoadError, match=message):
+        load_model(model.file())

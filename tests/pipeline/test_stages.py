@@ -56,6 +56,14 @@ def test_every_family_wherever_it_is_cut(name: str) -> None:
         assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True)), borders
 
 
+def test_no_pages_need_no_memory() -> None:
+    serving = Serving("llama", borders=[1])
+    (stage,) = serving.stages
+    assert len(stage.read_pages(0, [])) == 0
+    stage.write_pages(0, [], stage.read_pages(0, []))
+    assert stage.pool.groups[0].n_pages == 0
+
+
 def test_few_models_cannot_be_cut() -> None:
     assert len(CUT) > 100
     for name in set(ALL) - set(CUT):

@@ -13,6 +13,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
 from oxillama.quantize.imatrix import Entry
+from oxillama.quantize.mixes import ModelFacts, mixed
 from tests.references.formats import weights as dequantized
 from tests.support import gguf_writer as ggufwriter
 from tests.support.file_type_cases import pure_type
@@ -326,3 +327,22 @@ def test_importance_is_used_for_its_tensor_and_expert(tmp_path: Path) -> None:
     wrong = ImportanceMatrix({name: Entry(sums[:, :200], np.ones(2, np.float32))})
     with pytest.raises(ConfigError, match="expected 2 x 256 numbers, got 2 x 200"):
         quantize_model(path, None, "Q2_K", pure=True, imatrix=wrong)
+
+
+@pytest.mark.parametrize(
+    ("n_experts", "better"), [(8, {0, 1, 4, 7, 10, 13, 14, 15}), (4, {0, 1}), (0, {0, 1})]
+)
+def test_down_matrices_of_models_of_eight_experts(n_experts: int, better: set[int]) -> None:
+    """IQ3_M: a better format in the first eighth, and for eight experts in the last one and between, too."""
+    facts = ModelFacts(
+        "llama", 16, n_heads=8, n_kv_heads=2, n_experts=n_experts, tied=False, has_importance=True
+    )
+    found = [mixed("IQ3_M", f"blk.{i}.ffn_down_exps.weight", 256, (i, 16), facts) for i in range(16)]
+    assert {i for i, name in enumerate(found) if name == "Q4_K"} == better
+    assert {name for i, name in enumerate(found) if i not in better} == {"IQ3_S"}
+
+
+def test_down_matrices_of_three_bits_without_importance() -> None:
+    facts = ModelFacts("llama", 16, 8, 2, 0, tied=False, has_importance=False)
+    found = [mixed("IQ3_XXS", f"blk.{i}.ffn_down.weight", 256, (i, 16), facts) for i in range(16)]
+    assert found == ["Q4_K"] * 2 + ["Q3_K"] * 14

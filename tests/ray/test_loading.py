@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oxillama import ConfigError, EngineConfig, InferenceEngine, ModelFileError
+from oxillama.ray import sizing
 from oxillama.ray.loading import alone, load, local_path
 from tests.support.tiny_file import write_tiny_model
 
@@ -54,3 +55,9 @@ def test_models_that_are_none(tmp_path: Path) -> None:
 def test_a_path_is_in_full(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model.parent)
     assert local_path("m.gguf") == str(model)
+
+
+def test_a_machine_that_does_not_tell_its_cpus_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert sizing.smallest_machine() == 1

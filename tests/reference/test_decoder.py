@@ -50,6 +50,13 @@ def test_every_family(name: str) -> None:
     assert same_bits(loaded(model).logits(np.array(tokens)), Running(model.file()).logits(tokens))
 
 
+def test_a_norm_that_a_file_lacks_is_named() -> None:
+    """Where it is no option of the family; no norm, or one without weights, would be another model."""
+    data = MODELS["qwen3"].file().replace(b"blk.1.attn_q_norm.weight", b"blk.1.attn_q_nrom.weight")
+    with pytest.raises(Unsupported, match=r"blk\.1\.attn_q_norm\.weight"):
+        ReferenceModel(ModelFile.open(data), kv_type="f32").logits(np.array([1, 2, 3]))
+
+
 @pytest.mark.parametrize("name", UNSTATED)
 def test_what_is_not_stated_is_named(name: str) -> None:
     with pytest.raises(Unsupported, match=UNSTATED[name]):

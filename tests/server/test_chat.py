@@ -468,7 +468,10 @@ def test_what_no_answer_goes_on_from(client: Client) -> None:
         (begun(""), "messages[2]: expected a text"),
         (begun("a", last={"tool_calls": [call]}), "messages[2]: expected a text"),
         (begun("a", last={"content": ["a"]}), "messages[2]: expected a text"),
-        (begun("a", add_generation_prompt=True), "add_generation_prompt: expected false"),
+        (
+            begun("a", add_generation_prompt=True),
+            "add_generation_prompt: expected false beside continue_final_message, got True",
+        ),
         (begun("a", regex="b+"), "continue_final_message: cannot be combined with a grammar"),
     ):
         answer = client.ask(PATH, body)

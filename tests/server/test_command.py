@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import socket
@@ -162,3 +163,14 @@ def test_the_packages_are_missing(
     assert main(["serve"]) == 2
     wanted = f"serve: expected the packages of the server ({install('server')}), got none of uvicorn"
     assert wanted in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_quiet_log_has_warnings_alone(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("oxillama.server")
+    with serve.log_on_stderr(quiet):
+        log.info("a request")
+        log.warning("a fault")
+    log.warning("afterwards")
+    told = capsys.readouterr().err
+    assert ("a request" in told, "a fault" in told, "afterwards" in told) == (not quiet, True, False)

@@ -12,6 +12,7 @@ import pytest
 from oxillama import SamplerConfig, SchedulerConfig, demo, token_logprobs
 from oxillama.compat.engine import InferenceEngine
 from oxillama.server import scoring
+from oxillama.server.openai.logprobs import token_name
 from oxillama.server.options import HARMLESS, OPTIONS
 from tests.support.server import Client, serving
 from tests.support.waiting import stopped, until
@@ -418,3 +419,14 @@ def test_the_servers_number_of_tokens_is_for_requests_that_do_not_say() -> None:
         for more, n in (({}, 3), ({"max_tokens": 5}, 5)):
             said = client.ask("/v1/completions", {"prompt": "Once", "ignore_eos": True, **more}).json
             assert said["usage"]["completion_tokens"] == n
+
+
+def test_the_name_of_a_token_that_is_no_text_by_itself() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    with serving(engine) as client:
+        euro = engine.tokenizer.encode("\u20ac", add_special=False)
+        names = [token_name(engine.tokenizer, token) for token in euro]
+        assert len(euro) > 1 and names[0].startswith("bytes:\\xe2")
+        body = {"prompt": [euro], "max_tokens": 1, "echo": True, "logprobs": 0, "temperature": 0}
+        told = client.ask(PATH, body).json["choices"][0]["logprobs"]["tokens"]
+        assert told[-len(euro) - 1 : -1] == names

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import http.client
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +24,10 @@ from oxillama.config.server import ServerConfig
 from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
-from oxillama.server.callers import Keys, context
+from oxillama.server import callers
+from oxillama.server.callers import Caller, Keys, Limits, context
 from oxillama.server.errors import without_paths
+from oxillama.server.gate import Gate
 from oxillama.server.models import Hosted
 from oxillama.server.openai import completions
 from tests.support.server import Answer, Client, serving, serving_models
@@ -167,15 +172,37 @@ def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: I
         assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
 
 
-def test_tokens_of_a_minute(engine: InferenceEngine) -> None:
+def test_a_turn_that_comes_to_a_client_that_has_left_is_given_on() -> None:
+    """Both happen before the client's task runs again."""
+
+    async def both() -> None:
+        caller = Caller("a", Limits(running=1))
+        assert caller.try_enter()
+        first, second = (asyncio.ensure_future(caller.enter()) for _ in range(2))
+        await asyncio.sleep(0)
+        caller.leave()
+        first.cancel()
+        await asyncio.wait_for(second, 60)
+        assert first.cancelled() and not caller.try_enter()
+        caller.leave()
+        assert caller.try_enter()
+
+    asyncio.run(both())
+
+
+def test_tokens_of_a_minute(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True}
+    now = 0.0
+    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: now))
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100) as client:
         assert ask(client, "alice", PATH, body).json["usage"]["total_tokens"] == 104
         refused = ask(client, "alice", PATH, body)
         assert (refused.status, refused.error["code"]) == (429, "key_tokens_used_up")
-        assert 2 <= int(refused.headers["retry-after"]) <= 5
+        assert refused.headers["retry-after"] == "4"  # 4 tokens too many take 2.4 s
         assert ask(client, "bob", PATH, body).status == 200
-        time.sleep(int(refused.headers["retry-after"]))
+        now = 2.0
+        assert ask(client, "alice", PATH, body).status == 429
+        now = 3.0
         assert ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
 
 
@@ -232,6 +259,28 @@ def test_limits_of_every_request(engine: InferenceEngine) -> None:
             refused = client.ask(PATH, {"prompt": "Once", field: value})
             assert (refused.status, refused.error["param"]) == (400, field)
         assert client.ask(PATH, {"prompt": "Once", "max_tokens": 5, "timeout": 20}).status == 200
+
+
+def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngine) -> None:
+    callers = []
+    with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
+        gate = client.server._app.middleware_stack.app
+        while not isinstance(gate, Gate):
+            gate = gate.app
+        app = gate.app
+
+        async def seen(*asgi: Any) -> None:
+            callers.append(context().caller)
+            await app(*asgi)
+
+        gate.app = seen
+        for head in ({}, {"Authorization": "Bearer root"}, {"Authorization": "Bearer no key of it"}):
+            assert client.ask("/health", headers=head).status == 200
+    assert [(each.limits.admin, each.limits.priority) for each in callers] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
@@ -485,27 +534,32 @@ def test_no_folder_of_the_server_is_told(engine: InferenceEngine) -> None:
 
 def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     body = {"prompt": "Once", "max_tokens": 490, "ignore_eos": True, "n": 8, "logprobs": 50}
-    found: list[Answer] = []
+    begun: list[Answer] = []
+    whole: list[Answer] = []
 
-    def run(client: Client, stream: bool) -> None:
-        found.append(client.ask(PATH, {**body, "stream": stream}))
+    def run(client: Client) -> None:
+        whole.append(client.ask(PATH, body))
+
+    def read(response: http.client.HTTPResponse) -> None:
+        begun.append(Answer(response.status, {}, response.read().decode()))
 
     with caplog.at_level(logging.WARNING), serving(engine, shutdown_seconds=0.3) as client:
-        threads = [threading.Thread(target=run, args=(client, stream)) for stream in (True, False) * 3]
+        streams = [client.open(PATH, {**body, "stream": True}) for _ in range(3)]
+        threads = [threading.Thread(target=read, args=(response,)) for _, response in streams]
+        threads += [threading.Thread(target=run, args=(client,)) for _ in range(3)]
         for thread in threads:
             thread.start()
-        until(lambda: len(client.server._app.state.in_flight) == 6 and engine.metrics.snapshot().running > 0)
-        time.sleep(0.2)
+        until(lambda: len(client.server._app.state.in_flight) == 6)
     for thread in threads:
-        thread.join(20)
-    assert len(found) == 6
-    for answer in found:
-        if answer.status == 200:  # a stream that had begun
-            assert answer.events[-1] == "[DONE]"
-            assert answer.events[-2]["error"]["code"] == "shutting_down"
-        else:
-            assert (answer.status, answer.error["code"]) == (503, "shutting_down")
-    assert {answer.status for answer in found} == {200, 503}
+        thread.join(60)
+    for connection, response in streams:
+        response.close()
+        connection.close()
+    assert len(begun) == len(whole) == 3
+    for answer in begun:
+        assert (answer.status, answer.events[-1]) == (200, "[DONE]")
+        assert answer.events[-2]["error"]["code"] == "shutting_down"
+    assert [(answer.status, answer.error["code"]) for answer in whole] == [(503, "shutting_down")] * 3
     assert any("waiting for 6 requests" in record.message for record in caplog.records)
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -523,6 +577,7 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
         str(path),
         "--api-key-file",
         str(keys),
+        *("--shutdown-seconds", "600"),
     ]
     with log.open("wb") as file:
         run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
@@ -530,34 +585,35 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
         until(lambda: b"is ready" in log.read_bytes(), 60)
         assert path.stat().st_mode & 0o777 == 0o600  # only its owner can open it
 
-        def status(key: str, body: str = '{"prompt": "a", "max_tokens": 1}') -> bytes:
-            import socket
+        def connected() -> socket.socket:
+            found = socket.socket(socket.AF_UNIX)
+            found.settimeout(60)
+            found.connect(str(path))
+            return found
 
-            with socket.socket(socket.AF_UNIX) as found:
-                found.settimeout(30)
-                found.connect(str(path))
-                head = f"POST {PATH} HTTP/1.1\r\nHost: any\r\nAuthorization: Bearer {key}\r\n"
-                head += "Connection: close\r\n"
-                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-                found.sendall(head.encode())
-                return found.recv(100)[9:12]
+        def begun(connection: socket.socket, key: str, body: str) -> bytes:
+            head = f"POST {PATH} HTTP/1.1\r\nHost: any\r\nAuthorization: Bearer {key}\r\n"
+            head += "Connection: close\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            connection.sendall(head.encode())
+            return connection.recv(100)[9:12]
+
+        def status(key: str) -> bytes:
+            with connected() as connection:
+                return begun(connection, key, '{"prompt": "a", "max_tokens": 1}')
 
         assert [status("first"), status("second")] == [b"200", b"401"]
         keys.write_text("second\nother\n")
         run.send_signal(signal.SIGHUP)
         until(lambda: status("second") == b"200")
         assert status("first") == b"401"
-        long = '{"prompt": "Once", "max_tokens": 490, "ignore_eos": true, "n": 900}'
-        waiting = threading.Thread(target=status, args=("second", long))
-        waiting.start()
-        time.sleep(1)
-        run.send_signal(signal.SIGINT)
-        until(lambda: b"waiting for 1 requests" in log.read_bytes())
-        began = time.monotonic()
-        run.send_signal(signal.SIGINT)
-        run.wait(30)
-        assert time.monotonic() - began < 6
-        waiting.join(30)
+        long = '{"prompt": "Once", "max_tokens": 490, "ignore_eos": true, "n": 900, "stream": true}'
+        with connected() as waiting:
+            assert begun(waiting, "second", long) == b"200"
+            run.send_signal(signal.SIGINT)
+            until(lambda: b"waiting for 1 requests" in log.read_bytes())
+            run.send_signal(signal.SIGINT)
+            run.wait(60)  # and not for 600 s
     finally:
         run.kill()
         run.wait(30)

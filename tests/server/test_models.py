@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import random
 import re
@@ -81,6 +82,9 @@ def test_each_is_loaded_when_it_is_asked_for() -> None:
     loaders = {"story": Loader(demo.STORY), "draft": Loader()}
     with serving_models(*hosted(loaders)) as client:
         until(lambda: client.ask("/health").status == 200)
+        assert states(client) == {"story": "loaded", "draft": "unloaded"}
+        answer = client.ask("/props?model=draft")  # a GET loads nothing
+        assert (answer.status, loaders["draft"].n_loads) == (503, 0)
         assert states(client) == {"story": "loaded", "draft": "unloaded"}
         for name, path in (("story", demo.STORY), ("draft", demo.DRAFT), ("story", demo.STORY)):
             with InferenceEngine.from_gguf(path, num_threads=1) as alone:
@@ -225,6 +229,26 @@ def test_a_client_that_leaves_while_it_waits_is_let_go() -> None:
         assert b.n_running == 0
         assert states(client) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
         assert loaders["c"].n_loads == 0
+
+
+def test_a_model_that_comes_to_a_client_that_has_left_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both happen before the client's task runs again."""
+
+    async def both() -> int:
+        (one,) = hosted({"a": Loader()})
+        models = Models([one], ServerConfig())
+        task, take = asyncio.ensure_future(models.acquire(one)), models._take
+
+        def take_and_leave(hosted: Hosted) -> None:
+            take(hosted)
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        monkeypatch.setattr(models, "_take", take_and_leave)
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return one.n_running
+
+    assert asyncio.run(both()) == 0
 
 
 def test_a_load_that_fails_can_be_tried_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oxillama import InferenceEngine, demo
+from oxillama.server.chats import Chat
 from oxillama.server.errors import ApiError
 from oxillama.server.models import Hosted
+from oxillama.server.ollama.about import listed
 from oxillama.server.ollama.asking import conversation, idle_seconds
 from oxillama.server.ollama.bodies import EmbedBody, GenerateBody, Message, OllamaChatBody
 from oxillama.server.options import HARMLESS, OPTIONS
@@ -23,7 +26,7 @@ from tests.server.test_any_body import VALUES
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
-from tests.support.waiting import until
+from tests.support.waiting import stopped, until
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
 SEEDED = {"seed": 4, "num_predict": 8}
@@ -298,6 +301,8 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
         ("/api/show", {"model": "other"}, 404, "model: expected tiny, got other"),
         ("/api/pull", {"model": "other"}, 404, "model: expected tiny, got other"),
         ("/api/create", {"model": "other", "from": "tiny"}, 501, "/api/create: the models are those"),
+        ("/api/copy", {"source": "tiny", "destination": "b"}, 501, "/api/copy: the models are those"),
+        ("/api/push", {"model": "tiny"}, 501, "/api/push: the models are those"),
         ("/api/nothing", {}, 404, "POST /api/nothing: Not Found"),
     ],
 )  # fmt: skip
@@ -440,3 +445,41 @@ def test_any_body(client: Client, path: str, data: st.DataObject) -> None:
         assert answer.json["error"] and len(answer.text) < 3000
     elif drawn["stream"] is False:
         assert isinstance(answer.json, dict)
+
+
+def test_a_model_without_a_file_has_no_size() -> None:
+    found = listed(Hosted("gone", path="/nowhere/gone.gguf"))
+    assert (found["size"], len(found["digest"]), found["details"]) == (0, 64, {})
+
+
+def test_no_model_is_deleted(client: Client) -> None:
+    answer = client.ask("/api/delete", {"model": "tiny"}, method="DELETE")
+    assert answer.status == 501 and "/api/delete: the models are those" in answer.json["error"]
+
+
+def test_a_stream_of_lines_has_no_pings() -> None:
+    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+    with serving(engine, ping_seconds=0.001) as client:
+        connection = client.connect()
+        with stopped(engine):
+            client.send(connection, "/api/generate", {"prompt": "Once", "options": {"num_predict": 3}})
+            time.sleep(0.1)  # a hundred pings
+        lines = connection.getresponse().read().splitlines()
+        connection.close()
+        assert len(lines) > 1 and all(isinstance(json.loads(line), dict) for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_calls_may_be_parallel_unless_a_client_forbids_them(
+    client: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    prepared = Chat.prepared
+
+    def noted(chat: Chat, *args: Any, **more: Any) -> Any:
+        seen.append(chat.parallel_tool_calls)
+        return prepared(chat, *args, **more)
+
+    monkeypatch.setattr(Chat, "prepared", noted)
+    assert client.ask(path, {"messages": MESSAGES, "stream": False}).status == 200
+    assert seen == [True]

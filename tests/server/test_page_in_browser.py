@@ -489,6 +489,15 @@ DANGEROUS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned
 ```"""
 
 
+def test_long_code_has_no_colours(page: Page, chat: Client) -> None:
+    if not page.driver.current_url.startswith(chat.server.url):
+        page.ready(chat.server.url)
+    script = """const shown = m.codeView("python", "if True:\\n".repeat(args[0]));
+        return [shown.querySelectorAll("code span").length, shown.textContent.includes("if True")]"""
+    few, many = (page.call("./markdown_view.js", script, n) for n in (5, 12_000))
+    assert few[0] >= 10 and many[0] == 0 and few[1] and many[1]
+
+
 def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": [DANGEROUS]}, system="<img src=x onerror='window.pwned = 7'>")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, Generation, InferenceEngine, Receipt, demo
+from oxillama.cli import build_parser, serve
 from oxillama.config.server import ServerConfig
 from oxillama.records.record import Record, read_record, records_in
 from oxillama.records.redaction import digest
@@ -216,6 +217,9 @@ def test_options_that_need_others(tmp_path: Path) -> None:
             ServerConfig(**{name: value})
     with pytest.raises(ConfigError, match="record_snapshots: expected none with record_texts hashes"):
         ServerConfig(record=tmp_path, record_texts="hashes", record_snapshots="stopped")
+    line = ["serve", "m.gguf", "--record", str(tmp_path), "--tokenizer", "t.json"]
+    with pytest.raises(ConfigError, match="record: cannot be combined with tokenizer"):
+        serve.engine_options(build_parser().parse_args(line))
 
 
 WITHOUT = """

@@ -91,6 +91,19 @@ def test_save_restore_erase(client: Client, texts: dict[str, str], tmp_path: Pat
     assert client.ask("/slots/2?action=erase", method="POST").json["n_erased"] == 0
 
 
+def test_a_file_takes_the_place_and_the_memory_of_a_slot(client: Client) -> None:
+    complete(client)
+    client.ask("/slots/1?action=save", {"filename": "fox.bin"})
+    (hosted,) = client.models
+    slot = hosted.slots.find(hosted.engine, 1, "")
+    before = slot.session
+    assert before is not None
+    assert client.ask("/slots/1?action=restore", {"filename": "fox.bin"}).status == 200
+    assert slot.session is not before
+    with pytest.raises(ConfigError, match="closed"):
+        before.append([5])
+
+
 def test_a_slot_goes_on_in_another_process(client: Client, texts: dict[str, str], tmp_path: Path) -> None:
     complete(client)
     client.ask("/slots/1?action=save", {"filename": "fox.bin"})

@@ -55,11 +55,11 @@ def test_large_work_leaves_a_thread_to_small_work() -> None:
 
     async def run() -> None:
         large = [
-            asyncio.ensure_future(as_client(str(i), workers, go_on.wait, 10, size=LARGE_JOB))
+            asyncio.ensure_future(as_client(str(i), workers, go_on.wait, 60, size=LARGE_JOB))
             for i in range(5)
         ]
         await asyncio.sleep(0.05)
-        assert await asyncio.wait_for(as_client("small", workers, lambda: 5), 5) == 5
+        assert await asyncio.wait_for(as_client("small", workers, lambda: 5), 30) == 5
         go_on.set()
         await asyncio.gather(*large)
 
@@ -73,22 +73,22 @@ def test_large_work_of_all_kinds_runs_one_after_another(monkeypatch: pytest.Monk
 
     def first() -> None:
         began.set()
-        go_on.wait(20)
+        go_on.wait(100)
 
     async def run() -> None:
         waiting = asyncio.ensure_future(as_client("a", pools.parse, first, size=LARGE_JOB))
         while not began.is_set():
             await asyncio.sleep(0.001)
-        monkeypatch.setattr("oxillama.server.workers.LARGE_WAIT", 20)
+        monkeypatch.setattr("oxillama.server.workers.LARGE_WAIT", 90)
         second = asyncio.ensure_future(as_client("b", pools.compile, lambda: 2, size=LARGE_JOB))
         assert await as_client("c", pools.compile, lambda: 3) == 3  # small
         await asyncio.sleep(0.1)
         assert not second.done()
         monkeypatch.setattr("oxillama.server.workers.LARGE_WAIT", 0.01)
         third = as_client("d", pools.prepare, lambda: 4, size=LARGE_JOB)
-        assert await asyncio.wait_for(third, 10) == 4  # it has waited long enough
+        assert await asyncio.wait_for(third, 60) == 4  # it has waited long enough
         go_on.set()
-        assert await asyncio.wait_for(second, 10) == 2
+        assert await asyncio.wait_for(second, 60) == 2
         await waiting
 
     asyncio.run(run())
@@ -182,7 +182,7 @@ def test_a_value_is_made_once_and_nobody_waits_for_anothers() -> None:
 
     def slow() -> str:
         made.append("slow")
-        go_on.wait(10)
+        go_on.wait(60)
         return "slow"
 
     threads = [threading.Thread(target=found.get, args=("slow", slow)) for _ in range(4)]
@@ -192,7 +192,7 @@ def test_a_value_is_made_once_and_nobody_waits_for_anothers() -> None:
     assert found.get("fast", lambda: "fast") == "fast"
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert made == ["slow"]
     for name in "abc":
         found.get(name, lambda: "x")
@@ -220,7 +220,7 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
             thread.start()
             time.sleep(0.05)
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert results == ([ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5])
 
 

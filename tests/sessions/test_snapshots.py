@@ -732,3 +732,23 @@ def test_asyncio_takes_snapshots_and_goes_on() -> None:
             await many.snapshot(going)
 
     asyncio.run(main())
+
+
+def test_a_generation_that_cannot_be_begun_is_an_error_and_keeps_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = InferenceEngine.from_gguf(write_tiny_model(tmp_path / "tiny.gguf", ends=False))
+    going = engine.stream([97, 98, 99], max_tokens=9, window=1)
+    next(going.events())
+    data = going.snapshot()
+    going.result()
+
+    def add(request: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.model.loop, "add", add)
+        with pytest.raises(MemoryError):
+            engine.restore(data)
+    engine.model.check_integrity()
+    assert len(engine.restore(data).result().tokens) == 9  # type: ignore[union-attr]

@@ -342,6 +342,14 @@ def test_later_drafts_earn_what_a_first_draft_took() -> None:
     assert speculator._budget.left == pytest.approx(CREDIT + 2 * SHARE - 1.0)
 
 
+def test_a_step_that_gains_nothing_pays_no_debt_and_adds_none() -> None:
+    speculator, request = Speculator(), Serving().submit([5], max_tokens=1)
+    speculator._debts[request.id] = 5.0
+    for gained in (-2.0, 0.0):
+        speculator._note_gain(1.0, gained)
+        assert speculator._debts == {request.id: 5.0}
+
+
 def test_texts_that_do_not_speculate_save_nothing_for_drafts() -> None:
     serving, speculator = Serving(), Speculator(Even())
     serving.loop.use_drafter(speculator)

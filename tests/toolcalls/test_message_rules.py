@@ -297,3 +297,19 @@ def test_nested_values_of_any_text(name: str) -> None:
                 jsonschema.validate(event.call.args, NESTED_TOOL["parameters"])
                 n_calls += 1
     assert n_calls > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "between", "after"),
+    [
+        ("mistral", "[TOOL_CALLS][", ", ", "]"),
+        ("minimax-m1", "<tool_calls>\n", "\n", "\n</tool_calls>"),
+        ("qwen", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"),
+    ],
+)
+def test_a_message_that_must_call_has_at_most_128_calls(
+    name: str, before: str, between: str, after: str
+) -> None:
+    grammar = grammar_of(FORMATS[name], "required")
+    for n, is_allowed in ((1, True), (128, True), (129, False)):
+        assert grammar.matches(before + between.join([PING] * n) + after) is is_allowed

@@ -167,3 +167,12 @@ def test_what_cannot_be_bounded(engine: InferenceEngine, tmp_path: Path) -> None
     assert answer(chatml, reasoning_budget=1).tokens == answer(chatml).tokens
     ruled: dict[str, Any] = {"regex": "[a-z</>]{20}", "seed": 1, "temperature": 2.0}
     assert engine.generate("<think>", reasoning_budget=1, **ruled) == engine.generate("<think>", **ruled)
+
+
+def test_a_vocabulary_that_cannot_end_the_reasoning(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = engine.tokenizer.n_vocab
+    monkeypatch.setattr(engine.model.tokenizer, "vocab_bytes", lambda: [b"x"] * n)
+    with pytest.raises(ConfigError, match="reasoning_budget: expected a vocabulary that spells </think>"):
+        engine.chat(ASK, reasoning_budget=1, max_tokens=4)
