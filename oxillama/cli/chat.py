@@ -36,6 +36,7 @@ def add_commands(commands: Any) -> None:
   oxillama chat model.gguf --system "Be brief."    a conversation
   oxillama chat model.gguf "What is a llama?"      one question, then the end
   oxillama chat model.gguf "What is this?" --image cat.png
+  oxillama chat model.gguf "What is this about?" --file text.txt
   git diff | oxillama chat model.gguf "What does this change do?" -
 """,
     )
@@ -57,6 +58,13 @@ def add_commands(commands: Any) -> None:
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
     add_session_option(chat)
+    chat.add_argument(
+        "--file",
+        action="append",
+        dest="files",
+        metavar="FILE",
+        help="a text or PDF whose text the first message ends with (repeatable)",
+    )
     add_media_options(chat, "of the first message")
     add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     chat.add_argument(
