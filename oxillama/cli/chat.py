@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,10 @@ def run_chat(args: argparse.Namespace) -> int:
     if args.tools is None and (args.run_tools or (args.tool_choice is not None and args.mcp is None)):
         raise ConfigError("--tools: expected tools, got none for --run-tools or --tool-choice")
     question = question_of(args.question)
+    if args.model is not None and " " in args.model and not os.path.exists(args.model):
+        raise ConfigError(
+            f"MODEL: expected a file or a name of the hub, got {args.model!r}; a QUESTION stands behind MODEL"
+        )
     talk = Talk(args, replace(options.generation_options(args), receipt=receipt_wanted(args)))
     try:
         if question is not None:
