@@ -40,6 +40,13 @@ def fetch_openmp() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
+def build_wheel() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        yield from load("build_wheel")
+
+
+@pytest.fixture(scope="module")
 def cross_compile() -> Iterator[ModuleType]:
     yield from load("cross_compile")
 
@@ -82,6 +89,14 @@ def test_the_library_of_a_wheel_is_the_one_file_of_its_name(fetch_openmp: Module
         fetch_openmp.library(two, "libgomp")
     with pytest.raises(ValueError, match=r"one file libiomp\*, got none"):
         fetch_openmp.library(one, "libiomp")
+
+
+def test_a_wheel_for_a_glibc_that_is_too_new_is_refused(build_wheel: ModuleType) -> None:
+    for tags in ("manylinux2014_x86_64.manylinux_2_17_x86_64", "manylinux_2_28_aarch64"):
+        build_wheel.check_glibc(f"a-1-cp311-cp311-{tags}.whl")
+    for tags, found in (("manylinux_2_36_aarch64", r"\[\(2, 36\)\]"), ("linux_aarch64", "no tag")):
+        with pytest.raises(SystemExit, match=f"glibc 2.28 or older, got {found}"):
+            build_wheel.check_glibc(f"a-1-cp311-cp311-{tags}.whl")
 
 
 def test_wheels_of_linux_and_macos_take_the_fetched_library() -> None:

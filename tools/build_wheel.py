@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,8 @@ from fetch_openmp import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = {".whl": 20_000_000, ".gz": 6_000_000}
-GLIBC = "manylinux_2_28"
+GLIBC = (2, 28)
+"""The newest version of glibc that a wheel may need."""
 
 
 def run(*command: object, **environment: str) -> str:
@@ -69,10 +71,19 @@ def build_wheel(sdist: Path, machine: str, openmp: Path, folder: Path, epoch: in
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", option, "-w", plain, sdist, **environment)
     (path,) = plain.glob("*.whl")
     environment["AUDITWHEEL_LD_LIBRARY_PATH"] = str(openmp)
-    tag = f"{GLIBC}_{machine}"
-    run(sys.executable, "-m", "auditwheel", "repair", "--plat", tag, "-w", folder, path, **environment)
+    # auto: the only platform that auditwheel offers for another machine than this one
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "-w", folder, path, **environment)
     (path,) = folder.glob("*.whl")
+    check_glibc(path.name)
     return path
+
+
+def check_glibc(name: str) -> None:
+    """Ends this program if the file name of a wheel says that the wheel needs a newer glibc than `GLIBC`."""
+    needed = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", name)]
+    if not needed or min(needed) > GLIBC:
+        newest = ".".join(map(str, GLIBC))
+        raise SystemExit(f"{name}: expected a tag for glibc {newest} or older, got {needed or 'no tag'}")
 
 
 def check(path: Path) -> None:

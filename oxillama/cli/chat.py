@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ def add_commands(commands: Any) -> None:
   oxillama chat model.gguf --system "Be brief."    a conversation
   oxillama chat model.gguf "What is a llama?"      one question, then the end
   oxillama chat model.gguf "What is this?" --image cat.png
+  oxillama chat model.gguf "What is this about?" --file text.txt
   git diff | oxillama chat model.gguf "What does this change do?" -
 """,
     )
@@ -57,6 +59,13 @@ def add_commands(commands: Any) -> None:
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
     add_session_option(chat)
+    chat.add_argument(
+        "--file",
+        action="append",
+        dest="files",
+        metavar="FILE",
+        help="a text or PDF whose text the first message ends with (repeatable)",
+    )
     add_media_options(chat, "of the first message")
     add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     chat.add_argument(
@@ -74,6 +83,10 @@ def run_chat(args: argparse.Namespace) -> int:
     if args.tools is None and (args.run_tools or (args.tool_choice is not None and args.mcp is None)):
         raise ConfigError("--tools: expected tools, got none for --run-tools or --tool-choice")
     question = question_of(args.question)
+    if args.model is not None and " " in args.model and not os.path.exists(args.model):
+        raise ConfigError(
+            f"MODEL: expected a file or a name of the hub, got {args.model!r}; a QUESTION stands behind MODEL"
+        )
     talk = Talk(args, replace(options.generation_options(args), receipt=receipt_wanted(args)))
     try:
         if question is not None:

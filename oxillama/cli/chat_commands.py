@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from oxillama import ConfigError, GenerationOptions, SamplerConfig
@@ -121,7 +122,7 @@ def regenerate(talk: Talk, argument: str) -> None:
 
 
 def undo(talk: Talk, argument: str) -> None:
-    talk.tell(f"took back: {shown_content(talk.conversation.undo())}")
+    talk.tell(f"took back: {shorten(shown_content(talk.conversation.undo()), 200, placeholder='...')}")
 
 
 def reset(talk: Talk, argument: str) -> None:
@@ -201,6 +202,11 @@ def attach_audio(talk: Talk, path: str) -> None:
     talk.tell(f"the next message begins with {path}")
 
 
+def attach_text(talk: Talk, path: str) -> None:
+    talk.attach_text(path, "/file")
+    talk.tell(f"the next message ends with the text of {path}")
+
+
 def leave(talk: Talk, argument: str) -> None:
     raise EOFError
 
@@ -216,6 +222,7 @@ COMMANDS = {
     "load": Command("FILE", "continues the conversation of such a file", load),
     "image": Command("FILE", "has the next message begin with a picture", attach_image),
     "audio": Command("FILE", "has the next message begin with a sound", attach_audio),
+    "file": Command("FILE", "has the next message end with the text of a file", attach_text),
     "model": Command("[MODEL]", "goes on with another model, or shows which one it is", set_model),
     "tools": Command("[TOOL]", "adds tools, as --tools does, or lists them", set_tools),
     "mcp": Command("[SERVER]", "lists the tool servers, or what one wrote to its stderr", show_servers),
@@ -262,7 +269,7 @@ def completions(line: str, word: str) -> list[str]:
     name = line.split(maxsplit=1)[0].lstrip("/")
     if name == "set" and len(line.split()) <= 1 + bool(word):
         return [option for option in sorted(OPTIONS) if option.startswith(word)]
-    if name not in ("save", "load", "model", "tools", "image", "audio"):
+    if name not in ("save", "load", "model", "tools", "image", "audio", "file"):
         return []
     paths = glob.glob(glob.escape(os.path.expanduser(word)) + "*")
     return [path + "/" * os.path.isdir(path) for path in sorted(paths)]

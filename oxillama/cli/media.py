@@ -45,8 +45,10 @@ def read_part(part: Part) -> Any:
 
 
 def content_of(text: str, parts: Sequence[Part]) -> str | list[Part]:
-    """The content of a message: the text alone, or behind the media."""
-    return [*parts, {"type": "text", "text": text}] if parts else text
+    """The content of a message: the text and those of files, behind the media if there are any."""
+    whole = "\n\n".join([text, *(part["text"] for part in parts if part["type"] == "text")])
+    media = [part for part in parts if part["type"] != "text"]
+    return [*media, {"type": "text", "text": whole}] if media else whole
 
 
 def shown_content(content: str | Sequence[Part]) -> str:

@@ -17,6 +17,7 @@ from oxillama.cli.media import Part, content_of, media_of, read_part
 from oxillama.cli.models import model_path
 from oxillama.cli.sessions import KeptSession
 from oxillama.cli.terminal import styled
+from oxillama.cli.text_files import block_of
 from oxillama.cli.tools import MAX_STEPS, ToolBox
 from oxillama.cli.verify import write_receipt
 
@@ -38,7 +39,7 @@ class Talk:
     n_again : answers to the last question before this one.
     was_stopped : whether Ctrl-C ended the last answer.
     thinks : whether the model is to reason; None for what its template says.
-    media : of the next message.
+    parts : media and texts of files, which the next message has, too.
 
     Raises as loading a model, and ChatTemplateError if there is no template, or it is malformed.
     """
@@ -52,7 +53,9 @@ class Talk:
         self.n_again: int = 0
         self.was_stopped: bool = False
         self.thinks: bool | None = args.think
-        self.media: list[Part] = []
+        self.parts: list[Part] = []
+        for path in args.files or ():  # before a model is loaded for nothing
+            self.attach_text(path, "--file")
         self.load(args.model)
         self.servers = None if args.mcp is None else connected(args.mcp)
         self.box: ToolBox | None = None
@@ -125,15 +128,19 @@ class Talk:
             raise ConfigError("--session: takes texts alone, got a picture or a sound")
         self.engine.model.feature("media").check_takes(part["path"], part["type"])
         read_part(part)
-        self.media.append(part)
+        self.parts.append(part)
+
+    def attach_text(self, path: str, option: str) -> None:
+        """Has the next message end with the text of a file. Raises ConfigError naming ``option``."""
+        self.parts.append({"type": "text", "text": block_of(path, option)})
 
     def ask(self, text: str) -> None:
-        """Answers a message with the media that were attached to it."""
-        media, self.media = self.media, []
+        """Answers a message with the files that were attached to it."""
+        parts, self.parts = self.parts, []
         try:
-            self.answer(content_of(text, media))
+            self.answer(content_of(text, parts))
         except BaseException:
-            self.media = media
+            self.parts = parts
             raise
 
     def answer(self, text: str | list[Part], seed: int | None = None) -> None:

@@ -92,6 +92,11 @@ def test_chat_refuses_what_is_no_text_or_too_long(model: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+def test_a_question_in_the_place_of_the_model_is_told() -> None:
+    said = error("chat", "What is a llama?")
+    assert "got 'What is a llama?'; a QUESTION stands behind MODEL" in said and said.count("\n") == 1
+
+
 def test_chat_on_a_terminal(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "900000", "-c", "999999", "--greedy")
     terminal.expect("/help lists.*> ")

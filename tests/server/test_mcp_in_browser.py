@@ -12,7 +12,7 @@ import pytest
 
 from oxillama import InferenceEngine
 from tests.server.test_page_in_browser import RECORD
-from tests.support.browser import Page, chromium
+from tests.support.browser import KINDS, Page, opened
 from tests.support.paths import ROOT
 from tests.support.server import Client, serving
 from tests.support.tool_models import AS_IT_IS, tool_model
@@ -23,14 +23,20 @@ RAW = str(ROOT / "tests/support/raw_mcp_server.py")
 ONE_CALL = {"tool_choice": "m__shown", "parallel_tool_calls": False}
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The browser."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("page")
 
 
 @pytest.fixture(scope="module")
-def browser(folder: Path) -> Iterator[Page]:
-    with chromium(folder / "downloads") as found:
+def browser(kind: str, folder: Path) -> Iterator[Page]:
+    with opened(kind, folder) as found:
         yield found
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from oxillama import InferenceEngine, LoadError, demo
 from oxillama.server.models import Hosted
-from tests.support.browser import Page, chromium, firefox
+from tests.support.browser import KINDS, Page, opened
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models
-from tests.support.spread import slow
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
 from tests.support.waiting import idle, stopped
@@ -49,7 +48,7 @@ RECORD = """const plain = window.fetch;
     };"""
 
 
-@pytest.fixture(scope="module", params=["chromium", slow("firefox")])
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """The browser."""
     return str(request.param)
@@ -62,7 +61,7 @@ def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(kind: str, folder: Path) -> Iterator[Page]:
-    with chromium(folder / "downloads") if kind == "chromium" else firefox(folder) as found:
+    with opened(kind, folder) as found:
         yield found
 
 

@@ -15,7 +15,7 @@ from oxillama import InferenceEngine
 from oxillama.media.decode import read_picture
 from oxillama.server.models import Hosted
 from tests.server.test_page_in_browser import RECORD
-from tests.support.browser import Page, chromium
+from tests.support.browser import KINDS, Page, opened
 from tests.support.media import WIDTH, picture, projector_file
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
@@ -27,7 +27,8 @@ GIVE = """const [name, type, data, how] = arguments;
     const files = new DataTransfer();
     files.items.add(new File([bytes], name, { type }));
     if (how === "paste") {
-        const event = new ClipboardEvent("paste", { clipboardData: files, bubbles: true, cancelable: true });
+        const event = new ClipboardEvent("paste", { bubbles: true, cancelable: true });
+        Object.defineProperty(event, "clipboardData", { value: files }); // Firefox takes none of a script
         document.getElementById("prompt").dispatchEvent(event);
     } else if (how === "drop") {
         const event = new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true });
@@ -39,8 +40,14 @@ GIVE = """const [name, type, data, how] = arguments;
     }"""
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The browser."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("page")
     write_tiny_model(found / "tiny.gguf", n_embd=WIDTH, ends=False)
     (found / "mmproj.gguf").write_bytes(projector_file())
@@ -48,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(folder: Path) -> Iterator[Page]:
-    with chromium(folder / "downloads") as found:
+def browser(kind: str, folder: Path) -> Iterator[Page]:
+    with opened(kind, folder) as found:
         yield found
 
 

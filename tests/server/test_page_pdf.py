@@ -98,7 +98,7 @@ def test_the_text_of_each_page(client: Client) -> None:
 def test_a_file_that_cannot_be_read_is_an_error(
     client: Client, data: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pdf, "SECONDS", 120.0)
+    monkeypatch.setattr(pdf_text, "SECONDS", 120.0)
     answer = ask(client, data)
     assert (answer.status, answer.error["code"]) == (422, "pdf_unreadable"), answer.text[:300]
     assert message in answer.error["message"] and len(answer.error["message"]) < 300
@@ -108,9 +108,9 @@ def test_a_file_that_cannot_be_read_is_an_error(
 def test_time_is_limited_and_others_are_answered_meanwhile(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless = (pdf.COMMAND[0], "-c", "import time; time.sleep(600)")
-    monkeypatch.setattr(pdf, "COMMAND", endless)
-    monkeypatch.setattr(pdf, "SECONDS", 5.0)
+    endless = (pdf_text.COMMAND[0], "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(pdf_text, "COMMAND", endless)
+    monkeypatch.setattr(pdf_text, "SECONDS", 5.0)
     answers: list[Answer] = []
     thread = threading.Thread(target=lambda: answers.append(ask(client, GOOD)))
     thread.start()
@@ -127,8 +127,8 @@ def test_files_that_take_long_keep_no_body_waiting(
 ) -> None:
     go_on = tmp_path / "go on"
     program = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
-    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", program))
-    monkeypatch.setattr(pdf, "SECONDS", 60.0)
+    monkeypatch.setattr(pdf_text, "COMMAND", (pdf_text.COMMAND[0], "-c", program))
+    monkeypatch.setattr(pdf_text, "SECONDS", 60.0)
     answers: list[Answer] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(client, GOOD))) for _ in range(4)]
     for thread in threads:
@@ -145,7 +145,7 @@ def test_files_that_take_long_keep_no_body_waiting(
 
 @needs_pypdf
 def test_no_process_can_be_started(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "COMMAND", ("/nowhere/python",))
+    monkeypatch.setattr(pdf_text, "COMMAND", ("/nowhere/python",))
     answer = ask(client, GOOD)
     assert (answer.status, answer.error["code"]) == (503, "no_process")
     assert "/nowhere" not in answer.text
@@ -153,7 +153,7 @@ def test_no_process_can_be_started(client: Client, monkeypatch: pytest.MonkeyPat
 
 @needs_pypdf
 def test_a_process_that_dies_is_an_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "COMMAND", (pdf.COMMAND[0], "-c", "import os; os.abort()"))
+    monkeypatch.setattr(pdf_text, "COMMAND", (pdf_text.COMMAND[0], "-c", "import os; os.abort()"))
     assert ask(client, GOOD).error["code"] == "pdf_unreadable"
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.support.firefox import console_errors, firefox_driver
+from tests.support.spread import slow
 
 T = TypeVar("T")
+KINDS = ("chromium", slow("firefox"))
+"""The browsers, for `parametrize`."""
 SECONDS = 20
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -60,6 +63,11 @@ def firefox(folder: Path) -> Iterator[Page]:
     downloads.mkdir(exist_ok=True)
     with firefox_driver(folder / "profile", downloads) as driver:
         yield Page(driver, is_chromium=False)
+
+
+def opened(kind: str, folder: Path) -> AbstractContextManager[Page]:
+    """A browser of `KINDS`; what it keeps is in the folder."""
+    return chromium(folder / "downloads") if kind == "chromium" else firefox(folder)
 
 
 class Page:

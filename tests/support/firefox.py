@@ -111,6 +111,8 @@ def firefox_driver(profile: Path, downloads: Path) -> Iterator[Any]:
         "browser.startup.homepage": "about:blank",
         "datareporting.policy.dataSubmissionEnabled": False,
         "app.update.disabledForTesting": True,
+        "media.navigator.streams.fake": True,  # a microphone that beeps
+        "media.navigator.permission.disabled": True,
     }
     profile.mkdir(parents=True, exist_ok=True)
     lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});\n" for name, value in prefs.items()]

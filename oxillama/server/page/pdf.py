@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,11 +12,10 @@ from oxillama.distribution import install
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
+from oxillama.server.page import pdf_text
 from oxillama.server.workers import pools
 
 MOST_BYTES = 32 << 20
-SECONDS = 30.0
-COMMAND = (sys.executable, "-m", "oxillama.server.page.pdf_text")
 
 
 async def pdf(request: Request) -> Response:
@@ -49,12 +45,7 @@ def read(data: bytes) -> dict[str, Any]:
     Raises ApiError if the file cannot be read, or not in time, or no process can be started.
     """
     try:
-        run = subprocess.run(COMMAND, input=data, capture_output=True, timeout=SECONDS, check=False)
-        found: dict[str, Any] = json.loads(run.stdout)
-    except subprocess.TimeoutExpired:
-        found = {"error": f"it takes more than {SECONDS:g} s"}
-    except ValueError:  # the process has ended without a word
-        found = {"error": "it cannot be read"}
+        found = pdf_text.read(data)
     except OSError as error:
         message = f"pdf: expected another process to read it, got none: {error.strerror}"
         raise ApiError(503, message, type="unavailable_error", code="no_process") from error

@@ -7,14 +7,33 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from contextlib import suppress
 from io import BytesIO
+from typing import Any
 
 MOST_PAGES = 1000
 MOST_CHARACTERS = 2_000_000
 MOST_MEMORY = 1 << 30
 """Bytes that the process may have."""
+SECONDS = 30.0
+COMMAND = (sys.executable, "-m", "oxillama.server.page.pdf_text")
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """What such a process writes about a file; ``{"error"}`` if it takes too long, or dies.
+
+    Raises OSError if no process can be started.
+    """
+    try:
+        run = subprocess.run(COMMAND, input=data, capture_output=True, timeout=SECONDS, check=False)
+        found: dict[str, Any] = json.loads(run.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"it takes more than {SECONDS:g} s"}
+    except ValueError:  # the process has ended without a word
+        return {"error": "it cannot be read"}
+    return found
 
 
 def text_of(data: bytes) -> dict[str, object]:
