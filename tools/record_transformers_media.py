@@ -8,8 +8,8 @@ Needs torch and transformers (2.13.0 and 5.24.0 were used):
     python tools/record_transformers_media.py NAME ...   # these, again
 
 writes tests/data/transformers_media.npz. For each NAME it holds ``NAME`` float32 (6, vocab), the logits of
-three rows of the medium and of the last tokens (for a text model that is not converted: all embeddings), and
-``NAME.json``, the config and the shapes of all tensors that `save_pretrained` writes.
+three rows of the medium and of the last tokens, and ``NAME.json``, the config and the shapes of all tensors
+that `save_pretrained` writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from oxillama.convert import convert
-from tests.support.sighted_configs import CONFIGS, ROWS_ONLY
+from tests.support.sighted_configs import CONFIGS
 from tests.support.sighted_models import RECORDED, make_model, places, run_transformers
 
 
@@ -40,7 +40,7 @@ def main(names: list[str]) -> None:
             config, shapes = make_model(name, folder)
             convert(folder, folder / "mmproj.gguf", "F32", mmproj=True)
             found = run_transformers(name, folder, folder / "mmproj.gguf")
-        kept[name] = found if name in ROWS_ONLY else found[places(len(found))]
+        kept[name] = found[places(len(found))]
         kept[f"{name}.json"] = np.array(json.dumps({"config": config, "shapes": shapes}))
     np.savez_compressed(RECORDED, **{key: kept[key] for key in sorted(kept)})
     print(f"{RECORDED.name}: {len(kept) // 2} models, {RECORDED.stat().st_size} bytes")

@@ -78,28 +78,22 @@ def run_model(args: argparse.Namespace) -> int:
         raise ConfigError("--no-special: cannot be combined with --image and --audio")
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, model_path(args.model, args, bool(args.media))), args)
-    if args.media and args.session is None:
-        return finish(engine.stream(media_prompt(engine, prompt, args.media), chosen), args)
+    asked: Any = []
     if args.media:
-        kept = KeptSession(engine, args.session, "run")
-        kept.session.append(media_prompt(engine, prompt, args.media, opens=not goes_on))
-        try:
-            return finish(kept.session.stream(chosen), args)
-        finally:
-            kept.save()
-    special = not args.no_special and not goes_on
-    tokens = (
-        engine.tokenizer.encode(prompt, add_special=special, parse_special=args.parse_special)
-        if prompt
-        else []
-    )
-    if engine.tokenizer.chat_template_names and not (goes_on or args.parse_special or args.quiet):
+        asked = media_prompt(engine, prompt, args.media, opens=not goes_on)
+    elif prompt:
+        special = not args.no_special and not goes_on
+        asked = engine.tokenizer.encode(prompt, add_special=special, parse_special=args.parse_special)
+    is_plain = not (args.media or goes_on or args.parse_special or args.quiet)
+    if engine.tokenizer.chat_template_names and is_plain:
         tell_of_template(args.model)
     if args.session is None:
-        return finish(engine.stream(tokens, chosen), args)
+        return finish(engine.stream(asked, chosen), args)
     kept = KeptSession(engine, args.session, "run")
+    if len(asked):
+        kept.session.append(asked)
     try:
-        return finish(kept.stream([*kept.session.tokens, *tokens], chosen), args)
+        return finish(kept.session.stream(chosen), args)
     finally:
         kept.save()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,18 @@ def read_part(part: Part) -> Any:
     from oxillama.media.decode import read_picture, read_sound
 
     return (read_picture if part["type"] == "image" else read_sound)(part["path"])
+
+
+def kept_part(part: Part) -> Part:
+    """A part as a session keeps it: with its whole path, and a hash of its pixels or samples."""
+    return {**part, "path": os.path.abspath(part["path"]), "digest": read_part(part).digest.hex()}
+
+
+def check_unchanged(content: str | Sequence[Part]) -> None:
+    """Raises ConfigError for a file that is not what it was when a session began, and as `read_part`."""
+    for part in () if isinstance(content, str) else content:
+        if "digest" in part and read_part(part).digest.hex() != part["digest"]:
+            raise ConfigError(f"--session: {part['path']}: expected what the session was shown, got another")
 
 
 def content_of(text: str, parts: Sequence[Part]) -> str | list[Part]:

@@ -48,6 +48,10 @@ class Parser(argparse.ArgumentParser):
                 self.usage += " " + (optional if action.nargs in ("?", "*") else name)
         return super().format_help()
 
+    def print_help(self, file: Any = None) -> None:
+        """As argparse's, which drops the error of a full disk where a help is larger than the buffer."""
+        (sys.stdout if file is None else file).write(self.format_help())
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, rest = super().parse_known_args(args, namespace)
         if rest and " " in self.prog:

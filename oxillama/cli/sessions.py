@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,17 +68,11 @@ class KeptSession:
         if asked is not None and asked != self.session.adapters:
             raise ConfigError(f"--lora: expected the adapters of the session in {path}, got others")
 
-    def stream(self, prompt: Sequence[int], chosen: GenerationOptions) -> Generation:
+    def stream(self, prompt: Any, chosen: GenerationOptions) -> Generation:
         """Goes on with a whole prompt: what it begins with, as the session does, is not run again."""
-        tokens, n = self.session.tokens, 0
-        for ours, theirs in zip(tokens, prompt[:-1]):
-            if ours != theirs:
-                break
-            n += 1
-        if n < len(tokens):
-            self.session.rewind(n)
-        if n < len(prompt):
-            self.session.prefill(list(prompt[n:]))
+        from oxillama.sessions.going_on import go_on
+
+        go_on(self.session, prompt)
         return self.session.stream(chosen)
 
     def save(self, **notes: Any) -> None:

@@ -13,7 +13,7 @@ from oxillama.cli.console import human_bytes, human_count, printable, say
 from oxillama.cli.conversation import Conversation, Message
 from oxillama.cli.generate import load_engine
 from oxillama.cli.mcp import connected
-from oxillama.cli.media import Part, content_of, media_of, read_part
+from oxillama.cli.media import Part, check_unchanged, content_of, kept_part, media_of, read_part
 from oxillama.cli.models import model_path
 from oxillama.cli.sessions import KeptSession
 from oxillama.cli.terminal import styled
@@ -66,6 +66,7 @@ class Talk:
             self.kept = KeptSession(self.engine, args.session, "chat")
             if not self.kept.is_new:
                 self.conversation.resume(self.kept.notes.get("messages"))
+                self._resume_media(self.kept)
         for part in args.media or ():
             self.attach(part)
 
@@ -124,15 +125,23 @@ class Talk:
 
     def attach(self, part: Part) -> None:
         """Has the next message begin with a picture or a sound. Raises MediaError, ConfigError."""
-        if self.kept is not None:
-            raise ConfigError("--session: takes texts alone, got a picture or a sound")
         self.engine.model.feature("media").check_takes(part["path"], part["type"])
         read_part(part)
-        self.parts.append(part)
+        self.parts.append(part if self.kept is None else kept_part(part))
 
     def attach_text(self, path: str, option: str) -> None:
         """Has the next message end with the text of a file. Raises ConfigError naming ``option``."""
         self.parts.append({"type": "text", "text": block_of(path, option)})
+
+    def _resume_media(self, kept: KeptSession) -> None:
+        """Checks the files of a session's pictures and sounds, and keeps their embeddings.
+
+        Raises MediaError, and ConfigError for a file that has changed.
+        """
+        for message in self.conversation.messages:
+            check_unchanged(message["content"])
+        if kept.session.given is not None:
+            self.engine.model.feature("media").keep(kept.session.given)
 
     def ask(self, text: str) -> None:
         """Answers a message with the files that were attached to it."""
@@ -171,7 +180,7 @@ class Talk:
         if generation.text or generation.finish_reason != "cancelled":
             self.conversation.add(text, generation.text)
 
-    def _stream(self, prompt: list[int], chosen: GenerationOptions) -> Generation:
+    def _stream(self, prompt: Any, chosen: GenerationOptions) -> Generation:
         """Shows an answer; `was_stopped` says whether Ctrl-C ended it."""
         generation = (self.kept or self.engine).stream(prompt, chosen)
         self.was_stopped = show_answer(generation, self.args)

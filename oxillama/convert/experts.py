@@ -168,6 +168,17 @@ def part_of_experts(which: int, size: str = "ff") -> Any:
     return half
 
 
+def columns_of_experts(which: int | None) -> Any:
+    """The transposed half of columns (experts, cols, 2 * expert_ff), or of None all of them."""
+
+    def change(values: np.ndarray, sizes: Sizes) -> np.ndarray:
+        n = sizes["expert_ff"]
+        columns = values if which is None else values[..., which * n : (which + 1) * n]
+        return np.ascontiguousarray(columns.swapaxes(1, 2))
+
+    return change
+
+
 STACKED = (
     *(
         Part(
@@ -200,6 +211,45 @@ def granite_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     counts(config, metadata, sizes, "num_local_experts", width="")
     return rotation(config, metadata, sizes["dim"])
 
+
+def llama4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Three layers of four rotate and attend within chunks; the fourth scales its queries by their position.
+
+    The numbers of both are not in files.
+    """
+    n = sizes["layers"]
+    counts(config, metadata, sizes, "num_local_experts", width="intermediate_size")
+    step = metadata["interleave_moe_layer_step"] = config.size("interleave_moe_layer_step", 1)
+    routed = [(i + 1) % step == 0 for i in range(n)]
+    config.only("moe_layers", [i for i in range(n) if routed[i]])
+    sizes.kinds["routed"], sizes.kinds["dense"] = routed, [not has for has in routed]
+    sizes["ff"] = metadata["feed_forward_length"] = config.size("intermediate_size_mlp", 16384)
+    rotates = [(i + 1) % 4 > 0 for i in range(n)]
+    config.only("no_rope_layer_interval", 4)
+    config.only("no_rope_layers", [int(each) for each in rotates], [])
+    config.only("layer_types", [f"{'chunked' if each else 'full'}_attention" for each in rotates])
+    config.require(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1)
+    config.only("attn_temperature_tuning", True, 4)  # as older configs say it
+    config.only("use_qk_norm", sizes["experts"] != 128)  # as readers take the count
+    config.ignore("router_jitter_noise", "for_llm_compressor")  # of training
+    return rotation(config, metadata, sizes["dim"], 500000.0)
+
+
+LLAMA4_EXPERTS = (
+    Part("feed_forward.router", "ffn_gate_inp", "experts d"),
+    *gated("feed_forward.shared_expert.{}_proj", "_shexp", "expert_ff"),
+    *(
+        Part(
+            "feed_forward.experts.gate_up_proj", f"{target}.weight", "experts d expert_ff+expert_ff",
+            bare=True, each=True, change=columns_of_experts(which), becomes="experts expert_ff d",
+        )
+        for which, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
+    ),
+    Part(
+        "feed_forward.experts.down_proj", "ffn_down_exps.weight", "experts expert_ff d",
+        bare=True, each=True, change=columns_of_experts(None), becomes="experts d expert_ff",
+    ),
+)  # fmt: skip
 
 HUNYUAN_NORMS = (
     Part("self_attn.query_layernorm", "attn_q_norm", "dim"),
@@ -261,6 +311,20 @@ MINIMAX_M2 = Decoder(
     defaults=(("rope_theta", 5e6),),
 )
 GRANITE_MOE = Decoder("granitemoe", (*ATTENTION, *BEFORE, *GRANITE_EXPERTS), granite_moe, reordered=True)
+LLAMA4 = Decoder(
+    "llama4",
+    (
+        *ATTENTION,
+        *BEFORE,
+        *only("dense", gated("feed_forward.{}_proj")),
+        *only("routed", LLAMA4_EXPERTS),
+    ),
+    llama4,
+    defaults=(
+        *(("num_attention_heads", 40), ("num_key_value_heads", 8), ("head_dim", 128)),
+        *(("rms_norm_eps", 1e-5), ("max_position_embeddings", 131072)),
+    ),
+)
 
 EXPERT_DECODERS: dict[str, tuple[str, Decoder]] = {
     "Glm4MoeForCausalLM": ("glm4_moe", GLM4_MOE),
@@ -269,4 +333,5 @@ EXPERT_DECODERS: dict[str, tuple[str, Decoder]] = {
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HUNYUAN_MOE),
     "MiniMaxM2ForCausalLM": ("minimax_m2", MINIMAX_M2),
     "GraniteMoeForCausalLM": ("granitemoe", GRANITE_MOE),
+    "Llama4ForCausalLM": ("llama4_text", LLAMA4),
 }

@@ -290,6 +290,7 @@ WITH_TOWERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+    "Gemma4UnifiedForConditionalGeneration": ("gemma4_unified", "Gemma4UnifiedForCausalLM"),
     "Glm4vForConditionalGeneration": ("glm4v", "Glm4vForConditionalGeneration"),
     "GlmOcrForConditionalGeneration": ("glm_ocr", "GlmOcrForConditionalGeneration"),
     "Idefics3ForConditionalGeneration": ("idefics3", ""),
@@ -297,6 +298,7 @@ WITH_TOWERS = {
     "Lfm2VlForConditionalGeneration": ("lfm2_vl", ""),
     "LightOnOcrForConditionalGeneration": ("lighton_ocr", ""),
     "KimiVLForConditionalGeneration": ("kimi_vl", ""),
+    "Llama4ForConditionalGeneration": ("llama4", "Llama4ForCausalLM"),
     "LlavaForConditionalGeneration": ("llava", ""),
     "MiniCPMV": ("minicpmv", ""),
     "Mistral3ForConditionalGeneration": ("mistral3", ""),
@@ -321,7 +323,11 @@ OF_MISTRAL = {
 }
 INNER = {
     "kimi_vl": {"deepseek_v3": "DeepseekV3ForCausalLM"},
-    "minicpmv": {"2.5": "LlamaForCausalLM", "2.6": "Qwen2ForCausalLM", "4.5": "Qwen3ForCausalLM"},
+    "minicpmv": {
+        **dict.fromkeys(("2.5", "4.0", "4"), "LlamaForCausalLM"),
+        "2.6": "Qwen2ForCausalLM",
+        "4.5": "Qwen3ForCausalLM",
+    },
     "mistral3": OF_MISTRAL,
     "lfm2_vl": {"lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM"},
     "": {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from oxillama.convert.towers import (
     EPS,
     Item,
@@ -15,15 +17,22 @@ from oxillama.convert.towers import (
     channels_first,
     flat,
     items,
+    one_of_two,
+    three,
     vision_sizes,
 )
 from oxillama.errors import LoadError
 
 
+def from_0_to_1(source: Source) -> None:
+    """Has pixels stay between 0 and 1, whatever mean and deviation the preprocessor states."""
+    source.media.ignore("image_mean", "image_std")
+    source.media.values |= {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}
+
+
 def gemma4_facts(source: Source) -> Metadata:
     tower = source.tower
-    source.media.ignore("image_mean", "image_std")
-    source.media.values |= {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}  # the class maps 0..1 to -1..1
+    from_0_to_1(source)  # the class maps them to -1..1
     tower.only("attention_bias", False)
     axial_rotation(tower, 100.0)
     facts = vision_sizes(source)
@@ -109,6 +118,63 @@ GEMMA4 = Tower(
     gemma4_facts,
     more=gemma4_items,
 )  # fmt: skip
+
+
+def unified_facts(source: Source) -> Metadata:
+    """Sizes of an embedding of merged patches, behind which no blocks stand."""
+    tower = source.tower
+    from_0_to_1(source)
+    width = tower.size("mm_embed_dim", 3840)
+    tower.only("output_proj_dims", width)  # what the projection reads
+    side = one_of_two(tower, "patch_size", 16) * tower.size("pooling_kernel_size", 3)
+    tower.only("model_patch_size", side)
+    tower.ignore("mm_posemb_size")  # which the table shows
+    return {
+        "vision.embedding_length": width,
+        "vision.block_count": 0,
+        "vision.attention.head_count": 0,
+        "vision.feed_forward_length": 0,
+        "vision.patch_size": one_of_two(tower, "patch_size", 16),
+        "vision.image_mean": three(source.media, "image_mean"),
+        "vision.image_std": three(source.media, "image_std"),
+        "vision.image_size": 224,  # of no consequence
+        EPS: tower.number("rms_norm_eps", 1e-6),
+        "vision.projection_dim": source.text.size("hidden_size"),
+        "vision.projector.scale_factor": tower.size("pooling_kernel_size", 3),
+    }
+
+
+def by_channel(values: np.ndarray, source: Source) -> np.ndarray:
+    """Numbers for the pixels of a merged patch (..., 3 * side * side), with the channel first."""
+    tower = source.tower
+    side = one_of_two(tower, "patch_size", 16) * tower.size("pooling_kernel_size", 3)
+    if values.shape[-1] != 3 * side * side:
+        raise LoadError(f"patches: expected rows of {3 * side * side} numbers, got {values.shape[-1]}")
+    pixels = np.moveaxis(values.reshape(*values.shape[:-1], side, side, 3), -1, -3)
+    return np.ascontiguousarray(pixels).reshape(values.shape)
+
+
+def by_axis(values: np.ndarray, source: Source) -> np.ndarray:
+    """A table (places, 2, width) as one for each axis."""
+    return np.ascontiguousarray(values.swapaxes(0, 1))
+
+
+GEMMA4_UNIFIED = Tower(
+    "gemma4uv",
+    ("vision_embedder.", "embed_vision."),
+    "vision_embedder.layers.{}.",
+    (),
+    (
+        Item("vision_embedder.patch_ln1", "v.patch_norm.1", True, change=by_channel),
+        Item("vision_embedder.patch_dense.weight", "v.patch_embd.weight", bare=True, change=by_channel),
+        Item("vision_embedder.patch_dense.bias", "v.patch_embd.bias", bare=True),
+        Item("vision_embedder.patch_ln2", "v.patch_norm.2", True),
+        Item("vision_embedder.pos_embedding", "v.position_embd.weight", bare=True, change=by_axis),
+        Item("vision_embedder.pos_norm", "v.patch_norm.3", True),
+        Item("embed_vision.embedding_projection", "mm.input_projection"),
+    ),
+    unified_facts,
+)
 
 
 def llama4_facts(source: Source) -> Metadata:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 from oxillama.convert.config import Config
@@ -208,6 +209,14 @@ GEMMA4 = Decoder(
     left_out=TOWERS,
     renamed=TEXT_IN_TOWERS,
 )
+GEMMA4_UNIFIED = replace(
+    GEMMA4,
+    defaults=(
+        *DEFAULTS,
+        *(("num_key_value_heads", 4), ("max_position_embeddings", 262144), ("sliding_window", 1024)),
+        *(("hidden_size_per_layer_input", 0), ("num_kv_shared_layers", 0)),
+    ),
+)
 
 
 # --- Gemma 3n ---------------------------------------------------------------------------------------
@@ -293,4 +302,5 @@ GEMMA3N = Decoder(
 GEMMA_DECODERS: dict[str, tuple[str, Decoder]] = {
     "Gemma3nForCausalLM": ("gemma3n_text", GEMMA3N),
     "Gemma4ForCausalLM": ("gemma4_text", GEMMA4),
+    "Gemma4UnifiedForCausalLM": ("gemma4_unified_text", GEMMA4_UNIFIED),
 }

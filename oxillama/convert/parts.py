@@ -73,7 +73,8 @@ ALL_TOWERS = (
     *TOWERS,
     *SIGHT,
     *("audio_tower.", "model.vision_model.", "model.connector.", "model.vision_encoder."),
-    *("model.vision_projection.", "mlp_AR.", "vpm.", "resampler."),
+    *("model.vision_projection.", "model.vision_embedder.", "vision_model.", "mlp_AR."),
+    *("vpm.", "resampler."),
 )
 """Tensors that read images or sound, in folders that also have a text model."""
 

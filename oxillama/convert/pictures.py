@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oxillama.convert.clip_towers import GEMMA3, IDEFICS3, INTERNVL, LFM2, LLAVA, PADDLEOCR
 from oxillama.convert.config import Config
-from oxillama.convert.gemma_towers import GEMMA4, LLAMA4
+from oxillama.convert.gemma_towers import GEMMA4, GEMMA4_UNIFIED, LLAMA4
 from oxillama.convert.pixtral_towers import LIGHTONOCR, MISTRAL3, PIXTRAL
 from oxillama.convert.qwen_towers import GLM4V, GLM_OCR, QWEN2VL, QWEN3VL, QWEN25VL
 from oxillama.convert.remote_towers import KIMI, MINICPM
@@ -35,6 +35,7 @@ def gemma4(source: Config) -> list[Tower]:
 PICTURES: dict[str, Tower | Callable[[Config], list[Tower]]] = {
     "Gemma3ForConditionalGeneration": GEMMA3,
     "Gemma4ForConditionalGeneration": gemma4,
+    "Gemma4UnifiedForConditionalGeneration": GEMMA4_UNIFIED,
     "Qwen2VLForConditionalGeneration": QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
     "Qwen3VLForConditionalGeneration": QWEN3VL,

@@ -149,6 +149,12 @@ class MediaEncoder:
         """
         return in_openmp_thread(partial(finished, self.steps(medium)))
 
+    def with_rows(self, medium: Picture | Sound, rows: list[Rows]) -> Encoded:
+        """A medium whose embeddings are known. Raises ConfigError without an encoder."""
+        if isinstance(medium, Picture):
+            return Encoded(rows, self.tiles(medium).texts, medium.digest)
+        return Encoded(rows, self._texts_of_pieces(len(rows)), medium.digest)
+
     def steps(self, medium: Picture | Sound) -> Steps[Encoded]:
         """`encode`, in steps for a thread that may enter OpenMP. What is done at once needs no such thread.
 
@@ -184,19 +190,27 @@ class MediaEncoder:
         audio = self.audio
         if audio is None:
             raise ConfigError("sound: the projector file has no encoder of sounds")
-        projector, pieces = audio.facts.projector, audio.pieces(sound.samples)
+        pieces = audio.pieces(sound.samples)
 
         def run() -> Steps[Encoded]:
             rows: list[Rows] = []
-            texts: list[list[str]] = [[]]
             for mel in pieces:
                 values = yield from audio.steps(mel)
                 rows.append(Rows(self.check_finite(values), None, ""))
-                texts[-1] += [projector.begin] if projector.begin else []
-                texts.append([projector.end] if projector.end else [])
-            return Encoded(rows, texts, sound.digest)
+            return self.with_rows(sound, rows)
 
         return run()
+
+    def _texts_of_pieces(self, n: int) -> list[list[str]]:
+        """The text around each of ``n`` pieces of a sound."""
+        if self.audio is None:
+            raise ConfigError("sound: the projector file has no encoder of sounds")
+        projector = self.audio.facts.projector
+        texts: list[list[str]] = [[] for _ in range(n + 1)]
+        for i in range(n):
+            texts[i] += [projector.begin] if projector.begin else []
+            texts[i + 1] += [projector.end] if projector.end else []
+        return texts
 
 
 def load_vision(tools: Tools) -> VisionEncoder | None:

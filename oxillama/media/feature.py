@@ -21,7 +21,7 @@ from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.media.beside import found_beside, missing_reason
 from oxillama.media.blocks import Steps
 from oxillama.media.decode import Picture, Sound, read_medium, read_picture, read_sound
-from oxillama.media.encoder import Encoded, MediaEncoder
+from oxillama.media.encoder import Encoded, MediaEncoder, Rows
 from oxillama.media.given import Given, Span, Use, take_media
 from oxillama.media.prompt import MARKER, MediaPrompt, build, cut_at
 from oxillama.models.rope import Rope
@@ -52,6 +52,7 @@ class Media:
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
         self._kept_bytes = 0
         self._coming: dict[bytes, threading.Lock] = {}
+        self._restored: dict[bytes, tuple[list[Rows], Callable[[], bytes]]] = {}
         self.path = projector_path(model)
         if model.config.mmproj is not None:
             _ = self.encoder
@@ -123,7 +124,8 @@ class Media:
             with coming:  # who comes second finds what the first has kept
                 found = self._known(key)
                 if found is None:
-                    found = self._encoded(encoder.steps(medium))
+                    rows = self._rows_of_session(key, encoder)
+                    found = encoder.with_rows(medium, rows) if rows else self._encoded(encoder.steps(medium))
                     self._keep(key, found)
                 return found
         finally:
@@ -148,6 +150,19 @@ class Media:
                 raise GivenUp
         encoded: Encoded = found[0]
         return encoded
+
+    def keep(self, given: Given) -> None:
+        """Has `encode` take the embeddings of a session that was restored, if they are of its projector."""
+        at = {span.start: span.rows for span in given.spans}
+        with self._lock:
+            for use in given.media:
+                self._restored[use.digest] = [at[start] for start in use.starts], given.projector
+
+    def _rows_of_session(self, key: bytes, encoder: MediaEncoder) -> list[Rows] | None:
+        """The embeddings that `keep` was told of, for a medium; None for none. They are asked for once."""
+        with self._lock:
+            rows, projector = self._restored.pop(key, (None, bytes))
+        return rows if rows and projector() == encoder.content else None
 
     def _known(self, key: bytes) -> Encoded | None:
         with self._lock:

@@ -119,14 +119,30 @@ class Given:
 
     def cut(self, n: int) -> Given | None:
         """The given rows of the first ``n`` tokens; None for none. Raises ConfigError inside a medium."""
-        ends = {span.start: span.end for span in self.spans}
-        for use in self.media:
-            start, end = use.starts[0], ends[use.starts[-1]]
-            if start < n < end:
-                raise ConfigError(f"n_tokens: expected {start} or {end}, the ends of a medium, got {n}")
+        around = self._around(n)
+        if around is not None:
+            start, end = around
+            raise ConfigError(f"n_tokens: expected {start} or {end}, the ends of a medium, got {n}")
         media = tuple(use for use in self.media if use.starts[0] < n)
         spans = [span for span in self.spans if span.start < n]
         return replace(self, spans=spans, media=media) if spans else None
+
+    def outside(self, n: int) -> int:
+        """``n`` tokens, or fewer: up to the medium that would be cut."""
+        around = self._around(n)
+        return n if around is None else around[0]
+
+    def _around(self, n: int) -> tuple[int, int] | None:
+        """The beginning and the end of the medium that begins before token ``n`` and ends behind it."""
+        ends = {span.start: span.end for span in self.spans}
+        found = ((use.starts[0], ends[use.starts[-1]]) for use in self.media)
+        return next(((start, end) for start, end in found if start < n < end), None)
+
+    def rest(self, n: int) -> Given | None:
+        """The given rows behind the first ``n`` tokens, counted from there; None for none."""
+        spans = [span for span in self.spans if span.start >= n]
+        media = tuple(use for use in self.media if use.starts[0] >= n)
+        return replace(self, spans=spans, media=media).behind(None, -n) if spans else None
 
     def behind(self, before: Given | None, n: int) -> Given:
         """These rows behind ``n`` tokens, among which those of ``before`` are."""

@@ -40,6 +40,11 @@ class MediaPrompt:
             return self
         return MediaPrompt(self.tokens[n:], self.given.behind(None, -n))
 
+    def behind(self, n: int) -> MediaPrompt | list[int]:
+        """The prompt behind its first ``n`` tokens, which end outside of media."""
+        tokens, given = self.tokens[n:], self.given.rest(n)
+        return tokens if given is None else MediaPrompt(tokens, given)
+
 
 class Builder:
     """Puts a prompt together, piece by piece."""

@@ -22,6 +22,7 @@ from oxillama.engine.generation import Generation
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 from oxillama.server.daemons import in_daemon
 from oxillama.server.errors import ApiError, invalid, without_paths
+from oxillama.sessions.going_on import go_on
 from oxillama.sessions.restore import restore_session
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import read
@@ -46,19 +47,15 @@ class Slot:
     session: Session | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def start(self, engine: InferenceEngine, tokens: list[int], options: GenerationOptions) -> Generation:
+    def start(self, engine: InferenceEngine, prompt: Any, options: GenerationOptions) -> Generation:
         """Goes on with a whole prompt: what it begins with as the slot does is not run again."""
         adapters = engine.model.adapters.adaptation(options.adapters, None)
         if self.session is None or self.session.adapters != adapters:
             self.erase()
             self.session = engine.session(adapters=options.adapters)
             self.session.give_way()
-        session = self.session
-        n = common(session.tokens, tokens[:-1])
-        if n < len(session):
-            session.rewind(n)
-        session.append(tokens[n:])
-        return session.stream(options)
+        go_on(self.session, prompt)
+        return self.session.stream(options)
 
     def erase(self) -> int:
         """Frees its memory; the number of tokens it had."""
@@ -168,14 +165,6 @@ async def to_its_end(job: Callable[..., T], *arguments: Any) -> T:
         if isinstance(found, Generation):
             found.cancel()
         raise
-
-
-def common(ours: list[int], theirs: list[int]) -> int:
-    """How many tokens two sequences have in common at their beginnings."""
-    for n, (one, other) in enumerate(zip(ours, theirs)):
-        if one != other:
-            return n
-    return min(len(ours), len(theirs))
 
 
 def file_in(folder: Path, name: str, below: str = "") -> Path:

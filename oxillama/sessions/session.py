@@ -97,6 +97,11 @@ class Session(NotCopied, Captured):
         return list(self._sequence.tokens)
 
     @property
+    def given(self) -> Any:
+        """Embeddings that some tokens are run with; None for none."""
+        return self._sequence.given
+
+    @property
     def adapters(self) -> Adaptation | None:
         """That its tokens are run with; None for none."""
         return self._sequence.adapters

@@ -107,6 +107,27 @@ def test_chat(folder: Path, engine: InferenceEngine) -> None:
     assert again.last_question == said[2]["content"]
 
 
+def test_chat_of_a_session(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on in another process, from another folder, as one conversation; not with another picture."""
+    model, kept = folder / "tiny.gguf", tmp_path / "s"
+    shown = tmp_path / "shown.png"
+    shown.write_bytes((folder / "0.png").read_bytes())
+    lines = f"once\nupon\n/image {folder / '1.png'}\na time\n"
+    whole = run("chat", model, "--image", shown, *GREEDY, stdin=lines.encode()).stdout.decode()
+    assert len(whole.splitlines()) >= 3
+    monkeypatch.chdir(tmp_path)
+    found = output("chat", model, "once", "--image", "shown.png", *GREEDY, "--session", kept)
+    monkeypatch.chdir(folder)
+    found += output("chat", model, "upon", *GREEDY, "--session", kept)
+    found += output("chat", model, "a time", "--image", "1.png", *GREEDY, "--session", kept)
+    assert found == whole
+    shown.write_bytes((folder / "1.png").read_bytes())
+    message = error("chat", model, "and", *GREEDY, "--session", kept)
+    assert "shown.png: expected what the session was shown, got another" in message
+    shown.unlink()
+    assert "shown.png" in error("chat", model, "and", *GREEDY, "--session", kept)
+
+
 def test_what_chat_and_run_refuse(folder: Path) -> None:
     model, image = folder / "tiny.gguf", ("--image", folder / "0.png")
     for flags, message in (
@@ -114,7 +135,6 @@ def test_what_chat_and_run_refuse(folder: Path) -> None:
         ((model, "a", "--image", "https://a/b.png"), "nothing is fetched"),
         ((model, "a", "--audio", folder / "0.png"), "its projector file has no encoder of sounds"),
         ((folder / "plain" / "plain.gguf", "a", *image), "takes no pictures: it has no projector file"),
-        ((model, "a", *image, "--session", folder / "s"), "--session: takes texts alone"),
     ):
         assert message in error("chat", *flags)
     for flags, message in (

@@ -42,6 +42,7 @@ def other_value(cls: type, name: str) -> Any:
         "offload_budget": 4096,
         "packed": "make",
         "packed_access": "read",
+        "offload_access": "direct",
         "speculate": "lookup",
         "draft_corpus": ("notes.txt",),
         "trace": "trace.json",

@@ -383,7 +383,7 @@ def test_media_of_a_message_that_failed_stay_attached(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk, part = talk_with(models["plain"]), {"type": "image", "path": "fox.png"}
-    talk.media = [part]
+    talk.parts = [part]
 
     def answer(content: object) -> None:
         asked.append(content)
@@ -393,7 +393,7 @@ def test_media_of_a_message_that_failed_stay_attached(
     monkeypatch.setattr(talk, "answer", answer)
     with pytest.raises(ConfigError):
         talk.ask("what is it?")
-    assert talk.media == [part]
+    assert talk.parts == [part]
     monkeypatch.setattr(talk, "answer", asked.append)
     talk.ask("and now?")
-    assert talk.media == [] and str(asked[0]).count("fox.png") == str(asked[1]).count("fox.png") == 1
+    assert talk.parts == [] and str(asked[0]).count("fox.png") == str(asked[1]).count("fox.png") == 1

@@ -296,14 +296,20 @@ def test_versions_of_minicpm(version: Any, number: int, tmp_path: Path) -> None:
         assert file.get("clip.minicpmv_query_num", int) == 3
 
 
-def test_the_text_model_of_minicpm(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [(2.5, LLAMA), (2.6, QWEN2), (4.0, LLAMA), (4, LLAMA)],
+    ids=["2.5", "2.6", "4.0", "4"],
+)
+def test_the_text_model_of_minicpm(version: float, text: dict[str, Any], tmp_path: Path) -> None:
     """Is that of its version: the same file as of a folder with the text model alone."""
-    plain = {**QWEN2, "architectures": ["Qwen2ForCausalLM"]}
-    tensors = hf.decoder_weights(plain, qkv_biases=True, norms=False)
+    has_biases = text is QWEN2
+    plain = {**text, "architectures": ["Qwen2ForCausalLM" if has_biases else "LlamaForCausalLM"]}
+    tensors = hf.decoder_weights(plain, qkv_biases=has_biases, norms=False)
     hf.write_folder(tmp_path / "plain", plain, tensors)
     towers = weights_of({"vpm.post_layernorm.weight": (WIDTH,), "resampler.query": (3, E)})
     inner = {f"llm.{name}": values for name, values in tensors.items()}
-    whole = {**MINICPM, **plain, "architectures": ["MiniCPMV"], "model_type": "minicpmv"}
+    whole = {**MINICPM, **plain, "architectures": ["MiniCPMV"], "model_type": "minicpmv", "version": version}
     hf.write_folder(tmp_path / "whole", whole, {**inner, **towers})
     for name in ("plain", "whole"):
         convert(tmp_path / name, tmp_path / f"{name}.gguf", "F32")
@@ -316,7 +322,7 @@ def test_the_text_model_of_minicpm(tmp_path: Path) -> None:
         for name in one.tensors:
             assert bytes(one.data(name)) == bytes(other.data(name))
     hf.write_folder(tmp_path / "whole", {**whole, "version": 7}, {**inner, **towers})
-    with pytest.raises(LoadError, match=r"version: expected 2\.5, 2\.6, 4\.5, got '7'"):
+    with pytest.raises(LoadError, match=r"version: expected 2\.5, 4\.0, 4, 2\.6, 4\.5, got '7'"):
         convert(tmp_path / "whole", tmp_path / "out.gguf", "F32")
 
 

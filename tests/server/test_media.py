@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
+from oxillama.config import SchedulerConfig
 from oxillama.media.decode import Picture
 from oxillama.server import media as module
 from oxillama.server.callers import CONTEXT, RequestContext
@@ -203,6 +204,50 @@ def test_llama_server(client: Client, alone: InferenceEngine) -> None:
     assert marked.json["prompt"].count(client.ask("/props").json["media_marker"]) == 1
 
 
+def test_slots(folder: Path, tmp_path: Path) -> None:
+    """A slot goes on behind a picture, and so does its file in another process, with the same text."""
+    prompts: list[dict[str, Any]] = [
+        {"prompt_string": "once <__media__> upon", "multimodal_data": [encoded(png())]},
+        {
+            "prompt_string": "once <__media__> upon a <__media__>",
+            "multimodal_data": [encoded(png(i)) for i in (0, 1)],
+        },
+        {
+            "prompt_string": "once <__media__> upon a <__media__>",
+            "multimodal_data": [encoded(png(i)) for i in (0, 2)],
+        },
+    ]
+
+    def asked(client: Client, i: int, slot: int) -> tuple[str, int]:
+        body = {"prompt": prompts[i], "temperature": 0, "n_predict": 6, "id_slot": slot}
+        answer = client.ask("/completion", body)
+        assert answer.status == 200, answer.text
+        return answer.json["content"], answer.json["timings"]["prompt_n"]
+
+    def serve() -> Any:
+        scheduler = SchedulerConfig(max_sequences=2)
+        engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1, scheduler=scheduler)
+        return serving(engine, slot_save_path=tmp_path)
+
+    with serve() as client:
+        wanted = [asked(client, i, -1)[0] for i in range(3)]
+        assert len({*wanted}) == 3
+        found = [asked(client, i, 1) for i in (0, 1, 2, 2)]
+        assert [text for text, _ in found] == [*wanted, wanted[2]]
+        counts = [n for _, n in found]
+        assert counts[0] > 16  # the rows of a picture
+        assert counts[1] < counts[0] + 16
+        assert counts[2] >= 16
+        assert asked(client, 1, 1)[0] == wanted[1]
+        assert client.ask("/slots/1?action=save", {"filename": "a.bin"}).status == 200
+    with serve() as client:
+        assert client.ask("/slots/0?action=restore", {"filename": "a.bin"}).status == 200
+        again = asked(client, 1, 0)
+        assert again[0] == wanted[1]
+        assert again[1] <= 16  # the last picture, which no text follows
+        assert asked(client, 2, 0)[0] == wanted[2]
+
+
 def test_sounds_are_for_models_that_take_them(client: Client) -> None:
     part = {"type": "input_audio", "input_audio": {"data": encoded(b"RIFF"), "format": "wav"}}
     found = openai(client, part)
@@ -319,7 +364,6 @@ def test_media_stand_where_they_can(client: Client) -> None:
     for path, body, message in (
         ("/completion", {"prompt": {**image, "prompt_string": "none"}}, "one for each of 0 markers"),
         ("/completion", {"prompt": {**image, "multimodal_data": [3]}}, "expected a text, token ids"),
-        ("/completion", {"prompt": image, "id_slot": 0}, "id_slot: expected -1 for a prompt with media"),
         ("/v1/completions", {"prompt": image}, "/completion and chats take media"),
         ("/v1/embeddings", {"input": image}, "/completion and chats take media"),
         (

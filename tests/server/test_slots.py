@@ -15,7 +15,8 @@ from oxillama.config import SchedulerConfig
 from oxillama.config.server import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.models import Hosted
-from oxillama.server.slots import common, file_in
+from oxillama.server.slots import file_in
+from oxillama.sessions.going_on import common
 from tests.support.server import Answer, Client, serving, serving_models
 from tests.support.waiting import idle, stopped, until
 

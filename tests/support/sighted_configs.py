@@ -62,12 +62,10 @@ SIZES: dict[str, tuple[int, int]] = {
     "paddleocr_vl": (32, 32),
     "lfm2_vl": (128, 144),
     "gemma4": (128, 160),
+    "gemma4_unified": (64, 80),
     "lighton_ocr": (32, 16),
 }
 """Width and height of pictures that the rules of these models do not resize; 32 x 32 of others."""
-
-ROWS_ONLY = ("llama4",)
-"""Models whose text models are not converted."""
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3": {
@@ -209,12 +207,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
         **GEMMA4_TOKENS, "image_token_id": 384, "audio_token_id": PICTURE,
     },
+    "gemma4_unified": {
+        "architectures": ["Gemma4UnifiedForConditionalGeneration"],
+        "text_config": {
+            **{key: value for key, value in GEMMA4_TEXT.items() if key != "hidden_size_per_layer_input"},
+            "model_type": "gemma4_unified_text",
+        },
+        "vision_config": {
+            "model_type": "gemma4_unified_vision", "patch_size": 4, "pooling_kernel_size": 2,
+            "mm_embed_dim": 24, "mm_posemb_size": 40, "output_proj_dims": 24,
+        },
+        "audio_config": None, **GEMMA4_TOKENS,
+    },
     "llama4": {
         "architectures": ["Llama4ForConditionalGeneration"],
         "text_config": {
-            **TEXT, "model_type": "llama4_text", "intermediate_size_mlp": 40, "num_local_experts": 2,
-            "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "no_rope_layers": [1, 1],
-            "attention_chunk_size": 64, "use_qk_norm": True,
+            **TEXT, "model_type": "llama4_text", "num_hidden_layers": 4, "intermediate_size_mlp": 48,
+            "num_local_experts": 3, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
         },
         "vision_config": {
             **TOWER, "model_type": "llama4_vision_model", "intermediate_size": 128, "vision_output_dim": 40,

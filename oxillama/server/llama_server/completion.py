@@ -112,8 +112,6 @@ class Answer:
         if len(prompts) > 1:
             message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
             raise ApiError(400, message, param="id_slot", code="invalid_value")
-        if isinstance(prompts[0], MediaPrompt):
-            raise ApiError(400, "id_slot: expected -1 for a prompt with media, got another", param="id_slot")
         await compile_rules(self.engine, prompts, self.options)
         async with self.hosted.slots.used(self.engine, id, context().caller.name) as slot:
             start = partial(slot.start, self.engine, prompts[0])
