@@ -245,7 +245,8 @@ def test_a_model_that_comes_to_a_client_that_has_left_is_free(monkeypatch: pytes
 
         monkeypatch.setattr(models, "_take", take_and_leave)
         await asyncio.wait([task])
-        assert task.cancelled()
+        assert task.cancelled() and one.engine is not None
+        one.engine.close()
         return one.n_running
 
     assert asyncio.run(both()) == 0
