@@ -39,7 +39,13 @@ from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
 
 TOKENS = list(range(5, 40))
-OPTIONS: list[dict[str, Any]] = [{}, {"quantize": "q8_0"}, {"compute": "f32"}, {"compute": "bf16"}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"quantize": "q8_0"},
+    {"compute": "f32"},
+    {"compute": "bf16"},
+    {"compute": "w8a8"},
+]
 CHANGED = "changed while it was in use"
 
 

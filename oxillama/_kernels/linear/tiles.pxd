@@ -13,7 +13,8 @@ from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MAX_TILE = 16  # panels times tokens whose sums are held at once
+    MAX_TILE = 24  # panels times tokens whose sums are held at once
+    MAX_SUMS = 24
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
@@ -265,6 +266,65 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
         x = x + 32 * 8
 
 
+cdef inline void add_row_group(const int P, const int T, const int chains, i32x16* part, const uint8_t* c,
+                               Py_ssize_t stride, const int g, const int8_t* x) noexcept nogil:
+    """Adds 4 columns of P panels, whose codes begin at ``c``, times T tokens: to chain ``g`` modulo their number."""
+    cdef i32x16* sums = part + g % chains * P * T
+    cdef u8x64 w[4]
+    cdef u8x64 v
+    cdef int t, i
+    for i in range(P):
+        w[i] = u8_load(c + i * stride + 64 * g)
+    for t in range(T):
+        v = u8_keep(u8_set4(x + 4 * (g * T + t)))
+        for i in range(P):
+            sums[i * T + t] = a8_dot(sums[i * T + t], w[i], v)
+
+
+cdef inline void row_tile(const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
+                          f32x16* acc) noexcept nogil:
+    """P panels of r8 from ``p`` on times T tokens: acc (P, T). The sums of a row are integers to its end.
+
+    Where P times T sums are few, ``chains`` of them hide the latency of a product.
+    """
+    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p)
+    cdef const uint8_t* c
+    cdef const int8_t* x = job.tile.codes
+    cdef i32x16 part[MAX_SUMS]
+    cdef Py_ssize_t b
+    cdef int g, t, i
+    for i in range(P * T * chains):
+        part[i] = i32_zero()
+    if OX_A8_SHIFT:
+        for i in range(P):
+            for t in range(T):
+                part[i * T + t] = i32_sub(i32_zero(), i32_shl(i32_load(panel + i * job.stride + 64), OX_A8_SHIFT))
+    for b in range(job.cols // 32):
+        c = panel + ROW_HEADER + 512 * b
+        if job.cold:
+            for i in range(P):
+                prefetch(c + i * job.stride, 512)
+        if T > 1:
+            next = ask(next, job.step)
+        add_row_group(P, T, chains, part, c, job.stride, 0, x)
+        add_row_group(P, T, chains, part, c, job.stride, 1, x)
+        add_row_group(P, T, chains, part, c, job.stride, 2, x)
+        add_row_group(P, T, chains, part, c, job.stride, 3, x)
+        add_row_group(P, T, chains, part, c, job.stride, 4, x)
+        add_row_group(P, T, chains, part, c, job.stride, 5, x)
+        add_row_group(P, T, chains, part, c, job.stride, 6, x)
+        add_row_group(P, T, chains, part, c, job.stride, 7, x)
+        x = x + 32 * T
+    for i in range(P):
+        for t in range(T):
+            for g in range(1, chains):
+                part[i * T + t] = i32_add(part[i * T + t], part[(g * P + i) * T + t])
+            acc[i * T + t] = f32_mul(f32_from_i32(part[i * T + t]),
+                                     f32_mul(f32_load(<const float*>(panel + i * job.stride)),
+                                             f32_set1(job.tile.scale[t])))
+
+
 cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
     """The ``i``-th pair of sub-block scales as 16-bit integers."""
     if not has_subs(layout):
@@ -415,6 +475,21 @@ cdef inline void code_tiles(const int layout, const int T, const Job* job) noexc
         put_panel(job, T, p, 0, acc)
 
 
+cdef inline void row_tiles(const int P, const int T, const int chains, const int alone, const Job* job) noexcept nogil:
+    """P panels at a time, then single ones, which take ``alone`` chains."""
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        row_tile(P, T, chains, job, p, acc)
+        for q in range(P):
+            put_panel(job, T, p + q, 0, acc + q * T)
+        p = p + P
+    for i in range(p, job.last):
+        row_tile(1, T, alone, job, i, acc)
+        put_panel(job, T, i, 0, acc)
+
+
 cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
@@ -431,7 +506,16 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
 
 cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
     """Here the layout is a constant; the tile becomes one."""
-    if form_of(layout) == 0:
+    if is_row(layout):
+        if OX_TILE >= 8 and T == 8:
+            row_tiles(OX_PANELS, 8, 1, 1, job)
+        elif T == 4:
+            row_tiles(OX_PANELS, 4, 1, 1, job)
+        elif T == 2:
+            row_tiles(1, 2, 2, 2, job)
+        else:
+            row_tiles(1, 1, 4, 4, job)
+    elif form_of(layout) == 0:
         if OX_TILE >= 8 and T == 8:
             float_tiles(layout, 2, 8, job)
         elif T == 4:
