@@ -10,7 +10,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint32_t
 from libc.string cimport memcpy
 
-from oxillama._kernels.linear.tiles cimport Tile
+from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.simd.simd cimport *
 
@@ -39,10 +39,14 @@ cdef struct Form:
     Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
 
 
+cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
+    return cols + ROW_PAD if form == A_ROW else cols
+
+
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
     """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
     cdef Py_ssize_t end
-    f.scale = padded(n * cols * (4 if form == A_F32 else 1))
+    f.scale = padded(n * codes_of_token(form, cols) * (4 if form == A_F32 else 1))
     if form == A_F32:
         f.sums = f.more = f.scale
         return f.scale
@@ -63,7 +67,7 @@ cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil
 
 cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
     tile.values = <const float*>f.base + t0 * cols
-    tile.codes = <const int8_t*>f.base + t0 * cols
+    tile.codes = <const int8_t*>f.base + t0 * codes_of_token(form, cols)
     tile.scale = <const float*>(f.base + f.scale) + t0 * scales_of_token(form, cols)
     tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
     tile.sums16 = tile.nsum
@@ -139,14 +143,13 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
         (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
 
-cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile, int T, int t) noexcept nogil:
-    """Quantizes token ``t`` of a tile of ``T`` with one scale."""
+cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile, int t) noexcept nogil:
+    """Quantizes token ``t`` of a tile with one scale."""
     cdef f32x16 top = f32_zero(), total = f32_zero(), magic = f32_set1(12582912.0), inv, moved
     cdef float most, sum
     cdef Py_ssize_t k
     cdef i32x16 code
-    cdef int8_t codes[16]
-    cdef int8_t* out = <int8_t*>tile.codes + 4 * t
+    cdef int8_t* out = <int8_t*>tile.codes + t * codes_of_token(A_ROW, cols)
     for k in range(0, cols, 16):
         top = f32_max(f32_abs(f32_load(x + k)), top)
     most = f32_hmax(top)
@@ -155,8 +158,7 @@ cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile,
         moved = f32_add(f32_mul(f32_load(x + k), inv), magic)
         total = f32_add(total, f32_sub(moved, magic))
         code = i32_from_bits(moved)
-        i32_store_i8(codes, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
-        store_groups(out + k * T, codes, T)
+        i32_store_i8(out + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
     sum = f32_sum(total)  # NaN where a value is a NaN or an infinity
     (<float*>tile.scale)[t] = most / 127.0 if sum - sum == 0 else NAN
 
@@ -176,7 +178,7 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
         elif form == A_256:
             quantize_token(A_256, x[t], first, last, &tile, T, t)
         elif form == A_ROW:
-            quantize_row(x[t], cols, &tile, T, t)
+            quantize_row(x[t], cols, &tile, t)
         elif T == 1:
             memcpy(v + first, x[t] + first, (last - first) * sizeof(float))
         else:

@@ -15,12 +15,13 @@ from oxillama._kernels.simd.simd cimport *
 cdef enum:
     MAX_TILE = 24  # panels times tokens whose sums are held at once
     MAX_SUMS = 24
+    ROW_PAD = 64   # bytes between tokens of r8: rows of a power of two would share few lines of the cache
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T), float layouts
-    const int8_t* codes      # (cols / 4, T, 4)
+    const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
@@ -267,7 +268,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
 
 
 cdef inline void add_row_group(const int P, const int T, const int chains, i32x16* part, const uint8_t* c,
-                               Py_ssize_t stride, const int g, const int8_t* x) noexcept nogil:
+                               Py_ssize_t stride, const int g, const int8_t* x, Py_ssize_t ld) noexcept nogil:
     """Adds 4 columns of P panels, whose codes begin at ``c``, times T tokens: to chain ``g`` modulo their number."""
     cdef i32x16* sums = part + g % chains * P * T
     cdef u8x64 w[4]
@@ -276,7 +277,7 @@ cdef inline void add_row_group(const int P, const int T, const int chains, i32x1
     for i in range(P):
         w[i] = u8_load(c + i * stride + 64 * g)
     for t in range(T):
-        v = u8_keep(u8_set4(x + 4 * (g * T + t)))
+        v = u8_keep(u8_set4(x + t * ld + 4 * g))
         for i in range(P):
             sums[i * T + t] = a8_dot(sums[i * T + t], w[i], v)
 
@@ -292,7 +293,7 @@ cdef inline void row_tile(const int P, const int T, const int chains, const Job*
     cdef const uint8_t* c
     cdef const int8_t* x = job.tile.codes
     cdef i32x16 part[MAX_SUMS]
-    cdef Py_ssize_t b
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, b
     cdef int g, t, i
     for i in range(P * T * chains):
         part[i] = i32_zero()
@@ -306,16 +307,16 @@ cdef inline void row_tile(const int P, const int T, const int chains, const Job*
             for i in range(P):
                 prefetch(c + i * job.stride, 512)
         if T > 1:
-            next = ask(next, job.step)
-        add_row_group(P, T, chains, part, c, job.stride, 0, x)
-        add_row_group(P, T, chains, part, c, job.stride, 1, x)
-        add_row_group(P, T, chains, part, c, job.stride, 2, x)
-        add_row_group(P, T, chains, part, c, job.stride, 3, x)
-        add_row_group(P, T, chains, part, c, job.stride, 4, x)
-        add_row_group(P, T, chains, part, c, job.stride, 5, x)
-        add_row_group(P, T, chains, part, c, job.stride, 6, x)
-        add_row_group(P, T, chains, part, c, job.stride, 7, x)
-        x = x + 32 * T
+            next = ask(next, P * job.step)
+        add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 1, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 2, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 3, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 4, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 5, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 6, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 7, x, ld)
+        x = x + 32
     for i in range(P):
         for t in range(T):
             for g in range(1, chains):
