@@ -2,9 +2,9 @@
 
     OXILLAMA_TARGET=avx2 python tools/print_bits.py
 
-runs the demo model over a fixed text with each type of keys and values and with one scale per row, multiplies seeded activations with a
-random matrix in each format, and hashes the bits of the results. Where two builds disagree, `-v`
-prints a hash for each part.
+runs the demo model over a fixed text with each type of keys and values, and with one scale per row. It
+multiplies seeded activations with a random matrix in each format, and hashes the bits of the results. Where
+two builds disagree, `-v` prints a hash for each part.
 """
 
 from __future__ import annotations
