@@ -84,10 +84,12 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
 
     Tile by tile, all panels if there are many tiles, while the panels stay in the cache. A few tiles take the
     panels a strip at a time, and each asks the memory for its share of the next strip, so that reading and
-    multiplying go on together. Other threads take the ``skip`` panels behind the last strip.
+    multiplying go on together. Other threads take the ``skip`` panels behind the last strip. Up to three tiles of
+    rows with one scale keep up with the memory: the first one, of 16 tokens if there are so many, asks ahead.
     """
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
     cdef bint few = 0 < n_tiles <= FEW_TILES and w.form != A_F32 and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 3
     cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, ahead
     cdef Job job
@@ -101,12 +103,12 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
         ahead = job.last if job.last < p1 else p1 + skip
         t0 = 0
         while t0 < group.count:
-            T = tile_size(group.count - t0)
+            T = 16 if leads and group.count - t0 >= 16 else tile_size(group.count - t0)
             form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
             job.out = group.out + t0 * job.ld + w.first_row
-            job.cold = t0 == 0 and p == p0
+            job.cold = t0 == 0 and (p == p0 or leads)
             job.next, job.step = w.data, 0
-            if few and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
+            if few and not leads and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // OX_TILE * (strip * w.stride // n_tiles)
             run_job(w.layout, T, &job)

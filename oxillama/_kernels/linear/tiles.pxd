@@ -15,6 +15,7 @@ from oxillama._kernels.simd.simd cimport *
 cdef enum:
     MAX_TILE = 24  # panels times tokens whose sums are held at once
     MAX_SUMS = 24
+    ROW_AHEAD = 8192  # as OX_AHEAD, for the tiles of r8 that multiply for as long as the memory reads
     ROW_PAD = 64   # bytes between tokens of r8: rows of a power of two would share few lines of the cache
 
 
@@ -305,7 +306,7 @@ cdef inline void row_tile(const int P, const int T, const int chains, const Job*
         c = panel + ROW_HEADER + 512 * b
         if job.cold:
             for i in range(P):
-                prefetch(c + i * job.stride, 512)
+                prefetch(c + i * job.stride + (ROW_AHEAD - OX_AHEAD if T >= 8 else 0), 512)
         if T > 1:
             next = ask(next, P * job.step)
         add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
@@ -510,6 +511,8 @@ cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept 
     if is_row(layout):
         if OX_TILE >= 8 and T == 8:
             row_tiles(OX_PANELS, 8, 1, 1, job)
+        elif OX_TILE >= 8 and T == 16:
+            row_tiles(1, 16, 1, 1, job)
         elif T == 4:
             row_tiles(OX_PANELS, 4, 1, 1, job)
         elif T == 2:
