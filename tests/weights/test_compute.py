@@ -14,8 +14,11 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights import loader
 from oxillama.weights.loader import Weights
+from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
+from tests.support.tiny_models import Running, tokens_of
+from tests.support.zoo import MODELS, VOCAB
 
 TOKENS = list(range(5, 45))
 
@@ -61,6 +64,19 @@ def test_one_scale_per_row_of_a_file_of_floats(tmp_path: Path) -> None:
     quantize_model(demo.DRAFT, floats, "F32", allow_requantize=True)
     expected = InferenceEngine.from_gguf(demo.DRAFT, compute="w8a8").logits(TOKENS)
     assert (InferenceEngine.from_gguf(floats, compute="w8a8").logits(TOKENS) == expected).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_one_scale_per_row_gives_the_same_bits_in_any_chunks(name: str) -> None:
+    """Of experts, too; in one pass or in many, on any number of threads, on every instruction set."""
+    model = MODELS[name]
+    tokens = tokens_of(45, VOCAB, seed=1)
+    expected = Running(model.file(), compute="w8a8").logits(tokens)
+    assert (expected != Running(model.file()).logits(tokens)).any()
+    for target in PRESENT:
+        for n_threads, chunk in ((2, 45), (1, 1), (3, 7), (1, 19)):
+            run = Running(model.file(), target=target, n_threads=n_threads, compute="w8a8")
+            assert same_bits(run.logits(tokens, chunk), expected), (target, n_threads, chunk)
 
 
 def formats_of(path: Path) -> dict[str, str]:
