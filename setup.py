@@ -96,7 +96,7 @@ def load(path: Path) -> ModuleType:
 
 targets = load(Path("oxillama", "targets.py"))
 formats = load(Path("oxillama", "formats.py"))
-load(KERNELS / "generate.py").write(KERNELS, formats.FORMATS, formats.LAYOUTS)
+load(KERNELS / "generate.py").write(KERNELS, formats.IN_MEMORY, formats.LAYOUTS)
 MACHINE = os.environ.get("OXILLAMA_MACHINE", platform.machine()).lower()
 TARGETS = [t for t in targets.TARGETS if not t.machines or MACHINE in t.machines]
 PER_TARGET = targets.PER_TARGET

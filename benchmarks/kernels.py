@@ -23,7 +23,7 @@ from oxillama._kernels.machine import team
 from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.formats import IN_MEMORY, LAYOUTS, W8A8
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again
@@ -49,7 +49,7 @@ def seconds(n: int) -> Metric:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    runnable = [name for name, fmt in FORMATS.items() if fmt.layout]
+    runnable = [name for name, fmt in IN_MEMORY.items() if fmt.layout]
     parser.add_argument("--format", choices=runnable, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     runs.add_threads(parser)
@@ -82,7 +82,7 @@ def measure(
     kernels: Kernels, name: str, threads: int, rounds: int, megabytes: float, warmup: int = 1
 ) -> list[Row]:
     """Samples of one format, each beside its roofline."""
-    fmt = FORMATS[name]
+    fmt = IN_MEMORY[name]
     layout = LAYOUTS[fmt.layout or ""]
     data, rows = matrix(name, megabytes)
     linear = kernels.linear.Linear([(layout.id, rows, data)], COLS)
@@ -131,9 +131,10 @@ def measure(
 
 def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
     """Packed random rows of at least so many megabytes, and how many rows they are."""
-    fmt = FORMATS[name]
+    fmt = IN_MEMORY[name]
     some = aligned_empty(pack.packed_bytes(fmt.id, SOME_ROWS, COLS))
-    blocks = random_rows(name, SOME_ROWS, COLS, COLS**-0.5, np.random.default_rng(0)).reshape(-1)
+    stored = "F32" if fmt is W8A8 else name
+    blocks = random_rows(stored, SOME_ROWS, COLS, COLS**-0.5, np.random.default_rng(0)).reshape(-1)
     pack.pack(fmt.id, blocks, SOME_ROWS, COLS, some)
     times = max(1, round(megabytes * 1e6 / some.nbytes))
     data = aligned_empty(times * some.nbytes)

@@ -22,6 +22,7 @@ class OxiLlama(Runner):
 
     name = "oxillama"
     packed = "off"
+    compute = "int8"
     _config: Any = None
     _make: Any = None
     _engine: Any = None
@@ -46,6 +47,7 @@ class OxiLlama(Runner):
                 num_threads=self.threads,
                 context_size=self.context,
                 packed=self.packed,
+                compute=self.compute,
             )
         )
 
@@ -74,6 +76,13 @@ class OxiLlamaPacked(OxiLlama):
 
     name = "oxillama-packed"
     packed = "make"
+
+
+class OxiLlamaW8A8(OxiLlama):
+    """This library with one scale per row of a matrix and per token."""
+
+    name = "oxillama-w8a8"
+    compute = "w8a8"
 
 
 class LlamaCpp(Runner):
@@ -326,6 +335,7 @@ class OpenVino(Runner):
 
 
 ENGINES: dict[str, type[Runner]] = {
-    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy, OpenVino, Vllm)
+    engine.name: engine
+    for engine in (OxiLlama, OxiLlamaPacked, OxiLlamaW8A8, LlamaCpp, OxiLlamaPy, OpenVino, Vllm)
 }
 """By the names that commands take."""

@@ -35,8 +35,8 @@ class Layout:
     Attributes
     ----------
     name, id : the name, and the number the kernels know it by.
-    activation : "f32", "q8_32" (int8, one f32 scale per 32 values) or
-        "q8_256" (int8, one f32 scale per 256 values).
+    activation : "f32", "q8_32" (int8, one f32 scale per 32 values),
+        "q8_256" (int8, one f32 scale per 256 values) or "q8_row" (int8, one f32 scale per row).
     bits : of a code: 1, 2, 3, 4, 5, 6 or 8; 0 for floats.
     excess : value = code - excess, unless there is a table. Codes of 1 bit are doubled first.
     subs : columns of a sub-block with an integer scale of its own: 16, 32, or 0 for none.
@@ -59,8 +59,8 @@ class Layout:
 
     @property
     def block_len(self) -> int:
-        """Columns of a block; 1 for floats."""
-        return {"f32": 1, "q8_32": 32, "q8_256": 256}[self.activation]
+        """Columns of a block; 1 for floats. A row with one scale is a multiple of 32."""
+        return {"f32": 1, "q8_32": 32, "q8_256": 256, "q8_row": 32}[self.activation]
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -90,6 +90,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout("g3s", 20, "q8_256", 4, subs=32, values=signed(1, 3, 5, 7, 9, 11, 13, 15)),
         Layout("s2", 21, "q8_256", 2, excess=1),
         Layout("s8", 22, "q8_256", 8, scale="f32"),
+        Layout("r8", 23, "q8_row", 8, scale="f32"),  # one scale per row
     )
 }
 
@@ -184,6 +185,15 @@ WRITABLE: tuple[str, ...] = (
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0",
 )  # fmt: skip
 """Formats that the quantizer can write."""
+
+W8A8 = Format("W8A8", 1 << 16, 32, 128, "r8")
+"""Rows of float32 that packing rounds to int8 with one scale per row. Files do not have this format."""
+
+IN_MEMORY: dict[str, Format] = {**FORMATS, W8A8.name: W8A8}
+"""Formats that matrices in memory can have, packed."""
+
+LONGEST_ROW = 133_120
+"""Columns of a W8A8 matrix, at most: sums of so many products of up to 127 x 127 fit 32 bits."""
 
 FORMAT_BY_ID: dict[int, Format] = {fmt.id: fmt for fmt in FORMATS.values()}
 

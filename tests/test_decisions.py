@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 
 QUERIES = {
     "activation quantization": 1,
+    "W8A8": 62,
     "GEMM tile size": 2,
     "server isolation": 56,
     "packed file checksum verification": 57,

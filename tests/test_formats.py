@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, PANEL_ROWS, Format
+from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, PANEL_ROWS, W8A8, Format
 from tests.references.formats import DECODE
 from tests.support.kernels import RUNNABLE
 
@@ -28,6 +28,7 @@ def test_a_row_has_the_ids_and_sizes_of_the_gguf_package(name: str) -> None:
 def test_ids_are_distinct() -> None:
     assert len(FORMAT_BY_ID) == len(FORMATS)
     assert all(FORMAT_BY_ID[fmt.id] is fmt for fmt in FORMATS.values())
+    assert W8A8.id not in FORMAT_BY_ID  # no file has it
 
 
 def test_every_format_of_the_gguf_package_is_listed() -> None:
@@ -36,8 +37,8 @@ def test_every_format_of_the_gguf_package_is_listed() -> None:
 
 def test_layouts_are_numbered_in_order_and_used() -> None:
     assert [layout.id for layout in LAYOUTS.values()] == list(range(len(LAYOUTS)))
-    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "q8_32", "q8_256"}
-    assert {fmt.layout for fmt in RUNNABLE} == set(LAYOUTS)
+    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "q8_32", "q8_256", "q8_row"}
+    assert {fmt.layout for fmt in (*RUNNABLE, W8A8)} == set(LAYOUTS)
     assert PANEL_ROWS == 16
 
 

@@ -2,9 +2,9 @@
 
     OXILLAMA_TARGET=avx2 python tools/print_bits.py
 
-runs the demo model over a fixed text with each type of keys and values, multiplies seeded activations with a
-random matrix in each format, and hashes the bits of the results. Where two builds disagree, `-v`
-prints a hash for each part.
+runs the demo model over a fixed text with each type of keys and values, and with one scale per row. It
+multiplies seeded activations with a random matrix in each format, and hashes the bits of the results. Where
+two builds disagree, `-v` prints a hash for each part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oxillama import demo
 from oxillama._kernels import best
 from oxillama.compat.engine import InferenceEngine
 from oxillama.formats import KV_TYPES
-from tests.support.kernels import NAMES, apply, linear, matrix
+from tests.support.kernels import MULTIPLIED, apply, linear, matrix
 from tests.support.tiny_models import Running
 
 N_TOKENS = 100
@@ -38,13 +38,15 @@ def activations() -> np.ndarray:
 def parts() -> Iterator[tuple[str, np.ndarray]]:
     """Names and results."""
     target = best().target
-    for name in NAMES:
+    for name in MULTIPLIED:
         layer = linear(target, [(name, matrix(name, ROWS, COLS))], COLS)
         yield name, apply(layer, activations(), n_threads=2)
     text = demo.HELDOUT.read_text(encoding="utf-8")
     tokens = InferenceEngine.from_gguf(demo.STORY).tokenizer.encode(text)[:N_TOKENS]
     for kv_type in KV_TYPES:
         yield f"logits, {kv_type}", Running(demo.STORY.read_bytes(), target, 2, kv_type).logits(tokens, 33)
+    rounded = Running(demo.STORY.read_bytes(), target, 2, compute="w8a8")
+    yield "logits, w8a8", rounded.logits(tokens, 33)
 
 
 def main() -> None:

@@ -131,6 +131,12 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
                 lambda x: x.unit,
                 1.0,
             ),
+            fact(
+                "bint is_row",
+                "Weights and activations have one scale per row.",
+                lambda x: x.activation == "q8_row",
+                False,
+            ),
             fact("bint has_minima", "A block has a minimum.", lambda x: x.minima, False),
             fact("bint has_subs", "Sub-blocks have integer scales.", lambda x: x.subs > 0, False),
             fact("bint has_subs_of_16", "Sub-blocks have 16 columns.", lambda x: x.subs == 16, False),
@@ -142,7 +148,8 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
     """``packing/dispatch.pxd``."""
     rows = [f for f in formats.values() if f.layout]
     floats = [f for f in rows if layouts[f.layout].bits == 0]
-    bodies = [f for f in rows if f not in floats]
+    wholes = [f for f in rows if layouts[f.layout].activation == "q8_row"]
+    bodies = [f for f in rows if f not in floats and f not in wholes]
 
     def calls(verb: str, arguments: str) -> list[tuple[str, str]]:
         return [(f.name, f"float_{verb}(L_{f.layout.upper()}, {arguments})") for f in floats] + [
@@ -160,7 +167,7 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
             HEADER.format("A branch for each format."),
             "from libc.stdint cimport uint8_t\n\n"
             "from oxillama._kernels.packing.blocks cimport (\n"
-            "    block_dequantize, block_pack, float_dequantize, float_pack)\n"
+            "    block_dequantize, block_pack, float_dequantize, float_pack, row_pack)\n"
             "from oxillama._kernels.packing.formats cimport *\n"
             f"from oxillama._kernels.packing.unpack cimport (\n{names})\n",
             branches(
@@ -175,7 +182,7 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
                 "uint8_t* out) noexcept nogil:",
                 "16 rows (those past the end are zeros) as one panel.",
                 "format_id",
-                calls("pack", "row, cols, out"),
+                calls("pack", "row, cols, out") + [(f.name, "row_pack(row, cols, out)") for f in wholes],
             ),
         ]
     )

@@ -27,7 +27,7 @@ fields_of: Callable[..., Any] = on_use("oxillama.config.offload:fields_of")
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
 
-COMPUTE = ("int8", "bf16", "f32")
+COMPUTE = ("int8", "w8a8", "bf16", "f32")
 """How quantized matrices are multiplied."""
 
 PACKED_ACCESS = ("map", "read")
@@ -156,9 +156,12 @@ class EngineConfig(Options):
              "is not a multiple of 256 are quantized to Q4_0, IQ4_NL, Q5_0, Q5_1 or Q8_0 for blocks of 256; "
              "rows whose length is not a multiple of 32, to F16. None keeps the formats of the file")
     compute: str = option("int8", choices=COMPUTE,
-        help='how quantized matrices are multiplied. "int8" quantizes the activations to int8, the fastest; '
-             '"f32" dequantizes the matrices to float32, to compare with a reference; "bf16" dequantizes '
-             "them to bfloat16, in half the memory. Matrices of floats are always multiplied in float32")
+        help='how quantized matrices are multiplied. "int8" quantizes the activations to int8, in blocks of '
+             '32 or 256 columns; "w8a8" rounds the matrices, those of floats too, to int8 with one scale per '
+             "row, and the activations to int8 with one scale per token, the fastest for prompts and batches "
+             'and the least exact; "f32" dequantizes the matrices to float32, to compare with a reference; '
+             '"bf16" dequantizes them to bfloat16, in half the memory. Matrices of floats are multiplied in '
+             'float32 unless it is "w8a8"; encoders of pictures and sounds take "int8" for it')
     packed: AnyPath = option("auto", choices=("auto", "make", "off"),
         help='a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside '
              'the model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, '

@@ -82,7 +82,8 @@ class Media:
             reason = missing_reason(model.file.paths)
             raise ConfigError(f"mmproj: the model takes no pictures and sounds: {reason}")
         n_threads = config.num_threads or available_cpus()
-        encoder = MediaEncoder(self.path, model.kernels, n_threads, config.compute)
+        compute = "int8" if config.compute == "w8a8" else config.compute
+        encoder = MediaEncoder(self.path, model.kernels, n_threads, compute)
         try:
             check_widths(encoder, model)
         except BaseException:

@@ -13,7 +13,7 @@ from oxillama.reference.floats import F32, MAGIC, fma, in_lanes, select_max, to_
 
 @dataclass(frozen=True)
 class Activations:
-    """Rows of float32 as int8 in blocks of 32 or 256 columns.
+    """Rows of float32 as int8 in blocks of 32 or 256 columns, or of all.
 
     Attributes
     ----------
@@ -51,6 +51,7 @@ class Matrix:
     floats : float32 (rows, cols) of a float format; None for a quantized one.
     blocks : of a quantized format, all rows one after another.
     layout : name of the packed layout, which says how blocks are multiplied (`formats.LAYOUTS`).
+    whole : a matrix with one scale per row, as rows of activations.
     """
 
     rows: int
@@ -58,21 +59,26 @@ class Matrix:
     floats: np.ndarray | None
     blocks: Blocks | None
     layout: str
+    whole: Activations | None = None
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows): x (n, cols) times the transposed matrix."""
         if self.floats is not None:
             return float_products(self.floats, x)
+        if self.whole is not None:
+            return row_products(self.whole, x)
         assert self.blocks is not None
         return block_products(self.blocks, self.layout, self.rows, x)
 
 
 def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: str = "int8") -> Matrix:
-    """The matrix of a tensor's bytes; ``compute`` "f32" and "bf16" dequantize it first."""
+    """The matrix of a tensor's bytes, which ``compute`` dequantizes first ("w8a8" then rounds it) or not."""
     if fmt.name in FLOATS or compute != "int8":
         values = dequantize(fmt, data).reshape(rows, cols)
         if fmt.name not in FLOATS and compute == "bf16":
             values = to_bf16(values)
+        if compute == "w8a8":
+            return Matrix(rows, cols, None, None, "", quantize_activations(values, cols))
         return Matrix(rows, cols, values, None, "")
     blocks = take_apart(fmt, np.ascontiguousarray(data, np.uint8).reshape(-1, fmt.block_bytes))
     return Matrix(rows, cols, None, blocks, fmt.layout or "")
@@ -84,6 +90,15 @@ def float_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     for k in range(w.shape[1]):
         out = fma(w[None, :, k], x[:, k, None], out)
     return out
+
+
+def row_products(w: Activations, x: np.ndarray) -> np.ndarray:
+    """y = float(sum of integers) * (scale of the row * scale of the token)."""
+    a = quantize_activations(x, x.shape[1])
+    # sums below 2^53 are exact in float64; as integers they have no zero below 0
+    sums = a.codes[:, 0].astype(np.float64) @ w.codes[:, 0].T.astype(np.float64)
+    found: np.ndarray = sums.astype(np.int64).astype(F32) * (w.scale[None, :, 0] * a.scale)
+    return found
 
 
 def block_products(blocks: Blocks, layout_name: str, rows: int, x: np.ndarray) -> np.ndarray:

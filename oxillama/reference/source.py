@@ -11,6 +11,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.blocks import dequantize
 from oxillama.reference.families import FAMILIES, Facts
 from oxillama.reference.products import Matrix, load_matrix
+from oxillama.weights.file_types import is_rounded
 
 HARMLESS = ("vocab_size", "context_length", "rope.scaling.original_context_length", "tensor_data_layout")
 """Keys that decide no bit where nothing else is stated."""
@@ -113,7 +114,9 @@ class Source:
             data = self.file.data(name)
             if expert >= 0:
                 data = data.reshape(info.shape[2], -1)[expert]
-            self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, self.compute)
+            as_file = self.compute == "w8a8" and not is_rounded(name, info.format, info.shape)
+            compute = "int8" if as_file else self.compute
+            self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, compute)
         return self._matrices[name, expert]
 
     def linear(self, name: str, x: np.ndarray, expert: int = -1) -> np.ndarray:

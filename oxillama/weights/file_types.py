@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oxillama.errors import ConfigError
-from oxillama.formats import FLOATS, FORMATS, WRITABLE, Format
+from oxillama.formats import FLOATS, FORMATS, W8A8, WRITABLE, Format
 
 UNWEIGHTED = (*FLOATS, "Q8_0", "TQ1_0", "TQ2_0")
 """Formats that are written the same way whatever the importance of a column."""
@@ -99,6 +99,11 @@ def is_quantized(name: str, n_dims: int) -> bool:
     """Whether a quantizer converts a tensor: not vectors, norms, routers and other small tensors."""
     wanted = n_dims >= 2 and name.endswith("weight") and name not in KEPT_NAMES
     return wanted and not any(part in name for part in KEPT)
+
+
+def is_rounded(name: str, fmt: Format, shape: tuple[int, ...]) -> bool:
+    """Whether ``compute="w8a8"`` rounds a tensor of a linear layer; ``shape`` is in GGUF order."""
+    return fmt.name not in FLOATS or (is_quantized(name, len(shape)) and shape[0] % W8A8.block_len == 0)
 
 
 def fitting(fmt: Format, cols: int) -> Format:

@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.errors import LoadError
-from oxillama.formats import FLOATS, FORMATS, Format
+from oxillama.formats import FLOATS, FORMATS, LONGEST_ROW, W8A8, Format
 from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.on_use import on_use
@@ -20,6 +20,7 @@ from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 if TYPE_CHECKING:
     from oxillama.weights.grouped import GroupedLinear
 
+is_rounded: Callable[..., bool] = on_use("oxillama.weights.file_types:is_rounded")
 new_grouped: Callable[..., Any] = on_use("oxillama.weights.grouped:GroupedLinear")
 
 
@@ -36,7 +37,9 @@ class Weights:
         routers and the like keep their format, and `file_types.FALLBACK` replaces a format that does not fit
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
-        to that format and multiply in float32. Float matrices are always multiplied in float32.
+        to that format and multiply in float32. Float matrices are multiplied in float32. "w8a8" rounds all
+        matrices to `formats.W8A8`, except float matrices that keep their format (as with ``quantize``), that
+        have rows whose length is not a multiple of 32, or that are computed from several.
     store : makes the `PanelStore` from which linear layers get their packed matrices, given a `Packer`.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
@@ -111,7 +114,13 @@ class Weights:
 
     def _linear_format(self, info: TensorInfo) -> Format:
         """Format of a matrix in memory."""
-        if self.compute != "int8" and info.format.name not in FLOATS:
+        if self.compute == "w8a8" and is_rounded(info.name, info.format, info.shape):
+            if info.shape[0] > LONGEST_ROW:
+                raise LoadError(
+                    f"{info.name}: expected rows of at most {LONGEST_ROW} for w8a8, got {info.shape[0]}"
+                )
+            return W8A8
+        if self.compute in ("bf16", "f32") and info.format.name not in FLOATS:
             return FORMATS[self.compute.upper()]
         return self._quantized_format(info)
 

@@ -35,7 +35,7 @@ from oxillama._kernels import pack
 from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.atomic_file import replaced_file
 from oxillama.errors import ModelFileError
-from oxillama.formats import FORMATS
+from oxillama.formats import IN_MEMORY
 from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.known_hashes import KnownHashes
 from oxillama.weights.packer import Source
@@ -374,7 +374,7 @@ def _in_order(matrices: Sequence[PackedMatrix]) -> bool:
     if any(type(value) is not int or value < 0 for value in numbers):
         return False
     for one in matrices:
-        fmt = FORMATS.get(one.format) if isinstance(one.format, str) else None
+        fmt = IN_MEMORY.get(one.format) if isinstance(one.format, str) else None
         if fmt is None or fmt.layout is None or one.start % ALIGNMENT:
             return False
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from oxillama._kernels import Kernels, pack
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.errors import GGUFError
-from oxillama.formats import Format
+from oxillama.formats import W8A8, Format
 from oxillama.gguf.extent import Extent
 from oxillama.weights.file_types import UNWEIGHTED
 
@@ -37,7 +37,7 @@ def converted(
     ----------
     name : of the tensor, for errors.
     source, blocks : format and rows of the matrix.
-    target : one of `formats.WRITABLE`; ``cols`` is a multiple of its block length.
+    target : one of `formats.WRITABLE`, or `formats.W8A8`; ``cols`` is a multiple of its block length.
     importance : float32 (cols,), above 0: weights of the errors of the columns; None for 1.
 
     Yields
@@ -54,7 +54,10 @@ def converted(
         values = np.empty((rows, cols), np.float32)
         in_openmp_thread(partial(pack.dequantize, source.id, chunk, values, n_threads))
         check_range(name, values, target)
-        yield quantized(kernels, values, target, importance, n_threads)
+        if target is W8A8:
+            yield values.view(np.uint8)
+        else:
+            yield quantized(kernels, values, target, importance, n_threads)
 
 
 def row_chunks(blocks: Extent, row_bytes: int, n_bytes: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -74,10 +77,11 @@ def check_range(name: str, values: np.ndarray, target: Format) -> None:
     if target.name in ("F32", "BF16") or not values.size:
         return
     low, high = float(values.min()), float(values.max())
-    if not (low >= -MOST and high <= MOST):
-        found = high if low >= -MOST else low
+    most = float(np.finfo(np.float32).max) if target is W8A8 else MOST
+    if not (low >= -most and high <= most):
+        found = high if low >= -most else low
         raise GGUFError(
-            f"expected values from {-MOST:.0f} to {MOST:.0f} for {target.name}, got {found}", key=name
+            f"expected values from {-most:.6g} to {most:.6g} for {target.name}, got {found}", key=name
         )
 
 

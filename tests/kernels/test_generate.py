@@ -9,7 +9,7 @@ import pytest
 
 from oxillama import _kernels
 from oxillama._kernels import generate
-from oxillama.formats import FORMATS, LAYOUTS, Format, Layout
+from oxillama.formats import IN_MEMORY, LAYOUTS, Format, Layout
 
 KERNELS = Path(_kernels.__file__).parent
 
@@ -23,12 +23,12 @@ def written(folder: Path, formats: dict[str, Format], layouts: dict[str, Layout]
 
 
 def test_the_kernels_were_built_from_the_tables_as_they_are(tmp_path: Path) -> None:
-    for name, text in written(tmp_path, FORMATS, LAYOUTS).items():
+    for name, text in written(tmp_path, IN_MEMORY, LAYOUTS).items():
         assert (KERNELS / name).read_text() == text, f"{name} is out of date: build again"
 
 
 def test_a_format_is_a_row_and_a_body(tmp_path: Path) -> None:
-    files = written(tmp_path, {**FORMATS, "X4": Format("X4", 99, 32, 18, "c4")}, LAYOUTS)
+    files = written(tmp_path, {**IN_MEMORY, "X4": Format("X4", 99, 32, 18, "c4")}, LAYOUTS)
     assert "    X4 = 99\n" in files["packing/formats.pxd"]
     dispatch = files["packing/dispatch.pxd"]
     assert (
@@ -38,10 +38,10 @@ def test_a_format_is_a_row_and_a_body(tmp_path: Path) -> None:
 
 
 def test_a_layout_is_a_row(tmp_path: Path) -> None:
-    new = Layout("z3", 23, "q8_256", 3, subs=16, values=tuple(range(-8, 8)), unit=0.5)
-    files = written(tmp_path, FORMATS, {**LAYOUTS, "z3": new})
+    new = Layout("z3", 24, "q8_256", 3, subs=16, values=tuple(range(-8, 8)), unit=0.5)
+    files = written(tmp_path, IN_MEMORY, {**LAYOUTS, "z3": new})
     facts = files["packing/formats.pxd"]
-    assert "    L_Z3 = 23\n    N_LAYOUTS = 24\n" in facts
+    assert "    L_Z3 = 24\n    N_LAYOUTS = 25\n" in facts
     assert f"OX_VALUES_Z3[16] = {{\n        {', '.join(str(56 + i) for i in range(16))}}};" in facts
     for function, value in (("unit_of", "0.5"), ("code_bits", "3"), ("has_subs_of_16", "True")):
         body = facts.partition(f" {function}(")[2].partition("cdef")[0]
@@ -57,7 +57,7 @@ def test_tables_of_7_bits_are_biased(values: tuple[int, ...]) -> None:
 
 
 def test_files_that_do_not_change_keep_their_time(tmp_path: Path) -> None:
-    written(tmp_path, FORMATS, LAYOUTS)
+    written(tmp_path, IN_MEMORY, LAYOUTS)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.px*")}
-    written(tmp_path, FORMATS, LAYOUTS)
+    written(tmp_path, IN_MEMORY, LAYOUTS)
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.px*")}

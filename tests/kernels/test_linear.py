@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama._kernels import load
-from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.formats import FORMATS, IN_MEMORY, LAYOUTS, LONGEST_ROW, W8A8
 from tests.references import formats
 from tests.references import linear as twin
 from tests.references.fma import fma
 from tests.support.kernels import (
+    MULTIPLIED,
     NAMES,
     PRESENT,
     activation_of,
@@ -28,7 +29,7 @@ from tests.support.kernels import (
 )
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
-on_formats = pytest.mark.parametrize("name", NAMES)
+on_formats = pytest.mark.parametrize("name", MULTIPLIED)
 
 
 def check(name: str, rows: np.ndarray, x: np.ndarray, out: np.ndarray, bias: np.ndarray | float = 0) -> None:
@@ -46,7 +47,7 @@ def test_products_are_those_of_the_twin(target: str, name: str, n: int) -> None:
     check(name, rows, x, apply(linear(target, [(name, rows)], 768), x))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if activation_of(name) != "f32"])
+@pytest.mark.parametrize("name", [name for name in MULTIPLIED if activation_of(name) != "f32"])
 def test_products_are_near_those_of_unquantized_activations(name: str) -> None:
     """int8 activations err by at most half a step of max|x| / 127 each, evenly either way."""
     rows, x = matrix(name, 64, 1024), normal(16, 1024, seed=5)
@@ -61,8 +62,8 @@ def test_products_are_near_those_of_unquantized_activations(name: str) -> None:
 @given(st.data())
 def test_any_shape_on_any_target_gives_the_bits_of_each_row_alone(data: st.DataObject) -> None:
     """Several matrices of any formats and heights, with or without bias, added or not; threads; tokens."""
-    names = data.draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3), label="formats")
-    block = max(FORMATS[name].block_len for name in names)
+    names = data.draw(st.lists(st.sampled_from(MULTIPLIED), min_size=1, max_size=3), label="formats")
+    block = max(IN_MEMORY[name].block_len for name in names)
     cols = (
         block * data.draw(st.integers(1, 3), label="blocks") if block > 1 else data.draw(st.integers(1, 70))
     )
@@ -117,7 +118,8 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
 
 
 @pytest.mark.parametrize(
-    ("name", "cols"), [("Q8_0", 512), ("Q4_0", 512), ("Q4_K", 512), ("Q6_K", 512), ("Q8_0", 8192)]
+    ("name", "cols"),
+    [("Q8_0", 512), ("Q4_0", 512), ("Q4_K", 512), ("Q6_K", 512), ("Q8_0", 8192), ("W8A8", 512)],
 )
 @on_targets
 def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int) -> None:
@@ -143,7 +145,7 @@ def test_in_a_group_each_row_comes_out_as_alone(data: st.DataObject) -> None:
         [
             (name, matrix(name, rows, cols, seed + 10 * g + i))
             for i, rows in enumerate(heights)
-            for name in [data.draw(st.sampled_from(NAMES), label="format")]
+            for name in [data.draw(st.sampled_from(MULTIPLIED), label="format")]
         ]
         for g in range(len(counts))
     ]
@@ -282,6 +284,51 @@ def test_denormal_scales_count(target: str, name: str) -> None:
     assert (out != 0).all()
 
 
+# --- one scale per row -----------------------------------------------------------------------------
+
+
+def exact_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of float32 rows as W8A8, by sums in int64 and float operations in the order of the specification."""
+    codes, scales = [], []
+    for rows in (w, x):
+        most = np.abs(rows).max(axis=1)
+        inverse = np.float32(127) / np.where(most > np.float32(1e-36), most, np.float32(np.inf))
+        codes.append(np.rint(rows * inverse[:, None]).astype(np.int64))
+        scales.append(most / np.float32(127))
+    sums = (codes[1] @ codes[0].T).astype(np.float32)
+    found: np.ndarray = sums * (scales[0][None, :] * scales[1][:, None])
+    return found
+
+
+@pytest.mark.parametrize(("rows", "cols", "n"), [(1, 32, 1), (33, 96, 3), (100, 2080, 37), (16, 5632, 8)])
+@on_targets
+def test_rows_with_one_scale_are_exact(target: str, rows: int, cols: int, n: int) -> None:
+    w, x = normal(rows, cols, seed=rows), normal(n, cols, seed=n)
+    w[rows // 2] = 0
+    x[n // 2] *= np.float32(1e-38)
+    layer = linear(target, [("W8A8", w.view(np.uint8))], cols)
+    for n_threads in (1, 3):
+        assert same_bits(apply(layer, x, n_threads), exact_products(w, x))
+
+
+@on_targets
+def test_the_longest_row_does_not_overflow(target: str) -> None:
+    """All products are 127 x 127, or their negatives: sums of 2,147,092,480, just below 2^31."""
+    w = np.ones((2, LONGEST_ROW), np.float32)
+    w[1] = -1
+    x = np.ones((9, LONGEST_ROW), np.float32)
+    x[3] = -1
+    out = apply(linear(target, [("W8A8", w.view(np.uint8))], LONGEST_ROW), x)
+    assert same_bits(out, exact_products(w, x))
+    assert (np.sign(out[:, 0]) == np.where(np.arange(9) == 3, -1, 1)).all()
+
+
+def test_longer_rows_are_refused() -> None:
+    cols = LONGEST_ROW + 32
+    with pytest.raises(ValueError, match=f"shape: expected at most {LONGEST_ROW} columns, got 1 x {cols}"):
+        load(PRESENT[0]).linear.Linear([(LAYOUTS[W8A8.layout or ""].id, 1, None)], cols, None)
+
+
 # --- the fused multiply-add ------------------------------------------------------------------------
 
 
@@ -337,7 +384,7 @@ def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
     for matrices, cols, bias, error, text in (
         ([], 64, None, ValueError, "matrices: expected 1 to 16, got 0"),
         ([(layout, n, data)] * 17, 64, None, ValueError, "matrices: expected 1 to 16, got more"),
-        ([(-1, n, data)], 64, None, ValueError, "layout: expected an id of 0 to 22, got -1"),
+        ([(-1, n, data)], 64, None, ValueError, "layout: expected an id of 0 to 23, got -1"),
         ([(len(LAYOUTS), n, data)], 64, None, ValueError, f"layout: expected .*, got {len(LAYOUTS)}"),
         ([(layout, 0, data)], 64, None, ValueError, "shape: expected .*, got 0 x 64"),
         ([(layout, n, data)], 63, None, ValueError, "shape: expected rows of blocks of 32, got 32 x 63"),

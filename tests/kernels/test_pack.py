@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import pack
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FORMATS, W8A8, Format
 from tests.references import formats as twin
 from tests.support.kernels import PRESENT, RUNNABLE, apply, linear, packed, same_bits
 
@@ -128,6 +128,29 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
     pack.pack(fmt.id, rows.reshape(-1), len(rows), cols, out, 4)
     assert np.array_equal(first, out)
     assert first.nbytes == pack.packed_bytes(fmt.id, 37, cols) == 3 * pack.packed_bytes(fmt.id, 16, cols)
+
+
+def test_rows_with_one_scale_have_their_codes_and_sums_in_the_panel() -> None:
+    """Scales, sums of the codes, then the codes, four columns of 16 rows at a time; no rows are zeros."""
+    rows, cols = 5, 64
+    w = np.random.default_rng(6).standard_normal((rows, cols)).astype("<f4")
+    w[1] = 0
+    panel = packed(W8A8.name, w.view(np.uint8), cols)[2]
+    scale, code, _ = twin.decode(W8A8.name, w.view(np.uint8))
+    wanted = np.zeros((16, cols), np.int8)
+    wanted[:rows] = code
+    assert len(panel) == 128 + 16 * cols
+    assert (panel[:64].view("<f4")[:rows] == scale[:, 0].astype(np.float32)).all()
+    assert not panel[4 * rows : 64].any()
+    assert (panel[64:128].view("<i4") == wanted.sum(axis=1, dtype=np.int64)).all()
+    assert (
+        panel[128:].view(np.int8).reshape(cols // 4, 16, 4) == wanted.reshape(16, -1, 4).swapaxes(0, 1)
+    ).all()
+
+
+def test_no_file_holds_rows_with_one_scale() -> None:
+    with pytest.raises(ValueError, match="format_id: expected a format of files, got"):
+        pack.dequantize(W8A8.id, np.zeros(128, np.uint8), np.zeros(32, np.float32))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there Python reads the file")

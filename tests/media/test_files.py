@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oxillama import InferenceEngine
 from oxillama._kernels import best, load
 from oxillama.cli import main
 from oxillama.gguf.model_file import ModelFile
@@ -16,6 +17,7 @@ from oxillama.media.encoder import MediaEncoder
 from oxillama.quantize.model import quantize_model
 from tests.support.kernels import PRESENT
 from tests.support.media import WIDTH, picture, projector_file
+from tests.support.tiny_file import write_tiny_model
 
 WIDE = {
     "v.blk.0.ffn_up.weight": (64, 24),
@@ -67,3 +69,14 @@ def test_quantized_encoders(kind: str, path: Path, tmp_path: Path) -> None:
     for name in PRESENT:
         again = MediaEncoder(target, load(name), 2).encode(source).rows[0].values
         assert (again == found).all()
+
+
+def test_one_scale_per_row_is_not_for_encoders(path: Path, tmp_path: Path) -> None:
+    """`compute="w8a8"` leaves embeddings of pictures as they are with "int8"."""
+    model, found = write_tiny_model(tmp_path / "text.gguf", n_embd=WIDTH), []
+    for compute in ("int8", "w8a8"):
+        with InferenceEngine.from_gguf(model, mmproj=path, compute=compute, num_threads=1) as engine:
+            found.append(engine.model.feature("media").encode(picture(60, 40)).rows[0].values)
+    assert (found[0] == found[1]).all()
+    rounded = MediaEncoder(path, best(), 1, "w8a8").encode(Picture(picture(60, 40))).rows[0].values
+    assert (rounded != found[0]).any()

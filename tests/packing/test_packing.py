@@ -39,7 +39,13 @@ from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
 
 TOKENS = list(range(5, 40))
-OPTIONS: list[dict[str, Any]] = [{}, {"quantize": "q8_0"}, {"compute": "f32"}, {"compute": "bf16"}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"quantize": "q8_0"},
+    {"compute": "f32"},
+    {"compute": "bf16"},
+    {"compute": "w8a8"},
+]
 CHANGED = "changed while it was in use"
 
 
@@ -90,13 +96,15 @@ def test_the_bits_are_those_without(
         logits(path, packed="off", **options)
 
 
-def test_adapters_drafts_embeddings_and_forks(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compute", ["int8", "w8a8"])
+def test_adapters_drafts_embeddings_and_forks(path: Path, tmp_path: Path, compute: str) -> None:
     adapter, results = tmp_path / "a.gguf", []
     model = Path(shutil.copy(demo.DRAFT, tmp_path / "story.gguf"))
     with ModelFile.open(model) as file, InferenceEngine(model) as engine:
         adapter.write_bytes(adapter_of(file, engine.model.runner.model, 4, 0))
     for packed in ("off", "make"):
-        with InferenceEngine.from_gguf(model, packed=packed, adapters=adapter) as engine:
+        options: dict[str, Any] = {"packed": packed, "adapters": adapter, "compute": compute}
+        with InferenceEngine.from_gguf(model, **options) as engine:
             text = engine.generate("Once upon a time", max_tokens=20, temperature=0, speculate="self")
             session = engine.session()
             session.prefill("Once")

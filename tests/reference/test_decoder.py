@@ -13,6 +13,7 @@ from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.families import FAMILIES
 from oxillama.reference.source import Unsupported
 from tests.support.kernels import NAMES, PRESENT, same_bits
+from tests.support.spread import few
 from tests.support.tiny_models import Running, Tiny, tokens_of
 from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
 
@@ -32,6 +33,10 @@ UNSTATED = {
 }
 """Models of stated families that need more than is stated, and what the error names."""
 STATED = {name: model for name, model in (MODELS | VARIANTS).items() if model.architecture in FAMILIES}
+
+
+ROUNDED = ("llama", "qwen3moe", "gpt-oss", "gemma3", "mamba2", "rwkv7", "qwen3next", "falcon")
+"""Models whose products with one scale per row are compared in each run."""
 
 
 def loaded(model: Model, kv_type: str = "f32") -> ReferenceModel:
@@ -88,6 +93,16 @@ def test_every_format(name: str) -> None:
     found = ReferenceModel(ModelFile.open(model.file()), kv_type="f32").logits(np.array(tokens))
     for target in PRESENT:
         assert same_bits(found, Running(model.file(), target=target).logits(tokens))
+
+
+@pytest.mark.parametrize("name", few(sorted(set(STATED) - set(UNSTATED)), ROUNDED))
+def test_one_scale_per_row(name: str) -> None:
+    model = STATED[name]
+    tokens = tokens_of(28, VOCAB, seed=model.seed)
+    found = ReferenceModel(ModelFile.open(model.file()), "w8a8", "f32").logits(np.array(tokens))
+    for target in PRESENT:
+        run = Running(model.file(), target=target, compute="w8a8")
+        assert same_bits(found, run.logits(tokens))
 
 
 def test_the_demo_model() -> None:

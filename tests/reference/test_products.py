@@ -35,6 +35,18 @@ def test_products(name: str) -> None:
         assert same_bits(found, apply(linear(target, [(name, data)], COLS, bias), x))
 
 
+@pytest.mark.parametrize("name", ["F32", "Q8_0", "Q4_K"])
+def test_products_with_one_scale_per_row(name: str) -> None:
+    data, x = matrix(name, ROWS, COLS, seed=7), normal(5, COLS, seed=8)
+    x[1], x[2] = x[1] * np.float32(1e-30), 0.0
+    x[3, 5], x[4, 400] = np.nan, np.inf
+    bias, values = normal(ROWS, seed=9), blocks.dequantize(FORMATS[name], data).reshape(ROWS, COLS)
+    with np.errstate(all="ignore"):
+        found = load_matrix(FORMATS[name], data, ROWS, COLS, "w8a8").times(x) + bias
+    for target in PRESENT:
+        assert same_bits(found, apply(linear(target, [("W8A8", values.view(np.uint8))], COLS, bias), x))
+
+
 @pytest.mark.parametrize("compute", ["f32", "bf16"])
 def test_dequantized_products(compute: str) -> None:
     data, x = matrix("Q4_K", ROWS, COLS, seed=5), normal(2, COLS, seed=6)

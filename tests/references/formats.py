@@ -354,8 +354,19 @@ DECODE: dict[str, Callable[[np.ndarray], Parts]] = {
 }
 
 
+def _rounded_rows(w: np.ndarray) -> Parts:
+    """float32 rows, rounded to int8 with one scale each."""
+    most = np.abs(w).max(axis=1, keepdims=True)
+    inverse = np.float32(127) / np.where(most > np.float32(1e-36), most, np.float32(np.inf))
+    codes = np.rint(w * inverse).astype(np.float64)
+    scale = np.broadcast_to((most / np.float32(127)).astype(np.float64), codes.shape)
+    return Parts(scale, codes, np.zeros_like(codes))
+
+
 def decode(name: str, rows: np.ndarray) -> Parts:
     """Rows (n, bytes) uint8 of a matrix: parts of (n, cols)."""
+    if name == "W8A8":
+        return _rounded_rows(rows.view("<f4"))
     parts = DECODE[name](rows.reshape(-1, FORMATS[name].block_bytes))
     return Parts(*(part.reshape(len(rows), -1) for part in parts))
 

@@ -26,7 +26,7 @@ def quantize(x: np.ndarray, block: int) -> np.ndarray:
 
 def activations(x: np.ndarray, kind: str) -> np.ndarray:
     """What a layout with activations of this kind sees of x, float64."""
-    return x.astype(np.float64) if kind == "f32" else quantize(x, BLOCK[kind])
+    return x.astype(np.float64) if kind == "f32" else quantize(x, BLOCK.get(kind, x.shape[1]))
 
 
 def product(name: str, rows: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.random_blocks import random_rows
 from oxillama._kernels import Kernels, load, pack, targets
 from oxillama._kernels.memory import aligned_empty
-from oxillama.formats import FORMATS, LAYOUTS, Format
+from oxillama.formats import FORMATS, IN_MEMORY, LAYOUTS, W8A8, Format
 
 PRESENT: list[str] = [name for name, reason in targets().items() if reason is None]
 """Targets that can run here, best first; portable, which always can, is the last."""
@@ -19,6 +19,9 @@ RUNNABLE: list[Format] = [fmt for fmt in FORMATS.values() if fmt.layout]
 """Formats that have kernels."""
 
 NAMES: list[str] = [fmt.name for fmt in RUNNABLE]
+
+MULTIPLIED: list[str] = [*NAMES, W8A8.name]
+"""Formats that matrices in memory can have."""
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -31,19 +34,20 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def activation_of(name: str) -> str:
     """The activations that a format's layout is multiplied with."""
-    layout = FORMATS[name].layout
+    layout = IN_MEMORY[name].layout
     assert layout is not None
     return LAYOUTS[layout].activation
 
 
 def matrix(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
     """Random weights of deviation 1 / sqrt(cols): uint8 (rows, bytes of a row)."""
+    name = "F32" if name == W8A8.name else name
     return random_rows(name, rows, cols, cols**-0.5, np.random.default_rng(seed))
 
 
 def packed(name: str, rows: np.ndarray, cols: int, n_threads: int = 1) -> tuple[int, int, np.ndarray]:
     """A matrix as `Linear` takes it."""
-    fmt = FORMATS[name]
+    fmt = IN_MEMORY[name]
     assert fmt.layout is not None
     data = aligned_empty(pack.packed_bytes(fmt.id, len(rows), cols))
     data[:] = 0xA5  # what was in the memory before must not matter

@@ -1,15 +1,16 @@
 """Activations as the tile bodies read them: float32 rows copied or quantized into tiles of 8, 4, 2 or 1 tokens.
 
 An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
-scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
-1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32; for r8 a row is one
+block. A block below 1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its
+products.
 """
 
 from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint32_t
 from libc.string cimport memcpy
 
-from oxillama._kernels.linear.tiles cimport Tile
+from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.simd.simd cimport *
 
@@ -17,10 +18,13 @@ cdef enum:  # forms of activations
     A_F32 = 0
     A_32 = 1
     A_256 = 2
-    FORMS = 3
+    A_ROW = 3
+    FORMS = 4
 
 
 cdef inline int form_number(int layout) noexcept nogil:
+    if is_row(layout):
+        return A_ROW
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
@@ -35,13 +39,20 @@ cdef struct Form:
     Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
 
 
+cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
+    return cols + ROW_PAD if form == A_ROW else cols
+
+
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
     """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
     cdef Py_ssize_t end
-    f.scale = padded(n * cols * (4 if form == A_F32 else 1))
+    f.scale = padded(n * codes_of_token(form, cols) * (4 if form == A_F32 else 1))
     if form == A_F32:
         f.sums = f.more = f.scale
         return f.scale
+    if form == A_ROW:
+        f.sums = f.more = f.scale + padded(n * 4)
+        return f.sums
     f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
     f.more = f.sums + padded(n * (cols // 32) * 4)
     end = f.more
@@ -50,10 +61,14 @@ cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form
     return end
 
 
+cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil:
+    return 1 if form == A_ROW else cols // (32 if form == A_32 else 256)
+
+
 cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
     tile.values = <const float*>f.base + t0 * cols
-    tile.codes = <const int8_t*>f.base + t0 * cols
-    tile.scale = <const float*>(f.base + f.scale) + t0 * (cols // (32 if form == A_32 else 256))
+    tile.codes = <const int8_t*>f.base + t0 * codes_of_token(form, cols)
+    tile.scale = <const float*>(f.base + f.scale) + t0 * scales_of_token(form, cols)
     tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
     tile.sums16 = tile.nsum
     tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
@@ -128,6 +143,26 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
         (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
 
+cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile, int t) noexcept nogil:
+    """Quantizes token ``t`` of a tile with one scale."""
+    cdef f32x16 top = f32_zero(), total = f32_zero(), magic = f32_set1(12582912.0), inv, moved
+    cdef float most, sum
+    cdef Py_ssize_t k
+    cdef i32x16 code
+    cdef int8_t* out = <int8_t*>tile.codes + t * codes_of_token(A_ROW, cols)
+    for k in range(0, cols, 16):
+        top = f32_max(f32_abs(f32_load(x + k)), top)
+    most = f32_hmax(top)
+    inv = f32_set1(127.0 / most if most > <float>1e-36 else 0.0)
+    for k in range(0, cols, 16):
+        moved = f32_add(f32_mul(f32_load(x + k), inv), magic)
+        total = f32_add(total, f32_sub(moved, magic))
+        code = i32_from_bits(moved)
+        i32_store_i8(out + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
+    sum = f32_sum(total)  # NaN where a value is a NaN or an infinity
+    (<float*>tile.scale)[t] = most / 127.0 if sum - sum == 0 else NAN
+
+
 cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float** x, Py_ssize_t first, Py_ssize_t last,
                            Py_ssize_t t0, int T) noexcept nogil:
     """Columns ``first`` to ``last`` of T tokens, whose rows ``x`` has, into the tile that starts at token ``t0``."""
@@ -142,6 +177,8 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
             quantize_token(A_32, x[t], first, last, &tile, T, t)
         elif form == A_256:
             quantize_token(A_256, x[t], first, last, &tile, T, t)
+        elif form == A_ROW:
+            quantize_row(x[t], cols, &tile, t)
         elif T == 1:
             memcpy(v + first, x[t] + first, (last - first) * sizeof(float))
         else:

@@ -15,11 +15,13 @@ from oxillama._kernels.arrays cimport (
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
-    A_F32, FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size)
+    A_F32, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size)
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.simd cimport *
+
+from oxillama.formats import LONGEST_ROW
 
 cnp.import_array()
 
@@ -82,10 +84,12 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
 
     Tile by tile, all panels if there are many tiles, while the panels stay in the cache. A few tiles take the
     panels a strip at a time, and each asks the memory for its share of the next strip, so that reading and
-    multiplying go on together. Other threads take the ``skip`` panels behind the last strip.
+    multiplying go on together. Other threads take the ``skip`` panels behind the last strip. Up to three tiles of
+    rows with one scale keep up with the memory: the first one, of 16 tokens if there are so many, asks ahead.
     """
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
     cdef bint few = 0 < n_tiles <= FEW_TILES and w.form != A_F32 and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 3
     cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, ahead
     cdef Job job
@@ -99,12 +103,12 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
         ahead = job.last if job.last < p1 else p1 + skip
         t0 = 0
         while t0 < group.count:
-            T = tile_size(group.count - t0)
+            T = 16 if leads and group.count - t0 >= 16 else tile_size(group.count - t0)
             form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
             job.out = group.out + t0 * job.ld + w.first_row
-            job.cold = t0 == 0 and p == p0
+            job.cold = t0 == 0 and (p == p0 or leads)
             job.next, job.step = w.data, 0
-            if few and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
+            if few and not leads and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // OX_TILE * (strip * w.stride // n_tiles)
             run_job(w.layout, T, &job)
@@ -112,9 +116,14 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
         p = job.last
 
 
-cdef inline Py_ssize_t n_pieces(Py_ssize_t cols) noexcept nogil:
-    """Pieces of a row of ``cols`` columns."""
-    return (cols + FILL_COLS - 1) // FILL_COLS
+cdef inline Py_ssize_t piece_cols(const Stack* stack) noexcept nogil:
+    """Columns of a row that a thread quantizes at a time: all of a row with one scale."""
+    return stack.cols if stack.takes[A_ROW] else FILL_COLS
+
+
+cdef inline Py_ssize_t n_pieces(const Stack* stack) noexcept nogil:
+    """Pieces of a row."""
+    return (stack.cols + piece_cols(stack) - 1) // piece_cols(stack)
 
 
 cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
@@ -127,10 +136,10 @@ cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
         group -= 1
     ensure(group >= call.groups)
     unit -= group.first_fill
-    pieces = n_pieces(group.stack.cols)
+    pieces = n_pieces(group.stack)
     end = min(group.count, (unit // pieces + 1) * FILL_ROWS)
-    first = unit % pieces * FILL_COLS
-    last = min(group.stack.cols, first + FILL_COLS)
+    first = unit % pieces * piece_cols(group.stack)
+    last = min(group.stack.cols, first + piece_cols(group.stack))
     begin = unit // pieces * FILL_ROWS
     for row in range(begin, end):
         ensure(group.rows == NULL or group.rows[row] >= 0)
@@ -184,7 +193,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
         groups[i].first_fill = n_fills
-        n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * n_pieces(stack.cols)
+        n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * n_pieces(stack)
         n_panels += stack.n_panels
         n_values += groups[i].count * stack.cols
         n_products += groups[i].count * stack.cols * stack.rows
@@ -261,6 +270,8 @@ cdef class Linear:
                 raise ValueError(f"shape: expected rows of blocks of {block_cols(layout)}, got {rows} x {cols}")
             if not fits(cols, 128, PY_SSIZE_T_MAX // 2) or not fits(rows // 16 + 1, 128 * cols, PY_SSIZE_T_MAX // 2):
                 raise ValueError(f"shape: expected a matrix that fits the memory, got {rows} x {cols}")
+            if is_row(layout) and cols > LONGEST_ROW:
+                raise ValueError(f"shape: expected at most {LONGEST_ROW} columns, got {rows} x {cols}")
             part = &stack.parts[stack.n_parts]
             part.layout = layout
             part.form = form_number(layout)

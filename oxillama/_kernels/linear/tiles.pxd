@@ -13,13 +13,16 @@ from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MAX_TILE = 16  # panels times tokens whose sums are held at once
+    MAX_TILE = 24  # panels times tokens whose sums are held at once
+    MAX_SUMS = 24
+    ROW_AHEAD = 8192  # as OX_AHEAD, for the tiles of r8 that multiply for as long as the memory reads
+    ROW_PAD = 64   # bytes between tokens of r8: rows of a power of two would share few lines of the cache
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T), float layouts
-    const int8_t* codes      # (cols / 4, T, 4)
+    const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
@@ -265,6 +268,65 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
         x = x + 32 * 8
 
 
+cdef inline void add_row_group(const int P, const int T, const int chains, i32x16* part, const uint8_t* c,
+                               Py_ssize_t stride, const int g, const int8_t* x, Py_ssize_t ld) noexcept nogil:
+    """Adds 4 columns of P panels, whose codes begin at ``c``, times T tokens: to chain ``g`` modulo their number."""
+    cdef i32x16* sums = part + g % chains * P * T
+    cdef u8x64 w[4]
+    cdef u8x64 v
+    cdef int t, i
+    for i in range(P):
+        w[i] = u8_load(c + i * stride + 64 * g)
+    for t in range(T):
+        v = u8_keep(u8_set4(x + t * ld + 4 * g))
+        for i in range(P):
+            sums[i * T + t] = a8_dot(sums[i * T + t], w[i], v)
+
+
+cdef inline void row_tile(const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
+                          f32x16* acc) noexcept nogil:
+    """P panels of r8 from ``p`` on times T tokens: acc (P, T). The sums of a row are integers to its end.
+
+    Where P times T sums are few, ``chains`` of them hide the latency of a product.
+    """
+    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p)
+    cdef const uint8_t* c
+    cdef const int8_t* x = job.tile.codes
+    cdef i32x16 part[MAX_SUMS]
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, b
+    cdef int g, t, i
+    for i in range(P * T * chains):
+        part[i] = i32_zero()
+    if OX_A8_SHIFT:
+        for i in range(P):
+            for t in range(T):
+                part[i * T + t] = i32_sub(i32_zero(), i32_shl(i32_load(panel + i * job.stride + 64), OX_A8_SHIFT))
+    for b in range(job.cols // 32):
+        c = panel + ROW_HEADER + 512 * b
+        if job.cold:
+            for i in range(P):
+                prefetch(c + i * job.stride + (ROW_AHEAD - OX_AHEAD if T >= 8 else 0), 512)
+        if T > 1:
+            next = ask(next, P * job.step)
+        add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 1, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 2, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 3, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 4, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 5, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 6, x, ld)
+        add_row_group(P, T, chains, part, c, job.stride, 7, x, ld)
+        x = x + 32
+    for i in range(P):
+        for t in range(T):
+            for g in range(1, chains):
+                part[i * T + t] = i32_add(part[i * T + t], part[(g * P + i) * T + t])
+            acc[i * T + t] = f32_mul(f32_from_i32(part[i * T + t]),
+                                     f32_mul(f32_load(<const float*>(panel + i * job.stride)),
+                                             f32_set1(job.tile.scale[t])))
+
+
 cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
     """The ``i``-th pair of sub-block scales as 16-bit integers."""
     if not has_subs(layout):
@@ -415,6 +477,21 @@ cdef inline void code_tiles(const int layout, const int T, const Job* job) noexc
         put_panel(job, T, p, 0, acc)
 
 
+cdef inline void row_tiles(const int P, const int T, const int chains, const int alone, const Job* job) noexcept nogil:
+    """P panels at a time, then single ones, which take ``alone`` chains."""
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        row_tile(P, T, chains, job, p, acc)
+        for q in range(P):
+            put_panel(job, T, p + q, 0, acc + q * T)
+        p = p + P
+    for i in range(p, job.last):
+        row_tile(1, T, alone, job, i, acc)
+        put_panel(job, T, i, 0, acc)
+
+
 cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
@@ -431,7 +508,18 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
 
 cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
     """Here the layout is a constant; the tile becomes one."""
-    if form_of(layout) == 0:
+    if is_row(layout):
+        if OX_TILE >= 8 and T == 8:
+            row_tiles(OX_PANELS, 8, 1, 1, job)
+        elif OX_TILE >= 8 and T == 16:
+            row_tiles(1, 16, 1, 1, job)
+        elif T == 4:
+            row_tiles(OX_PANELS, 4, 1, 1, job)
+        elif T == 2:
+            row_tiles(1, 2, 2, 2, job)
+        else:
+            row_tiles(1, 1, 4, 4, job)
+    elif form_of(layout) == 0:
         if OX_TILE >= 8 and T == 8:
             float_tiles(layout, 2, 8, job)
         elif T == 4:

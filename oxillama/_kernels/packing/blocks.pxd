@@ -3,11 +3,12 @@
 ``layout``, ``block_len`` and ``block_bytes`` are constants in each call of dispatch.pxd, and so is ``unpack``.
 """
 
-from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
+from libc.math cimport fabsf
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.packing.formats cimport *
-from oxillama._kernels.packing.layouts cimport codes_at, header_at
+from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at
 from oxillama._kernels.packing.unpack cimport Block, Unpack, half_at
 from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
 
@@ -37,6 +38,35 @@ cdef inline void float_pack(const int layout, const uint8_t** row, Py_ssize_t co
     for k in range(cols):
         for r in range(16):
             memcpy(out + scale_bytes(layout) * (16 * k + r), row[r] + scale_bytes(layout) * k, scale_bytes(layout))
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+cdef inline void row_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """16 rows of float32 as int8: scale = max|w| / 127, code = round(w * (127 / max|w|)), ties to even.
+
+    A row below 1e-36 counts as zero.
+    """
+    cdef const float* w
+    cdef float most, inv, magnitude
+    cdef int32_t total, code
+    cdef Py_ssize_t k
+    cdef int r
+    for r in range(16):
+        w = <const float*>row[r]
+        most = 0
+        for k in range(cols):
+            magnitude = fabsf(w[k])
+            most = magnitude if magnitude > most else most
+        inv = 127.0 / most if most > <float>1e-36 else 0.0
+        total = 0
+        for k in range(cols):
+            code = <int32_t>((w[k] * inv + <float>12582912.0) - <float>12582912.0)
+            total += code
+            out[ROW_HEADER + 64 * (k >> 2) + 4 * r + (k & 3)] = <uint8_t>code
+        most = most / <float>127.0
+        memcpy(out + 4 * r, &most, 4)
+        memcpy(out + 64 + 4 * r, &total, 4)
 
 
 # --- blocks -----------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ a kind of scales:
       the same; k2 has both in one byte (low nibble, high nibble)
     scales of a block of 256 columns without sub-blocks (s2 s8)
       f16 d[16], for s8 f32 d[16]
+    scales of whole rows (r8), before all codes of the panel
+      f32 d[16], int32 sum of the row's codes [16]
 
 Codes are what the format's are, or stand in a table of 16 values: those of IQ4_NL in their own, signed; the
 others, which all lie in -64..63, 64 too high, so that they are 7-bit codes like most.
@@ -28,6 +30,10 @@ from libc.stdint cimport uint8_t, uint16_t
 
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.simd.simd cimport *
+
+cdef enum:
+    ROW_HEADER = 128  # bytes of a panel's scales and sums of rows
+
 
 cdef inline int dot_excess(const int layout) noexcept nogil:
     """What the numbers that are multiplied are too high by."""
@@ -75,6 +81,8 @@ cdef inline Py_ssize_t header_at(const int layout, Py_ssize_t b) noexcept nogil:
 
 cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
     """Where the codes of block ``b`` of a panel begin."""
+    if is_row(layout):
+        return ROW_HEADER + b * 512
     cdef Py_ssize_t first = b - b % group_blocks(layout)
     return (first * block_bytes(layout) + group_blocks(layout) * header_bytes(layout)
             + (b - first) * form_of(layout) * 2 * code_bits(layout))

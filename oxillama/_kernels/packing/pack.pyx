@@ -19,7 +19,7 @@ from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.packing.unpack cimport GRID_3XXS, GRID_WORDS, GRIDS
 
-from oxillama.formats import FORMAT_BY_ID, LAYOUTS
+from oxillama.formats import FORMAT_BY_ID, LAYOUTS, W8A8 as ROW_FORMAT
 
 cnp.import_array()
 
@@ -66,7 +66,7 @@ fill_grids()
 
 cdef Codec codec_of(int format_id) except *:
     """A format's row of the table; a ValueError where no kernel runs it."""
-    fmt = FORMAT_BY_ID.get(format_id)
+    fmt = ROW_FORMAT if format_id == W8A8 else FORMAT_BY_ID.get(format_id)
     if fmt is None or fmt.layout is None:
         raise ValueError(f"format_id: expected a format with kernels, got {format_id}")
     return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)
@@ -91,6 +91,8 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     out : float32, its size a multiple of the block length
     """
     cdef Codec c = codec_of(format_id)
+    if is_row(c.layout):
+        raise ValueError(f"format_id: expected a format of files, got {format_id}")
     cdef float* op = f32_out(out, 0, "out")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     cdef Py_ssize_t n_blocks = n // c.block_len
@@ -193,7 +195,8 @@ cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero,
     cdef const uint8_t* row[16]
     cdef Py_ssize_t last
     cdef int r
-    if form_of(c.layout):  # a last group that misses a block: packed bytes are a function of the file
+    # a last group that misses a block: packed bytes are a function of the file
+    if form_of(c.layout) and not is_row(c.layout):
         last = cols // form_of(c.layout) - 1
         last -= last % group_blocks(c.layout)
         memset(out + header_at(c.layout, last), 0, group_blocks(c.layout) * header_bytes(c.layout))

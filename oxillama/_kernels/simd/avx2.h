@@ -102,6 +102,10 @@ static OX_INLINE float f32_fma1(float a, float b, float c) {
 
 static OX_INLINE i32x16 i32_set1(int32_t x) { i32x16 r = {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; return r; }
 static OX_INLINE i32x16 i32_zero(void) { i32x16 r = {_mm256_setzero_si256(), _mm256_setzero_si256()}; return r; }
+static OX_INLINE i32x16 i32_load(const void *p) {
+    i32x16 r = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
+    return r;
+}
 OX_I2(i32_add, _mm256_add_epi32)
 OX_I2(i32_sub, _mm256_sub_epi32)
 OX_I2(i32_mul, _mm256_mullo_epi32)

@@ -65,6 +65,7 @@ static OX_INLINE float f32_fma1(float a, float b, float c) {
 
 static OX_INLINE i32x16 i32_zero(void) { return _mm512_setzero_si512(); }
 static OX_INLINE i32x16 i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static OX_INLINE i32x16 i32_load(const void *p) { return _mm512_loadu_si512(p); }
 static OX_INLINE i32x16 i32_add(i32x16 a, i32x16 b) { return _mm512_add_epi32(a, b); }
 static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { return _mm512_sub_epi32(a, b); }
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { return _mm512_mullo_epi32(a, b); }
@@ -116,6 +117,9 @@ static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
 }
 /* Sums of 4 products: codes of at most 7 bits times signed bytes. */
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, w, a); }
+/* Activations that are moved up by 128 when they are quantized leave signed codes as they are. */
+#define OX_A8_SHIFT 7
+static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, a, w); }
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
 }

@@ -75,6 +75,7 @@ static OX_INLINE float f32_fma1(float a, float b, float c) { return fmaf(a, b, c
 
 static OX_INLINE i32x16 i32_set1(int32_t x) { OX_Q(i32x16, vdupq_n_s32(x)); }
 static OX_INLINE i32x16 i32_zero(void) { return i32_set1(0); }
+static OX_INLINE i32x16 i32_load(const void *p) { OX_Q(i32x16, vld1q_s32((const int32_t *)p + 4 * i)); }
 static OX_INLINE i32x16 i32_add(i32x16 a, i32x16 b) { OX_Q(i32x16, vaddq_s32(a.q[i], b.q[i])); }
 static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { OX_Q(i32x16, vsubq_s32(a.q[i], b.q[i])); }
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { OX_Q(i32x16, vmulq_s32(a.q[i], b.q[i])); }

@@ -77,6 +77,7 @@ static OX_INLINE float f32_hmax(f32x16 a) {
 
 static OX_INLINE i32x16 i32_set1(int32_t x) { OX_EACH(i32x16, x); }
 static OX_INLINE i32x16 i32_zero(void) { return i32_set1(0); }
+static OX_INLINE i32x16 i32_load(const void *p) { i32x16 r; memcpy(r.v, p, 64); return r; }
 static OX_INLINE i32x16 i32_add(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
 static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] - (uint32_t)b.v[i])); }
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] * (uint32_t)b.v[i])); }

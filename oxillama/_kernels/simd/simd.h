@@ -100,6 +100,12 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
 #include "portable.h"
 #endif
 
+/* Signed codes times activations that are 2^OX_A8_SHIFT too high, or as they are. */
+#ifndef OX_A8_SHIFT
+#define OX_A8_SHIFT 0
+#define a8_dot s8_dot
+#endif
+
 /* Where a dot product into 32 bits is one instruction, nothing is gained by adding in 16 bits first. */
 #ifndef OX_SUMS_OF_16
 #define OX_SUMS_OF_16 0

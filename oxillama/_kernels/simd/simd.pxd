@@ -12,6 +12,7 @@ cdef extern from "simd.h" nogil:
         pass
 
     const int OX_S8_SHIFT
+    const int OX_A8_SHIFT
     const int OX_TILE
     const int OX_PANELS
     const int OX_SUMS_OF_16
@@ -54,6 +55,7 @@ cdef extern from "simd.h" nogil:
 
     i32x16 i32_zero()
     i32x16 i32_set1(int32_t x)
+    i32x16 i32_load(const void* p)
     i32x16 i32_add(i32x16 a, i32x16 b)
     i32x16 i32_sub(i32x16 a, i32x16 b)
     i32x16 i32_mul(i32x16 a, i32x16 b)
@@ -78,3 +80,4 @@ cdef extern from "simd.h" nogil:
     i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
+    i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a)
