@@ -59,6 +59,7 @@ class InputBody(Body):
 
 
 class ResponsesBody(InputBody):
+    takes_options = True
     stream: bool = False
     stream_options: StreamOptions | None = None
     store: bool = True

@@ -62,6 +62,7 @@ def schema_of(wanted: TextFormat) -> Any:
 
 
 async def responses(request: Request) -> Response | EventStream:
+    """The response to an input, and to the responses before it."""
     store = store_of(request)
     body = await read_body(request, ResponsesBody)
     here, engine = await chosen(request, body.model)
@@ -73,7 +74,6 @@ async def responses(request: Request) -> Response | EventStream:
             engine,
             request.state.request_id,
             body.rest,
-            ResponsesBody.model_fields,
             max_tokens=body.max_output_tokens,
             json_schema=schema_of(body.text.format),
             logprobs=LOGPROBS in body.include or body.top_logprobs is not None or None,
@@ -172,7 +172,6 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a body has, be it too long or not."""
     store = store_of(request)
     body = await read_body(request, InputBody)
-    body.refuse_rest()
     before = items_before(store, body)
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(lambda: chat_of(engine, body, before).n_tokens(engine))
