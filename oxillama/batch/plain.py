@@ -91,7 +91,7 @@ def start(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -
     fixed = {name: rest.pop(name) for name in OWN if name in rest}
     known = (kind, TEMPLATE, MEDIA, *OWN, *skipped)
     defaults = {} if settings.max_tokens is None else {"max_tokens": most(settings.max_tokens)}
-    options = options_of(rest, engine, known, defaults, **fixed)
+    options = options_of(rest, engine, defaults, known, **fixed)
     if media is not None:
         given = engine.model.feature("media").prompt(given, media)
     if kind == "prompt":

@@ -182,12 +182,21 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
 
         None unless it was asked for and the end was read, and where the end is an error.
         """
+        return None if self.finish_reason in (None, "error") else self.receipt_so_far()
+
+    def receipt_so_far(self) -> Receipt | None:
+        """Of what was read, even if the text goes on, or an error has ended it; None unless asked for."""
         recorder, reason = self._text_request.parts.get("receipt"), self.finish_reason
-        if recorder is None or reason in (None, "error"):
+        if recorder is None:
             return None
         reason = "stop" if reason == "tool_calls" else reason  # a receipt is of tokens, not of what they say
         receipt: Receipt = recorder.receipt(self.tokens, self._links, reason)
         return receipt
+
+    @property
+    def raw_text(self) -> str:
+        """What was read, as the model wrote it: with reasoning and calls, which `text` leaves out."""
+        return "".join(self._pieces)
 
     @property
     def timings(self) -> Timings:

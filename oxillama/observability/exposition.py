@@ -74,6 +74,7 @@ TABLE = (
     Metric("histogram", "request_generation_tokens", "text_lengths", "Tokens of a text"),
     Metric("counter", "engine_steps", "steps", "Forward passes"),
     Metric("histogram", "iteration_tokens_total", "step_rows", "Rows of a forward pass"),
+    Metric("gauge", "longest_sequence_tokens", "longest_sequence", "The longest prompt with its text so far"),
     Metric("gauge", "kv_cache_usage_perc", "kv_usage", "Share of the pages and states in use, 0 to 1"),
     Metric("gauge", "kv_cache_memory_bytes", "kv_memory_bytes", "Memory of the pages and states"),
     Metric("gauge", "prefix_cache_pages", "kv_pages_cached", "Pages that the prefix cache holds"),

@@ -109,6 +109,7 @@ class EngineMetrics(Observer):
         self.prompt_lengths: Histogram = Histogram(LENGTH_BUCKETS)
         self.text_lengths: Histogram = Histogram(LENGTH_BUCKETS)
         self.step_rows: Histogram = Histogram(ROW_BUCKETS)
+        self.longest_sequence: int = 0
 
     @classmethod
     def of(cls, model: LoadedModel, mask_timer: MaskTimer | None = None) -> EngineMetrics:
@@ -149,6 +150,7 @@ class EngineMetrics(Observer):
     def _count_tokens(self, request: Request, n: int, now: float) -> None:
         """Counts the tokens that a request got together."""
         self.generation_tokens += n
+        self.longest_sequence = max(self.longest_sequence, request.sequence.total_len)
         if math.isnan(request.first_token_at):
             self.time_to_first_token.add(now - request.submitted_at)
             self.queue_time.add(request.admitted_at - request.submitted_at)
@@ -216,6 +218,7 @@ class EngineMetrics(Observer):
                 prompt_lengths=self.prompt_lengths.copy(),
                 text_lengths=self.text_lengths.copy(),
                 step_rows=self.step_rows.copy(),
+                longest_sequence=self.longest_sequence,
                 steps=self.steps,
             )
             return found

@@ -16,7 +16,10 @@ GAUGES = (
     "running", "waiting", "kv_pages_used", "kv_pages_cached", "kv_states_used", "kv_states_cached",
     "kv_memory_bytes", "kv_usage", "adapters", "matrix_bytes",
 )  # fmt: skip
-"""Attributes that say how an engine is now; all others, but for the facts, are counts."""
+"""Attributes that say how an engine is now; all others, but for the facts and the maxima, are counts."""
+
+MAXIMA = ("longest_sequence",)
+"""Attributes that are the most that has been."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class MetricsSnapshot:
         there to its last one, and from its submission to its end.
     prompt_lengths, text_lengths : tokens of the requests that have ended.
     step_rows : rows of each step.
+    longest_sequence : tokens of a prompt and its text together, the most so far.
     steps, preemptions : so far.
     running, waiting : requests now.
     kv_pages_used, kv_pages_cached : held by sequences or the prefix cache now, and by the latter.
@@ -73,6 +77,7 @@ class MetricsSnapshot:
     prompt_lengths: Histogram
     text_lengths: Histogram
     step_rows: Histogram
+    longest_sequence: int
     steps: int
     preemptions: int
     running: int
@@ -102,7 +107,10 @@ class MetricsSnapshot:
         if earlier is None:
             return self
         names = [field.name for field in fields(self) if field.name not in (*FACTS, *GAUGES)]
-        return replace(self, **{name: total(getattr(earlier, name), getattr(self, name)) for name in names})
+        both = {name: (getattr(earlier, name), getattr(self, name)) for name in names}
+        return replace(
+            self, **{name: max(two) if name in MAXIMA else total(*two) for name, two in both.items()}
+        )
 
     def closed(self) -> MetricsSnapshot:
         """This snapshot of an engine that has been closed since: its gauges are 0."""

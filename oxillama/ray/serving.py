@@ -29,9 +29,10 @@ from oxillama.ray.prefixes import page_keys
 from oxillama.ray.router import IMBALANCE, PrefixRouter
 from oxillama.ray.sizing import as_assigned, fitted, resources
 from oxillama.server.anthropic.messages import error_event
-from oxillama.server.app import ANTHROPIC, create_app, error_body
+from oxillama.server.app import create_app
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.models import Hosted, Models, name_of_file
+from oxillama.server.routes import ANTHROPIC, error_body
 from oxillama.server.running import while_connected
 from oxillama.server.stream import error_lines
 

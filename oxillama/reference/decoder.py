@@ -15,6 +15,7 @@ from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
 from oxillama.reference.kv import store
+from oxillama.reference.latent import LatentHeads
 from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
@@ -49,9 +50,9 @@ class ReferenceModel:
         source, self.facts = self.source, self.source.facts
         self.n_layers: int = source.key("block_count")
         self.n_embd: int = source.key("embedding_length")
-        self.eps: float = source.key(
-            f"attention.layer_norm_{'' if self.facts.norm == 'layer' else 'rms_'}epsilon"
-        )
+        kind = "" if self.facts.norm == "layer" else "rms_"
+        stated = source.key(f"attention.layer_norm_{kind}epsilon")
+        self.eps: float = self.facts.eps or stated
         source.key("feed_forward_length")
         source.key("expert_feed_forward_length")
         source.key("expert_shared_feed_forward_length")
@@ -75,13 +76,22 @@ class ReferenceModel:
         self.embedding_scale: float = (
             source.key("embedding_scale") or self.facts.embedding_scale or math.sqrt(self.n_embd)
         )
-        self.residual_scale: float = source.key("residual_scale") or 1.0
-        scale = source.key("logit_scale") or 1.0
-        self.logit_scale: float = 1.0 / scale if self.facts.logit_divides else scale
+        depth = self.facts.residual_depth
+        usual = depth / math.sqrt(self.n_layers) if depth else 1.0
+        self.residual_scale: float = source.key("residual_scale") or usual
+        scale, divides = source.key("logit_scale") or 0.0, self.facts.logit_divides
+        if not scale and self.facts.logit_width:
+            scale, other = self.facts.logit_width / self.n_embd, self.n_embd / self.facts.logit_width
+            self.logit_scale: float = other if divides else scale
+        else:
+            self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
+        self.latent: LatentHeads | None = None
+        if self.facts.latent:
+            self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
         self.logits(np.zeros(1, np.int64))  # so that each key and tensor is asked for
         source.check_used()
@@ -142,6 +152,8 @@ class ReferenceModel:
 
     def attention(self, i: int, h: np.ndarray) -> np.ndarray:
         """The attention block of layer ``i``."""
+        if self.latent is not None:
+            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
@@ -217,7 +229,9 @@ class ReferenceModel:
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states behind layer ``i``."""
         facts, block = self.facts, f"blk.{i}"
-        parallel = facts.residual == "parallel"
+        parallel = facts.residual == "parallel" or (
+            facts.residual == "stated" and self.source.key("use_parallel_residual", False)
+        )
         ffn_norm, attn_norm = facts.ffn_norm, facts.attn_norm
         if facts.residual == "auto" and not self.source.has(f"{block}.{ffn_norm}.weight"):
             parallel, ffn_norm = True, ""

@@ -17,7 +17,7 @@ class Facts:
     norm : "rms" or "layer".
     norm_weight : norms have weights. Biases of norms, and of matrices, are used where the file has them.
     residual : "sequential", "parallel" (both blocks read the layer's input), or "auto" ("parallel" in a file
-        without the second norm).
+        without the second norm), "stated" ("parallel" where the file says so).
     attn_norm, ffn_norm : norms before the blocks, "" for none.
     attn_post_norm, ffn_post_norm : norms of the blocks' outputs, "" for none.
     qk_norm : norms of q and k: "", "head", "heads" (a weight for each head), "row" (all heads at once).
@@ -30,18 +30,28 @@ class Facts:
     window, window_period : default window; n where the last layer of n has none, 0 where all have it, None
         for no windows.
     local_base : rotary base of windowed layers; 0 for that of the others.
+    plain_windows : rotations of windowed layers have neither a scaling nor a magnitude.
     rope_on_windows_only : layers without a window do not rotate.
     alibi : largest slope exponent of linear biases, 0 without.
     positions : learned position embeddings. embd_norm : a norm of the embeddings. sinks : of attention.
     gating, normalize : of experts; gating None: the family has no experts.
     shared_gate : the shared expert's output is multiplied by a sigmoid.
+    latent : attention is that of `latent.LatentHeads`. gain_on_scores : YaRN's magnitude is in the scores.
+    residual_depth : the residual scale is this / sqrt(layers), unless the file states one; 0 for 1.
+    logit_width : logits are multiplied by this / n_embd, or with ``logit_divides`` divided, unless the file
+        states a scale; 0 for 1.
     recurrent : token mixer of layers without key heads (`recurrent.MIXERS`), "" where all attend.
     attends : some layers have key heads.
     gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
     interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
+    sections : others are taken in order, with pairs (i, i + n_rot / 2): "always" where the file has them,
+        "two" where the first two are above 0, "" never.
+    eps : of norms, whatever the file states; 0 for what it states.
     feed_forward : layers have a second block.
     output_norm : name of the last norm.
+    unbiased : matrices whose biases have no effect.
     options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
+    at_layers : differences of models with so many layers.
     """
 
     rope: str = "norm"
@@ -65,6 +75,7 @@ class Facts:
     window: int = 0
     window_period: int | None = None
     local_base: float = 0.0
+    plain_windows: bool = False
     rope_on_windows_only: bool = False
     alibi: float = 0.0
     positions: bool = False
@@ -73,14 +84,22 @@ class Facts:
     gating: str | None = None
     normalize: bool = True
     shared_gate: bool = False
+    latent: bool = False
+    gain_on_scores: bool = False
+    residual_depth: float = 0.0
+    logit_width: int = 0
     recurrent: str = ""
     attends: bool = True
     gated_queries: bool = False
     interleaved: bool = False
+    sections: str = ""
+    eps: float = 0.0
     feed_forward: bool = True
     output_norm: str = "output_norm"
+    unbiased: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    at_layers: tuple[tuple[int, dict[str, Any]], ...] = ()
 
     def but(self, **differences: Any) -> Facts:
         """These facts with differences."""
@@ -95,6 +114,8 @@ WINDOW, PATTERN, LOCAL = (
 EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 SCALES = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
 CLAMP = ("attention.clamp_kqv",)
+SECTIONS = "rope.dimension_sections"
+LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 PLAIN = Facts()
 LLAMA = PLAIN.but(gating="softmax", window_period=0, options=(WINDOW, PATTERN))
@@ -143,12 +164,98 @@ RWKV = PLAIN.but(
     attends=False,
     options=("rescale_every_n_layers",),
 )
+SHARED_COUNT = ("expert_shared_count", "leading_dense_block_count")
+DEEPSEEK = PLAIN.but(
+    gating="softmax", normalize=False, options=(EXPERT_WIDTH, "expert_weights_scale"), ignores=SHARED_COUNT
+)
+STATED = (EXPERT_WIDTH, "expert_weights_scale", "expert_gating_func", "expert_weights_norm")
+SPARSE = QWEN3.but(gating="softmax", normalize=False, options=STATED, ignores=SHARED_COUNT)
+BEHIND = {
+    "attn_norm": "",
+    "ffn_norm": "",
+    "attn_post_norm": "post_attention_norm",
+    "ffn_post_norm": "post_ffw_norm",
+}
+DEEPSEEK2 = DEEPSEEK.but(
+    latent=True,
+    gain_on_scores=True,
+    options=(*STATED, LOG_MULTIPLIER),
+)
 
 FAMILIES: dict[str, Facts] = {
     "llama": LLAMA,
     "internlm2": PLAIN,
     "smollm3": PLAIN.but(no_rope_every=4),
     "exaone": NEOX,
+    "qwen": NEOX,
+    "qwen2vl": NEOX.but(sections="always", eps=1e-30, options=(SECTIONS,)),
+    "qwen3vl": QWEN3.but(interleaved=True, options=(SECTIONS,)),
+    "qwen3vlmoe": QWEN3.but(interleaved=True, gating="softmax", options=(EXPERT_WIDTH, SECTIONS)),
+    "openelm": QWEN3,
+    "ernie4_5": PLAIN.but(unbiased=("attn_output",)),
+    "paddleocr": PLAIN.but(unbiased=("attn_output",), sections="always", options=(SECTIONS,)),
+    "ernie4_5-moe": PLAIN.but(
+        gating="softmax",
+        unbiased=("attn_output",),
+        options=(EXPERT_WIDTH, SHARED_WIDTH),
+        ignores=(*SHARED_COUNT, "interleave_moe_layer_step"),
+    ),
+    "mistral3": PLAIN.but(gating="softmax"),
+    "minicpm": PLAIN.but(
+        gating="softmax",
+        embedding_scale=12.0,
+        residual_depth=1.4,
+        logit_width=256,
+        logit_divides=True,
+        options=SCALES[:3],
+    ),
+    "baichuan": PLAIN.but(rope="none", at_layers=((32, {"rope": "norm"}), (40, {"alibi": 8.0}))),
+    "codeshell": ROTATING,
+    "jais2": ROTATING.but(activation="relu_squared"),
+    "gptneox": ROTATING.but(residual="stated"),
+    "olmo2": NEOX.but(
+        qk_norm="row", window_period=4, plain_windows=True, options=(WINDOW, PATTERN), **BEHIND
+    ),
+    "exaone4": QWEN3.but(
+        ignores=(WINDOW, PATTERN, LOCAL),
+        at_layers=(
+            (
+                64,
+                {
+                    "window": 4096,
+                    "window_period": 4,
+                    "rope_on_windows_only": True,
+                    "options": (WINDOW, PATTERN),
+                    "ignores": (LOCAL,),
+                },
+            ),
+        ),
+        **BEHIND,
+    ),
+    "dots1": SPARSE,
+    "glm4moe": SPARSE.but(
+        ffn_norm="post_attention_norm",
+        qk_norm_optional=True,
+        gating="sigmoid",
+        sections="two",
+        options=(*STATED, SECTIONS),
+    ),
+    "bailingmoe2": SPARSE.but(options=(*STATED, SHARED_WIDTH)),
+    "exaone-moe": SPARSE.but(
+        window_period=4,
+        rope_on_windows_only=True,
+        options=(*STATED, SHARED_WIDTH, WINDOW, PATTERN),
+        ignores=(*SHARED_COUNT, LOCAL),
+    ),
+    "hunyuan-moe": QWEN3.but(
+        qk_norm_last=True,
+        gating="softmax",
+        options=(SHARED_WIDTH,),
+        ignores=(EXPERT_WIDTH, "expert_shared_count"),
+    ),
+    "minimax-m2": NEOX.but(
+        qk_norm="row", gating="softmax", options=("expert_gating_func",), ignores=(EXPERT_WIDTH,)
+    ),
     "arcee": PLAIN.but(activation="relu_squared"),
     "xverse": PLAIN,
     "granite": GRANITE.but(gating=None),
@@ -163,8 +270,8 @@ FAMILIES: dict[str, Facts] = {
     "qwen3": QWEN3,
     "qwen3moe": QWEN3.but(gating="softmax", options=(EXPERT_WIDTH,)),
     "qwen3next": QWEN3_NEXT,
-    "qwen35": QWEN3_NEXT.but(interleaved=True, gating=None, options=()),
-    "qwen35moe": QWEN3_NEXT.but(interleaved=True),
+    "qwen35": QWEN3_NEXT.but(interleaved=True, gating=None, options=(SECTIONS,)),
+    "qwen35moe": QWEN3_NEXT.but(interleaved=True, options=(*QWEN3_NEXT.options, SECTIONS)),
     "hunyuan-dense": QWEN3.but(qk_norm_last=True),
     "seed_oss": NEOX.but(ffn_norm="post_attention_norm"),
     "gemma": GEMMA,
@@ -207,7 +314,12 @@ FAMILIES: dict[str, Facts] = {
         qk_norm="row", gating="softmax", normalize=False, options=(*CLAMP, "expert_weights_norm")
     ),
     "chatglm": PLAIN,
-    "glm4": PLAIN.but(attn_post_norm="post_attention_norm", ffn_post_norm="post_ffw_norm"),
+    "glm4": PLAIN.but(
+        sections="two",
+        options=(SECTIONS,),
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+    ),
     "rwkv6": RWKV,
     "rwkv7": RWKV.but(recurrent="rwkv7", options=()),
     "mamba": MAMBA,
@@ -216,6 +328,17 @@ FAMILIES: dict[str, Facts] = {
     "granitehybrid": GRANITE.but(recurrent="mamba2"),
     "lfm2": QWEN3.but(
         recurrent="shortconv", output_norm="token_embd_norm", window_period=0, options=(WINDOW,)
+    ),
+    "deepseek": DEEPSEEK,
+    "deepseek2": DEEPSEEK2,
+    "mistral4": DEEPSEEK2,
+    "minicpm3": NEOX.but(latent=True, embedding_scale=12.0, residual_depth=1.4, logit_width=256),
+    "lfm2moe": QWEN3.but(
+        recurrent="shortconv",
+        output_norm="token_embd_norm",
+        gating="softmax",
+        options=(EXPERT_WIDTH, "expert_gating_func"),
+        ignores=("leading_dense_block_count",),
     ),
     "dbrx": NEOX.but(norm="layer", ffn_norm="attn_output_norm", gating="softmax", options=CLAMP),
 }

@@ -44,7 +44,7 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
     if facts.rope == "none":
         return []
     magnitude = source.key("rope.scaling.attn_factor", 1.0)
-    yarn = None
+    yarn, gain = None, 1.0
     if kind == "yarn":
         yarn = Yarn(
             factor,
@@ -53,24 +53,32 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
             source.key("rope.scaling.yarn_beta_slow", 1.0),
             source.key("rope.scaling.yarn_truncate", True),
         )
+        in_scores = facts.gain_on_scores and source.key("rope.scaling.yarn_log_multiplier", 0.0)
+        gain = 1.0 if in_scores else yarn.gain()
+    sections = [int(n) for n in source.key("rope.dimension_sections", ())]
+    in_order = facts.sections == "always" or (facts.sections == "two" and min((*sections[:2], 0, 0)[:2]) > 0)
+    in_order = in_order and sum(sections) > 0
     factors = source.optional("rope_freqs.weight")
     found = []
     for i, theta in enumerate((base, local)):
-        plain = bool(i and facts.local_base)  # windowed layers with a base of their own have no scaling
+        # windowed layers with a base of their own have no scaling
+        plain = bool(i and (facts.local_base or facts.plain_windows))
         if alpha > 1 and factor == 1 and kind != "yarn" and not plain:
             theta = stretched(theta, alpha, n_rot)
         turns = frequencies(n_rot, theta)
         if factors is not None:
             turns = turns / factors.astype(np.float64)[: len(turns)]
-        size = magnitude
+        size = 1.0 if i and facts.plain_windows else magnitude
         if yarn is not None and not plain:
             ramp = yarn.ramp(n_rot, theta)
-            turns, size = turns * (1.0 / factor * (1 - ramp) + ramp), magnitude * yarn.gain()
+            turns, size = turns * (1.0 / factor * (1 - ramp) + ramp), magnitude * gain
         elif kind == "linear" and not plain:
             turns = turns * (1.0 / factor)
         if facts.interleaved:
-            turns[still_pairs(source.key("rope.dimension_sections", ()), len(turns))] = 0.0
-        found.append(Rotation(turns, size, facts.rope == "neox"))
+            turns[still_pairs(sections, len(turns))] = 0.0
+        elif in_order:
+            turns = np.where(np.arange(len(turns)) % sum(sections) < sum(sections[:3]), turns, 0.0)
+        found.append(Rotation(turns, size, facts.rope == "neox" or in_order))
     return found
 
 

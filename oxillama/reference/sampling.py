@@ -10,8 +10,10 @@ import numpy as np
 from oxillama.config import SamplerConfig
 from oxillama.config.sampler import CONSTRAINTS, CUTS
 from oxillama.reference.candidates import LARGEST, Candidates, Weights, cut
+from oxillama.reference.dry import breaker_sequences, penalize
 from oxillama.reference.floats import F32, exp_double, log_double
 from oxillama.reference.source import Unsupported
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 MASK = 2**64 - 1
 LN2 = 6.931471805599453e-1
@@ -43,15 +45,17 @@ class ReferenceSampler:
     ----------
     config : the options, with a seed.
     ends : ids of tokens that end a generation.
+    tokenizer : for DRY's breakers that are texts.
 
     Raises
     ------
-    Unsupported : a grammar, DRY or a stage in Python, which have no statement here.
+    Unsupported : a grammar or a stage in Python, which have no statement here.
     """
 
-    def __init__(self, config: SamplerConfig, ends: frozenset[int]) -> None:
+    def __init__(
+        self, config: SamplerConfig, ends: frozenset[int], tokenizer: TokenizerBridge | None = None
+    ) -> None:
         asked = [name for name in CONSTRAINTS if getattr(config, name) is not None]
-        asked += ["dry_multiplier"] if config.dry_multiplier and config.dry_range else []
         asked += ["order"] if any(callable(stage) for stage in config.order) else []
         if asked:
             raise Unsupported(f"reference: sampler: no statement of {asked[0]}")
@@ -60,6 +64,10 @@ class ReferenceSampler:
         self.random: Xorshift64 = Xorshift64(config.seed or 0)
         self.mu: float = 2.0 * config.mirostat_tau
         self.n_chosen: int = 0
+        self.has_dry: bool = config.dry_multiplier != 0 and config.dry_range != 0
+        self.breakers: list[tuple[int, ...]] = (
+            breaker_sequences(config.dry_sequence_breakers, tokenizer) if self.has_dry else []
+        )
 
     def sample(self, logits: np.ndarray, history: Sequence[int]) -> int:
         """The next token after ``history``, of float32 (vocab,) logits. Raises SamplingError as `Sampler`."""
@@ -71,6 +79,9 @@ class ReferenceSampler:
             assert isinstance(stage, str)
             if stage == "penalties":
                 self.penalize(c, history)
+            elif stage == "dry":
+                if self.has_dry:
+                    penalize(c, history, config, self.breakers)
             elif not (config.mirostat and stage in CUTS):
                 self.apply(stage, c, chance)
         if config.mirostat:
@@ -121,8 +132,6 @@ class ReferenceSampler:
         if stage == "xtc":
             if config.xtc_probability:
                 exclude_top(c, config.xtc_probability, config.xtc_threshold, chance)
-            return
-        if stage == "dry":
             return
         number = getattr(config, stage)
         if number == (1 if stage in ("top_p", "typical_p") else 0):

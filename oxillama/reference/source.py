@@ -33,7 +33,9 @@ OPTIONS = (
     "logit_scale",
     "rescale_every_n_layers",
     "residual_scale",
+    "rope.dimension_sections",
     "rope.freq_base_swa",
+    "rope.scaling.yarn_log_multiplier",
     "ssm.dt_b_c_rms",
 )
 """Keys that count in some families only (`Facts.options`); in files of others they are refused."""
@@ -63,7 +65,9 @@ class Source:
         if file.get("general.type", str, "model") != "model" or self.name not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
             raise Unsupported(f"reference: general.architecture: expected one of {known}, got {self.name!r}")
+        n_layers = file.get(f"{self.name}.block_count", int, 0)
         self.facts: Facts = FAMILIES[self.name]
+        self.facts = self.facts.but(**dict(self.facts.at_layers).get(n_layers, {}))
         self.used_keys: set[str] = {*HARMLESS, *self.facts.ignores}
         self.used_tensors: set[str] = set()
         self._matrices: dict[tuple[str, int], Matrix] = {}
@@ -123,7 +127,7 @@ class Source:
         """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one."""
         out = self.matrix(f"{name}.weight", expert).times(x)
         bias = self.optional(f"{name}.bias")
-        if bias is None:
+        if bias is None or name.rpartition(".")[2] in self.facts.unbiased:
             return out
         out += bias if expert < 0 else bias[expert]
         return out

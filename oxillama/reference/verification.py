@@ -32,7 +32,7 @@ def verify(file: ModelFile, receipt: Receipt) -> Verification:
     found, text = Difference("", 0, f"verified: {len(receipt.tokens)} tokens"), Text(file, receipt)
     try:
         check_model(file, receipt)
-        sampler = ReferenceSampler(sampler_of(receipt), text.ends)
+        sampler = ReferenceSampler(sampler_of(receipt), text.ends, text.tokenizer)
         model = ReferenceModel(file, receipt.compute, receipt.kv_type)
         replay(model, receipt, sampler, text)
     except Difference as difference:
@@ -78,6 +78,7 @@ class Text:
 
     def __init__(self, file: ModelFile, receipt: Receipt) -> None:
         tokenizer = TokenizerBridge.from_metadata(file.metadata)
+        self.tokenizer: TokenizerBridge = tokenizer
         self.ends: frozenset[int] = tokenizer.eog_ids
         self.n_vocab: int = tokenizer.n_vocab
         self.limit: int = receipt.limit

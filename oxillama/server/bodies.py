@@ -6,15 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from starlette.requests import Request
 
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import parsed
-from oxillama.server.options import unknown
+from oxillama.server.options import NAMES, unknown
 from oxillama.server.pieces import LARGE
 from oxillama.server.processes import NoProcess
 from oxillama.server.workers import pools
@@ -106,23 +106,35 @@ def is_text_part(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text" and isinstance(value.get("text"), str)
 
 
-PromptField = Annotated[Any, AfterValidator(prompts)]
+PROMPT: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "minItems": 1, "items": {"type": ["string", "integer", "array", "object"]}},
+        {"type": "object", "minProperties": 1, "maxProperties": 2},
+    ]
+}
+"""The JSON schema of what `prompts` takes, and of a little more."""
+
+PromptField = Annotated[Any, AfterValidator(prompts), WithJsonSchema(PROMPT)]
 
 
 class Body(BaseModel):
-    """A body with fields of its own and others."""
+    """A body with fields of its own and others.
+
+    Attributes
+    ----------
+    takes_options : whether the others are options of a text; without, they are errors.
+    inner_options : of what the field ``options`` has options: a "text", or "vectors"; "" without the field.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
+    takes_options: ClassVar[bool] = False
+    inner_options: ClassVar[str] = ""
 
     @property
     def rest(self) -> dict[str, Any]:
         """The fields that the class does not name."""
         return self.model_extra or {}
-
-    def refuse_rest(self) -> None:
-        """Raises ApiError if there are any."""
-        for name in self.rest:
-            raise unknown(name, type(self).model_fields)
 
 
 class Part(BaseModel):
@@ -139,6 +151,7 @@ class StreamOptions(Part):
 class Generating(Body):
     """What all bodies that ask for text have."""
 
+    takes_options = True
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -162,6 +175,7 @@ class CompletionBody(Generating):
 class NativeBody(Body):
     """llama-server's."""
 
+    takes_options = True
     prompt: PromptField
     model: str | None = None
     stream: bool = False
@@ -245,7 +259,11 @@ def token_list(value: Any) -> list[int]:
 
 
 class DetokenizeBody(Body):
-    tokens: Annotated[Any, AfterValidator(token_list)]
+    tokens: Annotated[
+        Any,
+        AfterValidator(token_list),
+        WithJsonSchema({"type": "array", "items": {"type": "integer"}}),
+    ]
     model: str | None = None
 
 
@@ -259,9 +277,13 @@ def checked_body(kind: type[B], value: Any) -> B:
     if not isinstance(value, dict):
         raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
     try:
-        return kind.model_validate({name: item for name, item in value.items() if item is not None})
+        made = kind.model_validate({name: item for name, item in value.items() if item is not None})
     except ValidationError as error:
         raise first_fault(error) from error
+    for name in made.rest:
+        if not (kind.takes_options and name in NAMES):
+            raise unknown(name, kind.model_fields)
+    return made
 
 
 async def read_json(request: Request) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,14 +75,13 @@ class Chat:
         engine: InferenceEngine,
         request_id: str,
         rest: Mapping[str, Any],
-        known: Iterable[str] = (),
         **fixed: Any,
     ) -> tuple[list[int], GenerationOptions]:
         """The token ids of the prompt, a `MediaPrompt` if it has media, and the options of the request.
 
         Parameters
         ----------
-        rest, known, fixed : as for `options_of`.
+        rest, fixed : as for `options_of`.
 
         Raises ApiError, and errors of the library.
         """
@@ -92,7 +91,7 @@ class Chat:
         if self.tools or self.tool_choice not in ("auto", "none"):
             fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
             fixed["parallel_tool_calls"] = self.parallel_tool_calls
-        options = options_of(rest, engine, known, {"max_tokens": None}, request_id=request_id, **fixed)
+        options = options_of(rest, engine, {"max_tokens": None}, request_id=request_id, **fixed)
         prompt, options = chat_prompt(
             bounded(engine, self.name),
             self.messages,

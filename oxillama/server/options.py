@@ -31,7 +31,7 @@ def most_tokens(name: str, value: Any) -> Any:
 
 def seed(name: str, value: Any) -> Any:
     """A seed; -1 for a new one. Others below 0 are taken modulo 2^64: clients send signed integers."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < -(2**63):
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**64:
         return value  # which is then refused
     return None if value == -1 else value % 2**64
 
@@ -44,6 +44,8 @@ def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
     pairs = value.items() if isinstance(value, Mapping) else value
     found: dict[int, float] = {}
     try:
+        if isinstance(value, str):
+            raise TypeError
         for token, bias in pairs:
             if isinstance(value, Mapping) and re.fullmatch(r"-?[0-9]{1,19}", token):
                 token = int(token)
@@ -80,10 +82,14 @@ def stage_names(name: str, value: Any) -> Any:
     return tuple({"typ_p": "typical_p"}.get(item, item) if isinstance(item, str) else item for item in names)
 
 
+DRAFTERS = ("off", "lookup", "self")
+"""What may draft for a client."""
+
+
 def speculation(name: str, value: Any) -> str:
     """How tokens are drafted; no file is opened for a client."""
-    if value not in ("off", "lookup", "self"):
-        raise invalid(name, 'one of "off", "lookup", "self"', value)
+    if value not in DRAFTERS:
+        raise invalid(name, 'one of "' + '", "'.join(DRAFTERS) + '"', value)
     return str(value)
 
 
@@ -180,6 +186,9 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
 }
 """Fields that change nothing here, and the values with which that is right; None for any."""
 
+NAMES = frozenset((*OPTIONS, *SEVERAL, *OF_THE_MODEL, *HARMLESS))
+"""Of the tables above: what a body may say of a text, on all paths that make texts."""
+
 
 def check_harmless(name: str, value: Any) -> None:
     """Raises ApiError for a value that asks for something."""
@@ -193,8 +202,8 @@ def check_harmless(name: str, value: Any) -> None:
 def options_of(
     rest: Mapping[str, Any],
     engine: InferenceEngine,
-    known: Iterable[str] = (),
     defaults: Mapping[str, Any] = {},
+    known: Iterable[str] = (),
     **fixed: Any,
 ) -> GenerationOptions:
     """The options that the fields of a body ask for.
@@ -203,8 +212,8 @@ def options_of(
     ----------
     rest : fields that the interface has not read itself.
     engine : whose sampler is in use for what they do not say, and whose adapters they name.
-    known : names of those that it has, for the message about a name that is unknown.
     defaults : fields of `GenerationOptions` where the body says nothing.
+    known : other names that are right, for the message about one that is not.
     fixed : fields of `GenerationOptions` and `SamplerConfig` that the interface sets, where they are not
         None. A body cannot set them, too.
 
@@ -255,8 +264,8 @@ def conflict(name: str, other: str) -> ApiError:
     return ApiError(400, f"{name}: cannot be combined with {other}", param=name, code="invalid_value")
 
 
-def unknown(name: str, known: Iterable[str]) -> ApiError:
-    """The error for a field that nobody knows, or that a path does not have."""
-    names = {*known, *OPTIONS, *SEVERAL, *OF_THE_MODEL, *HARMLESS} - {name}
+def unknown(name: str, known: Iterable[str] = ()) -> ApiError:
+    """The error for a field that nobody knows, or that a path does not have; ``known`` are its others."""
+    names = {*known, *NAMES} - {name}
     hint = did_you_mean(name[:200], {each: each for each in sorted(names)})
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

@@ -171,9 +171,8 @@ class Recording:
     def _text(self, generation: Generation, is_whole: bool) -> Text:
         from oxillama.records.record import Text
 
-        raw = "".join(generation._pieces).encode()
-        recorder, read = generation._text_request.parts.get("receipt"), (generation.tokens, generation._links)
-        receipt = None if recorder is None else recorder.receipt(*read, generation.finish_reason).to_json()
+        raw, made = generation.raw_text.encode(), generation.receipt_so_far()
+        receipt = None if made is None else made.to_json()
         return Text(
             finish_reason=generation.finish_reason or "cancelled",
             n_tokens=len(generation.tokens),

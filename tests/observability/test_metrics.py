@@ -18,7 +18,7 @@ from oxillama.engine.request import Request
 from oxillama.observability.exposition import TABLE
 from oxillama.observability.histogram import Histogram
 from oxillama.observability.metrics import EngineMetrics
-from oxillama.observability.metrics_snapshot import FACTS, GAUGES
+from oxillama.observability.metrics_snapshot import FACTS, GAUGES, MAXIMA
 from tests.support.paths import DOCS
 from tests.support.serving import Serving
 from tests.support.tiny_models import tokens_of
@@ -55,6 +55,13 @@ def test_a_tokens_latency_counts_from_the_token_before() -> None:
     assert (first.count, between.count) == (1, 5)
     assert between.total == pytest.approx(request.last_token_at - request.first_token_at)
     assert first.total == pytest.approx(request.first_token_at - request.submitted_at)
+
+
+def test_the_longest_sequence_is_kept() -> None:
+    serving = Serving()
+    for n_prompt, n_text in ((20, 6), (30, 2), (5, 3)):
+        serving.run(serving.submit(tokens_of(n_prompt, 40), max_tokens=n_text))
+    assert serving.metrics.longest_sequence == 32
 
 
 def test_what_only_the_prefix_cache_holds_is_not_in_use() -> None:
@@ -252,6 +259,8 @@ def test_the_counts_of_closed_engines_are_added() -> None:
     assert both.kv_memory_bytes > 0 < both.matrix_bytes
     after_the_close = both.closed()
     assert not any(getattr(after_the_close, name) for name in GAUGES)
+    lengths = [second.longest_sequence, first.longest_sequence]
+    assert both.longest_sequence == first.after(second).longest_sequence == max(lengths) > min(lengths)
     assert after_the_close.generation_tokens == 42 and after_the_close.labels == second.labels
 
 
@@ -259,7 +268,7 @@ def test_what_is_no_gauge_is_added() -> None:
     facts = {"labels", "load_seconds", "draft_acceptance_rate"}
     gauges = {metric.attribute for metric in TABLE if metric.kind == "gauge"} - facts
     counts = {metric.attribute for metric in TABLE if metric.kind in ("counter", "histogram")}
-    assert gauges <= set(GAUGES) and not counts & {*GAUGES, *FACTS}
+    assert gauges <= {*GAUGES, *MAXIMA} and not counts & {*GAUGES, *FACTS}
 
 
 @pytest.mark.parametrize("labels", [{"le": "1"}, {"a-b": "1"}, {"": "1"}, {"__a": "1"}, {"error": "x"}])

@@ -96,7 +96,7 @@ def test_what_is_not_stated_is_named(receipt: Receipt) -> None:
         (replace(receipt, adapters=(adapter,)), "adapters"),
         (replace(receipt, quantize="Q4_0"), "quantize"),
         (replace(receipt, grammar="0" * 64), "grammar"),
-        (replace(receipt, sampler={**receipt.sampler, "dry_multiplier": 1.0}), "dry_multiplier"),
+        (replace(receipt, sampler={**receipt.sampler, "order": [{}]}), "order"),
     ):
         with pytest.raises(Unsupported, match=named):
             checked(changed)

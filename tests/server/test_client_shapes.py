@@ -14,6 +14,7 @@ import pytest
 
 from oxillama.compat.engine import InferenceEngine
 from tests.server.test_anthropic import NO_THOUGHTS
+from tests.support.codex import codex_body
 from tests.support.server import Client, serving
 from tests.support.tool_models import tool_model
 
@@ -125,22 +126,7 @@ CODEX_TOOLS = [
 
 
 def codex(items: list[Any], **more: Any) -> dict[str, Any]:
-    """A turn as Codex sends it: https://github.com/openai/codex, codex-rs/codex-api/src/common.rs."""
-    return {
-        "model": "tiny",
-        "instructions": "You are a coding agent.",
-        "input": items,
-        "tools": CODEX_TOOLS,
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"summary": "auto"},
-        "store": False,
-        "stream": True,
-        "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "0199a213-81c0-7800-8aa1-bbab2a035a53",
-        "client_metadata": {"x-codex-installation-id": "1"},
-        **more,
-    }
+    return codex_body("tiny", items, CODEX_TOOLS, **more)
 
 
 def test_codex(client: Client) -> None:

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 
 from oxillama.config.server import ServerConfig
-from oxillama.server.app import ROUTES
 from oxillama.server.options import HARMLESS, OTHER_NAMES
+from oxillama.server.routes import ROUTES
 from tests.support.paths import DOCS
 
 PAGES = sorted(DOCS.glob("server*.md"))
@@ -22,7 +22,7 @@ def test_paths() -> None:
     listed = set()
     for method, paths in re.findall(r"^\| `(GET|POST|HEAD|DELETE) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
         listed |= {(method, path) for path in re.findall(r"[^`, ]+", paths)}
-    assert listed == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
+    assert listed == {(each.method, each.path.replace(":path", "")) for each in ROUTES}
 
 
 def test_fields() -> None:

@@ -226,6 +226,24 @@ def test_a_receipt_on_request(client: Client, alone: InferenceEngine) -> None:
     assert alone.verify(alike(client, {**BASE, "receipt": True})["receipt"])
 
 
+def test_timings_and_progress(client: Client) -> None:
+    """llama-server's extensions of a stream: how far the prompt is, and times beside each piece."""
+    body = BASE | {"stream": True, "timings_per_token": True, "return_progress": True, "cache_prompt": False}
+    events = client.ask(PATH, body).named_events
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    told = [event for event in events if "prompt_progress" in event]
+    assert told and {event["type"] for event in told} == {"response.in_progress"}
+    last = told[-1]["prompt_progress"]
+    assert last["processed"] == last["total"] == events[-1]["response"]["usage"]["input_tokens"]
+    timed = [event for event in events if "timings" in event]
+    assert timed[-1] is events[-1] and timed[-1]["timings"]["predicted_n"] == 9
+    assert [event for event in events if event["type"].endswith(".delta")] == timed[:-1] != []
+    counts = [event["timings"]["predicted_n"] for event in timed]
+    assert counts == sorted(counts)
+    plain = client.ask(PATH, BASE | {"stream": True}).named_events
+    assert not any("timings" in event or "prompt_progress" in event for event in plain)
+
+
 def test_formats(client: Client) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     schema["additionalProperties"] = False

@@ -15,9 +15,10 @@ from starlette.applications import Starlette
 
 from oxillama import InferenceEngine
 from oxillama.config.server import ServerConfig
-from oxillama.server.app import ROUTES, create_app
+from oxillama.server.app import create_app
 from oxillama.server.models import Hosted, Models
 from oxillama.server.options import HARMLESS, OPTIONS
+from oxillama.server.routes import ROUTES
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -179,7 +180,7 @@ def route_of(path: str) -> str:
     return path.partition("?")[0].replace("/slots/0", "/slots/{id_slot}")
 
 
-POSTS = {path for method, path, _ in ROUTES if method == "POST"}
+POSTS = {each.path for each in ROUTES if each.method == "POST"}
 PATHS = [path for path in SEEDS if route_of(path) in POSTS]
 """Those of `SEEDS` that the server has."""
 

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.codex import codex_body
 from tools.server_clients.checks import TOOL, USER, Server, check
 
 # --- aider --------------------------------------------------------------------------------------------
@@ -79,22 +80,10 @@ PATCH = {
 }
 
 
-def codex_body(server: Server, items: list[dict[str, Any]]) -> dict[str, Any]:
-    """A turn as Codex sends it."""
-    return {
-        "model": server.model,
-        "instructions": "You are a coding agent.",
-        "input": items,
-        "tools": [SHELL, PATCH, {"type": "web_search"}, {"type": "local_shell"}],
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"summary": "auto"},
-        "store": False,
-        "stream": True,
-        "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "0199a213-81c0-7800-8aa1-bbab2a035a53",
-        "max_output_tokens": 64,  # random weights do not end by themselves
-    }
+def codex(server: Server, items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A turn; texts are short, as random weights do not end by themselves."""
+    tools = [SHELL, PATCH, {"type": "web_search"}, {"type": "local_shell"}]
+    return codex_body(server.model, items, tools, max_output_tokens=64) | more
 
 
 def said(role: str, text: str) -> dict[str, Any]:
@@ -105,14 +94,14 @@ def said(role: str, text: str) -> dict[str, Any]:
 @check("codex", "a turn, a call, its output")
 def _(server: Server) -> None:
     items = [said("developer", "Be brief."), said("user", "<environment>"), said("user", "hello")]
-    body = codex_body(server, items) | {"tool_choice": "required", "max_output_tokens": 300}
+    body = codex(server, items, tool_choice="required", max_output_tokens=300)
     events = events_of(posted(server, "/v1/responses", body))
     assert events[0]["type"] == "response.created"
     (last,) = [event for event in events if event["type"] == "response.completed"]
     (call,) = [item for item in last["response"]["output"] if item["type"] == "function_call"]
     assert call["name"] == "shell" and set(json.loads(call["arguments"])) == {"command"}
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "README.md"}
-    events = events_of(posted(server, "/v1/responses", codex_body(server, [*items, call, output])))
+    events = events_of(posted(server, "/v1/responses", codex(server, [*items, call, output])))
     assert events[-1]["response"]["usage"]["input_tokens"] > 0
 
 

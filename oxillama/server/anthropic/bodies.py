@@ -62,6 +62,7 @@ class CountBody(Body):
 
 
 class MessagesBody(CountBody):
+    takes_options = True
     stream: bool = False
     stop_sequences: list[Text] = Field(default_factory=list)
     service_tier: Literal["auto", "standard_only"] = "auto"

@@ -107,13 +107,13 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a prompt has, be it too long or not."""
     check_version(request)
     body = await read_body(request, CountBody)
-    body.refuse_rest()
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(lambda: chat_of(engine, body).n_tokens(engine))
     return JsonAnswer({"input_tokens": n_tokens})
 
 
 async def messages(request: Request) -> Response | EventStream:
+    """The next message of a conversation."""
     check_version(request)
     body = await read_body(request, MessagesBody)
     here, engine = await chosen(request, body.model)
@@ -123,13 +123,13 @@ async def messages(request: Request) -> Response | EventStream:
         if (choice.name is None) == (choice.type == "tool"):
             wanted = "the name of a tool" if choice.type == "tool" else f"none for {choice.type}"
             raise invalid("tool_choice.name", wanted, choice.name)
-        known, schema, id = MessagesBody.model_fields, format_of(body), request.state.request_id
+        schema, id = format_of(body), request.state.request_id
         head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
         shows_thinking = body.thinking is None or body.thinking.display != "omitted"
         blocks = Blocks(head, chat.n_calls, shows_thinking)
         budget = None if body.thinking is None else body.thinking.budget_tokens
         limits = {} if budget is None else {"reasoning_budget": budget}
-        return blocks, *chat.prepared(engine, id, body.rest, known, stop=stop, json_schema=schema, **limits)
+        return blocks, *chat.prepared(engine, id, body.rest, stop=stop, json_schema=schema, **limits)
 
     blocks, prompt, options = await in_thread(prepared)
     sent = events(engine, blocks, prompt, options)

@@ -92,7 +92,6 @@ class Answer:
         self.options = options_of(
             body.rest,
             engine,
-            type(body).model_fields,
             {"max_tokens": None},
             top_logprobs=body.n_probs or None,
             request_id=request_id,

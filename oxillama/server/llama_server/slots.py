@@ -47,7 +47,6 @@ async def change_slot(request: Request) -> Response:
         body = None
     else:
         body = await read_body(request, SlotBody)
-        body.refuse_rest()
     model = request.query_params.get("model")
     here, engine = await chosen(request, model if body is None else body.model or model)
     path = (

@@ -44,6 +44,7 @@ LLAMA_SERVER: tuple[tuple[str, str, str, Value], ...] = (
     ("prompt_seconds_total", "counter", "Time spent on prompts", lambda m: m.prefill_seconds),
     ("tokens_predicted_total", "counter", "Tokens sampled", lambda m: m.generation_tokens),
     ("tokens_predicted_seconds_total", "counter", "Time spent on streams", lambda m: m.decode_seconds),
+    ("n_tokens_max", "counter", "The longest prompt with its text", lambda m: m.longest_sequence),
     ("n_decode_total", "counter", "Forward passes", lambda m: m.steps),
     ("prompt_tokens_seconds", "gauge", "Prompt tokens a second", lambda m: m.prefill_tokens_per_second),
     ("predicted_tokens_seconds", "gauge", "Sampled tokens a second", lambda m: m.decode_tokens_per_second),

@@ -16,7 +16,6 @@ from oxillama.server.running import chosen, in_thread
 async def tokenize(request: Request) -> Response:
     """Token ids of a text, with their pieces if they are wanted."""
     body = await read_body(request, TokenizeBody)
-    body.refuse_rest()
     _, engine = await chosen(request, body.model)
 
     def run() -> list[bytes]:
@@ -30,7 +29,6 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of token ids, control tokens included."""
     body = await read_body(request, DetokenizeBody)
-    body.refuse_rest()
     _, engine = await chosen(request, body.model)
     n_vocab, most = engine.tokenizer.n_vocab, max(LEAST, engine.context_size)
     if len(body.tokens) > most:
@@ -48,6 +46,5 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """The prompt that the chat template makes of messages."""
     body = await read_body(request, TemplateBody)
-    body.refuse_rest()
     _, engine = await chosen(request, body.model)
     return JsonAnswer({"prompt": await in_thread(chat_of(body).text, engine)})

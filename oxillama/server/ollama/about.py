@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from oxillama._version import __version__
 from oxillama.gguf.model_file import ModelFile
-from oxillama.server.bodies import Body, read_body
+from oxillama.server.bodies import read_body, read_json
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.models import Hosted
@@ -70,14 +70,13 @@ async def ps(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """What a model's file says."""
     body = await read_body(request, ShowBody)
-    body.refuse_rest()
     hosted = find(served(request).models, body.model or body.name)
     return JsonAnswer(await in_thread(described, hosted, body.verbose))
 
 
 async def refused(request: Request) -> Response:
     """Models are chosen by whoever starts the server."""
-    await read_body(request, Body)
+    await read_json(request)
     raise ApiError(501, f"{request.url.path}: the models are those that the server was started with")
 
 

@@ -19,12 +19,14 @@ class OllamaBody(Body):
     keep_alive : how long the model stays loaded when nobody uses it.
     """
 
+    inner_options = "vectors"
     model: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: float | str | None = None
 
 
 class TextBody(OllamaBody):
+    inner_options = "text"
     stream: bool = True
     format: str | dict[str, Any] = ""
     think: bool | str | None = None

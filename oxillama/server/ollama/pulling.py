@@ -32,7 +32,6 @@ HOSTS = ("hf.co/", "huggingface.co/")
 async def pull(request: Request) -> Response | EventStream:
     """Downloads a model of the hub and adds it to those of the server; one that is there is not looked up."""
     body = await read_body(request, PullBody)
-    body.refuse_rest()
     if body.insecure:
         raise ApiError(
             400, "insecure: expected false, which is all that is supported, got True", param="insecure"

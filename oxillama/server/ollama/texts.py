@@ -160,7 +160,6 @@ def stream(found: AsyncIterator[dict[str, Any]]) -> EventStream:
 async def chat(request: Request) -> Response | EventStream:
     """The next message of a conversation."""
     body = await read_body(request, OllamaChatBody)
-    body.refuse_rest()
     if not body.messages:
         return await only_load(request, body, message({}))
     asked = await ask(request, body.model, body.keep_alive)
@@ -170,7 +169,6 @@ async def chat(request: Request) -> Response | EventStream:
 async def generate(request: Request) -> Response | EventStream:
     """Text that goes on from a prompt."""
     body = await read_body(request, GenerateBody)
-    body.refuse_rest()
     if not (body.prompt or body.suffix or body.context or body.images):
         return await only_load(request, body, response({}))
     asked = await ask(request, body.model, body.keep_alive)
@@ -273,7 +271,7 @@ def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     engine = asked.engine
     rest, _ = context_of(engine, body.options)
     options: GenerationOptions = options_of(
-        rest, engine, (), {"max_tokens": None}, request_id=request_id, **fixed_of(body)
+        rest, engine, {"max_tokens": None}, request_id=request_id, **fixed_of(body)
     )
     prompt: Any
     if body.images:

@@ -23,7 +23,6 @@ from oxillama.server.running import connected, in_thread, prompt_lists
 async def embed(request: Request) -> Response:
     """Vectors of length 1 for one text or several."""
     body = await read_body(request, EmbedBody)
-    body.refuse_rest()
     asked = await ask(request, body.model, body.keep_alive)
     most = asked.engine.model.spec.n_embd
     if body.dimensions is not None and body.dimensions > most:
@@ -47,7 +46,6 @@ async def embed(request: Request) -> Response:
 async def embeddings(request: Request) -> Response:
     """The vector of one text, as the model gives it; [] for none."""
     body = await read_body(request, EmbeddingsBody)
-    body.refuse_rest()
     asked = await ask(request, body.model, body.keep_alive)
     if not body.prompt:
         return JsonAnswer({"embedding": []})

@@ -32,6 +32,7 @@ answered_with_tools: Callable[..., Awaitable[Response | EventStream]] = on_use(
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
+    """The next message of a conversation."""
     body = await read_body(request, ChatBody)
     if any(tool.get("type") == "mcp" for tool in body.tools):
         return await answered_with_tools(request, body)
@@ -74,7 +75,6 @@ class Answer:
             engine,
             request_id,
             body.rest,
-            ChatBody.model_fields,
             logprobs=body.logprobs or None,
             top_logprobs=body.top_logprobs or None,
         )

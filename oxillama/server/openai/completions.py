@@ -52,6 +52,7 @@ FINGERPRINT = f"oxillama-{__version__}"
 
 
 async def completions(request: Request) -> Response | EventStream:
+    """Text that goes on from one prompt, or from several."""
     body = await read_body(request, CompletionBody)
     here, engine = await chosen(request, body.model)
     answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
@@ -86,7 +87,6 @@ class Answer:
         self.options = options_of(
             body.rest,
             engine,
-            CompletionBody.model_fields,
             {"max_tokens": MAX_TOKENS},
             logprobs=True if self.most > self.n or self.top is not None else None,
             top_logprobs=self.top or None,

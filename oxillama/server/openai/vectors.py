@@ -25,7 +25,6 @@ from oxillama.server.running import chosen, connected, in_thread, prompt_lists
 async def embeddings(request: Request) -> Response:
     """Vectors of length 1 for texts or token ids."""
     body = await read_body(request, EmbeddingBody)
-    body.refuse_rest()
     here, engine = await chosen(request, body.model)
     if body.dimensions is not None and body.dimensions > engine.model.spec.n_embd:
         most = engine.model.spec.n_embd
@@ -83,7 +82,6 @@ def encoded(vector: np.ndarray, format: str) -> Any:
 async def rerank(request: Request) -> Response:
     """Documents with their scores, the best first; ``texts`` in the form of text-embeddings-inference."""
     body = await read_body(request, RerankBody)
-    body.refuse_rest()
     documents = documents_of(body)
     here, engine = await chosen(request, body.model)
     texts = [text_of(i, document) for i, document in enumerate(documents)]

@@ -59,6 +59,7 @@ class InputBody(Body):
 
 
 class ResponsesBody(InputBody):
+    takes_options = True
     stream: bool = False
     stream_options: StreamOptions | None = None
     store: bool = True
@@ -68,3 +69,5 @@ class ResponsesBody(InputBody):
     top_logprobs: int | None = Field(None, ge=0, le=100)
     include: list[Includable] = Field(default_factory=list)
     metadata: dict[str, Any] = Field(default_factory=dict)
+    timings_per_token: bool = False
+    return_progress: bool = False

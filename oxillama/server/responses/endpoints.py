@@ -15,11 +15,12 @@ from oxillama.server.bodies import read_body
 from oxillama.server.chats import Chat, checked_variables, effort_variables
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.json_text import JsonAnswer
+from oxillama.server.prompt_progress import PromptProgress, with_progress
 from oxillama.server.responses.bodies import LOGPROBS, InputBody, ResponsesBody, TextFormat
 from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions, listed
 from oxillama.server.responses.items import Items, Sent, new_id
 from oxillama.server.responses.store import ResponseStore
-from oxillama.server.running import Served, begin, chosen, connected, deltas, in_thread, last
+from oxillama.server.running import Served, begin, chosen, connected, deltas, in_thread, last, timings
 from oxillama.server.stream import EventStream, as_json, named_event
 
 TOOL = {"description": None, "parameters": None, "strict": True}
@@ -62,6 +63,7 @@ def schema_of(wanted: TextFormat) -> Any:
 
 
 async def responses(request: Request) -> Response | EventStream:
+    """The response to an input, and to the responses before it."""
     store = store_of(request)
     body = await read_body(request, ResponsesBody)
     here, engine = await chosen(request, body.model)
@@ -73,7 +75,6 @@ async def responses(request: Request) -> Response | EventStream:
             engine,
             request.state.request_id,
             body.rest,
-            ResponsesBody.model_fields,
             max_tokens=body.max_output_tokens,
             json_schema=schema_of(body.text.format),
             logprobs=LOGPROBS in body.include or body.top_logprobs is not None or None,
@@ -89,7 +90,7 @@ async def responses(request: Request) -> Response | EventStream:
         if items.response["store"]:
             store.put(items.response, before, listed(body.input))
 
-    sent = events(engine, items, prompt, options, keep)
+    sent = events(engine, items, prompt, options, keep, body)
     if body.stream:
         lines = (named_event(event["type"], event) async for event in sent)
         return EventStream(lines, here.config.ping_seconds, items.failed)
@@ -154,25 +155,34 @@ async def events(
     prompt: list[int],
     options: GenerationOptions,
     keep: Callable[[], None],
+    body: ResponsesBody,
 ) -> AsyncIterator[Sent]:
     """The events of a response from its beginning to its end, where ``keep`` is called."""
+
+    def timed(sent: Sent) -> Sent:
+        return {**sent, "timings": timings(generation)} if body.timings_per_token else sent
+
     (generation,) = await begin(engine, [prompt], options)
     for sent in items.begin():
         yield sent
-    async for delta in deltas([generation]):
+    found = deltas([generation])
+    async for delta in with_progress([generation], found) if body.return_progress else found:
+        if isinstance(delta, PromptProgress):
+            yield items.progress(delta)
+            continue
         for sent in items.add(delta):
-            yield sent
-    last = list(items.end(generation))
+            yield timed(sent) if sent["type"].endswith(".delta") else sent
+    *closing, end = items.end(generation)
     keep()
-    for sent in last:
+    for sent in closing:
         yield sent
+    yield timed(end)
 
 
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a body has, be it too long or not."""
     store = store_of(request)
     body = await read_body(request, InputBody)
-    body.refuse_rest()
     before = items_before(store, body)
     _, engine = await chosen(request, body.model)
     n_tokens = await in_thread(lambda: chat_of(engine, body, before).n_tokens(engine))

@@ -10,6 +10,7 @@ from typing import Any
 from oxillama.engine.generation import Generation
 from oxillama.server.errors import ApiError
 from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.prompt_progress import PromptProgress
 from oxillama.server.running import Delta, receipt_of
 from oxillama.server.stream import named_event
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -67,6 +68,10 @@ class Items:
         """The first events."""
         for kind in ("created", "in_progress"):
             yield self._event(kind, response={**self.response, "output": []})
+
+    def progress(self, told: PromptProgress) -> Sent:
+        """How far the prompt is."""
+        return self._event("in_progress", response={**self.response, "output": []}, **told.field)
 
     def add(self, delta: Delta) -> Iterator[Sent]:
         """The next piece."""
