@@ -149,8 +149,8 @@ def test_the_documentation_of_a_class_has_its_options() -> None:
 
 
 def test_what_is_made_of_the_declarations_is_up_to_date() -> None:
-    if not TOOL.exists():
-        pytest.skip("only the package was unpacked")
+    if not (ROOT / "oxillama").is_dir():  # the tests of a wheel stand beside the tools alone
+        pytest.skip("the package is not that of a checkout")
     spec = importlib.util.spec_from_file_location("make_options", TOOL)
     assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)

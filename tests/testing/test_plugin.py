@@ -189,7 +189,10 @@ def test_pytest_finds_the_plugin() -> None:
 
 
 def test_the_tests_of_the_page_pass(folder: Path) -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
+    path = ROOT / "docs" / "testing.md"
+    if not path.is_file():
+        pytest.skip("only the package was unpacked")
+    page = path.read_text()
     tests = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     assert tests.count("def test_") >= 6
     out = run(folder, "--llm-slow", "--llm-update", text=tests)
