@@ -138,6 +138,8 @@ def test_warnings_are_one_line_even_as_errors() -> None:
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """A source tree that is not built."""
+    if not (ROOT / "oxillama").is_dir():
+        pytest.skip("the package is not that of a checkout")
     names = ("oxillama", "benchmarks") if (ROOT / "benchmarks").is_dir() else ("oxillama",)
     for name in names:
         no_code = shutil.ignore_patterns("*.so", "*.pyd", "*.gguf", "__pycache__")
