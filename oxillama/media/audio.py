@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from oxillama.errors import LoadError
-from oxillama.media.blocks import Block, Matrix, Shape, Steps, Tools, load_blocks, normed
+from oxillama.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, load_blocks, normed
 from oxillama.media.conformer import Conformer
 from oxillama.media.facts import AudioFacts
 from oxillama.media.spectrum import WHISPER_FRAMES, conformer_pieces, whisper_pieces
@@ -102,10 +102,10 @@ class Whisper:
         x = mel
         for kernel, bias, stride in self.convolutions:
             x = self.tools.activate(kernel(unrolled(x, stride)) + bias, ACTIVATION)
-        x = x + self.positions[: len(x)]
+        x, memory = x + self.positions[: len(x)], Memory()
         for block in self.blocks:
             yield
-            x = yield from block.steps(x, None, [(0, len(x))])
+            yield from block.steps(x, None, [(0, len(x))], memory)
         if self.facts.pools:
             x = (x[0::2] + x[1::2]) * np.float32(0.5)
         return stacked(normed(self.post_norm, x, self.tools.n_threads), self.facts.stack)

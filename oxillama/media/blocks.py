@@ -12,14 +12,19 @@ from typing import TypeVar
 
 import numpy as np
 
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama.errors import LoadError
-from oxillama.models.flash_attention import batched_flash_attention
-from oxillama.models.layers.norm import Norm
+from oxillama.formats import KV_TYPES
+from oxillama.models.flash_attention import PAGE, page_tables
+from oxillama.models.layers.norm import HeadNorm, Norm
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 
 T = TypeVar("T")
+
+CHUNK = 256
+"""Rows that go through a matrix together: they, and some panels of it, stay in the cache."""
 
 Segments = Sequence[tuple[int, int]]
 """Beginnings and ends of rows that see each other."""
@@ -50,6 +55,12 @@ class Tools:
         stored = self.weights.shape(f"{name}.weight")
         rows = (stored[1] if len(stored) == 2 else 1) if rows is None else rows
         return Matrix(self, self.weights.linear([(name, rows)], cols), read_clamps(self, name))
+
+    def side_by_side(self, names: list[tuple[str, int]], cols: int) -> list[Matrix]:
+        """Matrices of these rows: as one, or each alone if one of them has clamps."""
+        if any(read_clamps(self, name) is not None for name, _ in names):
+            return [self.matrix(name, cols, rows) for name, rows in names]
+        return [Matrix(self, self.weights.linear(names, cols), None)]
 
     def unrolled(self, name: str, shape: tuple[int, ...]) -> Matrix:
         """The kernel of a convolution as a matrix; ``shape`` in GGUF order, the last of it the outputs.
@@ -125,18 +136,30 @@ class Matrix:
         self.clamps = clamps
         self.rows: int = linear.rows
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """float32 (n, rows) of float32 (n, cols)."""
+    def __call__(
+        self, x: np.ndarray, y: np.ndarray | None = None, scratch: np.ndarray | None = None
+    ) -> np.ndarray:
+        """float32 (n, rows) of float32 (n, cols), written to y if that is given.
+
+        ``scratch`` is memory to work in, of ``linear.scratch_bytes`` for `CHUNK` rows.
+        """
         x = np.ascontiguousarray(x, np.float32)
         if self.is_halved:
             x = halved(x)
         if self.clamps is not None:
             x = clamped(x, *self.clamps[:2])
-        y = np.empty((len(x), self.linear.rows), np.float32)
-        if len(x):
-            scratch = aligned_empty(self.linear.scratch_bytes(len(x)))
-            self.linear.apply(x, y, Pass(scratch, self.n_threads))
-        return y if self.clamps is None else clamped(y, *self.clamps[2:])
+        if y is None:
+            y = np.empty((len(x), self.linear.rows), np.float32)
+        if scratch is None:
+            scratch = aligned_empty(self.linear.scratch_bytes(min(len(x), CHUNK)))
+        for rows in chunks(len(x)):
+            self.linear.apply(x[rows], y[rows], Pass(scratch, self.n_threads))
+        return y if self.clamps is None else clamped(y, *self.clamps[2:], out=y)
+
+
+def chunks(n: int) -> list[slice]:
+    """``n`` rows in pieces."""
+    return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
 
 
 def halved(x: np.ndarray) -> np.ndarray:
@@ -145,10 +168,45 @@ def halved(x: np.ndarray) -> np.ndarray:
     return found
 
 
-def clamped(x: np.ndarray, least: float, most: float) -> np.ndarray:
-    """x, bounded."""
-    found: np.ndarray = np.minimum(np.maximum(x, np.float32(least)), np.float32(most))
+def clamped(x: np.ndarray, least: float, most: float, out: np.ndarray | None = None) -> np.ndarray:
+    """x, bounded; in ``out``, which may be x."""
+    found: np.ndarray = np.maximum(x, np.float32(least), out=out)
+    np.minimum(found, np.float32(most), out=found)
     return found
+
+
+class Memory:
+    """Memory that the blocks of an encoder work in, one after the other: fresh pages cost time.
+
+    What is taken under a name is overwritten by what is taken under it next.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, np.ndarray] = {}
+
+    def take_bytes(self, name: str, n: int) -> np.ndarray:
+        """uint8 (n,), at a multiple of 64."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < n:
+            kept = self._kept[name] = aligned_empty(n)
+        return kept[:n]
+
+    def take(self, name: str, rows: int, width: int) -> np.ndarray:
+        """float32 (rows, width)."""
+        return self.take_bytes(name, 4 * rows * width).view(np.float32).reshape(rows, width)
+
+    def product(self, matrix: Matrix, x: np.ndarray, name: str) -> np.ndarray:
+        """A matrix times x."""
+        y = self.take(name, len(x), matrix.rows)
+        return matrix(x, y, self.scratch(matrix, len(x)))
+
+    def scratch(self, matrix: Matrix, n: int) -> np.ndarray:
+        """What a matrix works in, for up to ``n`` rows."""
+        return self.take_bytes("scratch", matrix.linear.scratch_bytes(min(n, CHUNK)))
+
+    def normed(self, norm: Norm | None, x: np.ndarray, n_threads: int) -> np.ndarray:
+        """The norm of x; x itself for None."""
+        return x if norm is None else norm.apply(x, self.take("normed", *x.shape), n_threads)
 
 
 @dataclass
@@ -179,64 +237,96 @@ class Shape:
 
 
 class Attention:
-    """Attention of one block over all rows of a segment."""
+    """Attention of one block over all rows of a segment.
+
+    Queries, keys and values stand side by side in one row, and are normed and rotated there.
+    """
 
     def __init__(self, tools: Tools, shape: Shape, block: str) -> None:
         self.tools: Tools = tools
         self.shape: Shape = shape
         q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+        self.columns: tuple[int, int, int] = (0, q, q + k)
+        self.width: int = q + 2 * k
         fused = tools.weights.has(f"{block}.attn_qkv.weight")
         parts = [("attn_qkv", q + 2 * k)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", k)]
-        self.parts: list[Matrix] = [
-            tools.matrix(f"{block}.{name}", shape.width, rows) for name, rows in parts
+        self.parts: list[Matrix] = tools.side_by_side(
+            [(f"{block}.{name}", rows) for name, rows in parts], shape.width
+        )
+        self.norms: list[HeadNorm] = [
+            *self._norms(f"{block}.attn_q_norm", shape.n_heads, 0),
+            *self._norms(f"{block}.attn_k_norm", shape.n_kv_heads, q),
         ]
-        self.q_norm: Norm | None = self._norm(f"{block}.attn_q_norm", q)
-        self.k_norm: Norm | None = self._norm(f"{block}.attn_k_norm", k)
-        self.v_norm: Norm | None = tools.plain_norm(shape.eps) if shape.v_norm else None
+        if shape.v_norm:
+            self.norms.append(self._head_norm(shape.n_kv_heads, shape.head_dim, None, None, q + k))
         self.out: Matrix = tools.matrix(f"{block}.attn_out", q, shape.width)
 
-    def _norm(self, name: str, width: int) -> Norm | None:
-        """The norm of queries or keys: of each head, or of the whole row."""
-        stored = self.tools.weights.shape(f"{name}.weight")
-        by_head = stored == (self.shape.head_dim,)
-        size = self.shape.head_dim if by_head else width
-        return self.tools.optional_norm(name, size, self.shape.norm, self.shape.eps)
+    def _norms(self, name: str, heads: int, column: int) -> list[HeadNorm]:
+        """The norm of queries or keys: of each head, or of the whole row; none where the file has none."""
+        weights, dim = self.tools.weights, self.shape.head_dim
+        if not weights.has(f"{name}.weight"):
+            return []
+        if weights.shape(f"{name}.weight") != (dim,):
+            heads, dim = 1, heads * dim
+        weight, bias = (self.tools.vector(f"{name}.{kind}", dim) for kind in ("weight", "bias"))
+        return [self._head_norm(heads, dim, weight, bias, column)]
 
-    def run(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> np.ndarray:
-        """float32 (n, width) of float32 (n, width); ``table`` of rotations float32 (n, 2, head_dim / 2)."""
+    def _head_norm(
+        self, heads: int, dim: int, weight: np.ndarray | None, bias: np.ndarray | None, column: int
+    ) -> HeadNorm:
+        weight, bias = (None if each is None else np.tile(each, (heads, 1)) for each in (weight, bias))
+        centred = self.shape.norm == "layer" and weight is not None
+        kernels = self.tools.weights.kernels
+        return HeadNorm(kernels, centred, self.shape.eps, heads, dim, weight, bias, column)
+
+    def run(
+        self, x: np.ndarray, norm: Norm | None, table: np.ndarray | None, segments: Segments, memory: Memory
+    ) -> np.ndarray:
+        """float32 (n, n_heads * head_dim), which `out` takes, of the norm of x, float32 (n, width).
+
+        ``table`` of rotations is float32 (n, 2, head_dim / 2).
+        """
         shape, n_threads = self.shape, self.tools.n_threads
-        heads, kv_heads, dim = shape.n_heads, shape.n_kv_heads, shape.head_dim
-        rows = np.concatenate([part(x) for part in self.parts], axis=1)
-        q, k, v = np.split(rows, [heads * dim, (heads + kv_heads) * dim], axis=1)
-        q, k = self._rotated(q, self.q_norm, heads, table), self._rotated(k, self.k_norm, kv_heads, table)
-        v = _by_head(v, self.v_norm, dim, n_threads)
-        parts = [tuple(of[start:end] for of in (q, k, v)) for start, end in segments]
-        qs, ks, vs = zip(*parts, strict=True)
-        attended = batched_flash_attention(
-            qs, ks, vs, heads, dim, shape.scale, causal_mask=False, num_threads=n_threads
-        )
-        return self.out(np.concatenate(attended))
-
-    def _rotated(self, x: np.ndarray, norm: Norm | None, heads: int, table: np.ndarray | None) -> np.ndarray:
-        x = _by_head(x, norm, self.shape.head_dim, self.tools.n_threads)
-        if table is not None and self.shape.halves:
-            quarters = x.reshape(len(x), heads, 4, -1)[:, :, (0, 2, 1, 3)]  # scores are the same in any order
-            x = np.ascontiguousarray(quarters).reshape(len(x), -1)
+        rows = memory.take("rows", len(x), self.width)
+        for part in chunks(len(x)):
+            self._project(memory.normed(norm, x[part], n_threads), rows[part], memory)
+        for each in self.norms:
+            each.apply(rows, n_threads)
         if table is not None:
-            vector = self.tools.weights.kernels.vector
-            vector.rope(x, heads, self.shape.head_dim, table, self.shape.neox, self.tools.n_threads)
-        return x
+            heads = shape.n_heads + shape.n_kv_heads
+            if shape.halves:
+                turning = rows[:, : self.columns[2]].reshape(len(x), heads, 4, -1)
+                turning = turning[:, :, (0, 2, 1, 3)]  # scores are the same in any order
+                rows[:, : self.columns[2]] = turning.reshape(len(x), -1)
+            self.tools.weights.kernels.vector.rope(rows, heads, shape.head_dim, table, shape.neox, n_threads)
+        return self._attended(rows, segments, memory)
 
+    def _project(self, x: np.ndarray, rows: np.ndarray, memory: Memory) -> None:
+        """Queries, keys and values of x (n, width), into rows (n, self.width)."""
+        if len(self.parts) == 1:
+            self.parts[0](x, rows, memory.scratch(self.parts[0], len(x)))
+            return
+        for part, column in zip(self.parts, self.columns, strict=True):
+            rows[:, column : column + part.rows] = memory.product(part, x, "large")
 
-def _by_head(x: np.ndarray, norm: Norm | None, head_dim: int, n_threads: int) -> np.ndarray:
-    """x (n, heads * head_dim) normed, in memory of its own; each head apart if the norm is as wide as one."""
-    x = np.array(x, order="C")
-    if norm is None:
-        return x
-    width = head_dim if norm.weight is None else len(norm.weight)
-    rows = x.reshape(-1, width)
-    norm.apply(rows, rows, n_threads)
-    return x
+    def _attended(self, rows: np.ndarray, segments: Segments, memory: Memory) -> np.ndarray:
+        """float32 (n, n_heads * head_dim)."""
+        shape, n_threads, (_, key, value) = self.shape, self.tools.n_threads, self.columns
+        attention = self.tools.weights.kernels.attention
+        kv = attention.KvShape(
+            1, shape.n_kv_heads, shape.head_dim, shape.head_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE
+        )
+        tables = page_tables([end - start for start, end in segments])
+        n_pages = int(tables.max()) + 1
+        pages = PageTable(kv.page_bytes)
+        pages.put(0, memory.take_bytes("pages", n_pages * kv.page_bytes).reshape(n_pages, -1))
+        row_start = np.array([0, *(end for _, end in segments)], np.int32)
+        batch = attention.PagedBatch(kv, pages, tables, row_start, np.zeros(len(segments), np.int32))
+        batch.store(0, rows, key, value, n_threads)
+        found = memory.take("attended", len(rows), shape.n_heads * shape.head_dim)
+        scratch = memory.take_bytes("scratch", batch.scratch_bytes(n_threads))
+        batch.attend(0, rows, shape.n_heads, shape.scale, found, scratch, n_threads, 0, causal=False)
+        return found
 
 
 class FeedForward:
@@ -254,14 +344,14 @@ class FeedForward:
         self.up: Matrix = tools.matrix(f"{block}.{names[0]}", shape.width, shape.n_ff)
         self.down: Matrix = tools.matrix(f"{block}.{names[1]}", shape.n_ff, shape.width)
 
-    def run(self, x: np.ndarray) -> np.ndarray:
+    def run(self, x: np.ndarray, memory: Memory) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""
-        up = self.up(x)
+        up = memory.product(self.up, x, "large")
         if self.gate is None:
-            return self.down(self.tools.activate(up, self.activation))
-        gates = self.tools.activate(self.gate(x), self.activation)
+            return memory.product(self.down, self.tools.activate(up, self.activation), "small")
+        gates = self.tools.activate(memory.product(self.gate, x, "gates"), self.activation)
         gates *= up
-        return self.down(gates)
+        return memory.product(self.down, gates, "small")
 
 
 class Block:
@@ -282,20 +372,28 @@ class Block:
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
-    def steps(self, x: np.ndarray, table: np.ndarray | None, segments: Segments) -> Steps[np.ndarray]:
-        """float32 (n, width) of float32 (n, width)."""
+    def steps(
+        self, x: np.ndarray, table: np.ndarray | None, segments: Segments, memory: Memory
+    ) -> Steps[None]:
+        """Changes x, float32 (n, width). Nothing in ``memory`` outlives a step."""
         n_threads = self.tools.n_threads
-        y = self.attention.run(normed(self.attn_norm, x, n_threads), table, segments)
-        if self.attn_scale is not None:
-            y *= self.attn_scale
-        x = x + normed(self.attn_post_norm, y, n_threads)
+        attended = self.attention.run(x, self.attn_norm, table, segments, memory)
+        for part in chunks(len(x)):
+            y = memory.product(self.attention.out, attended[part], "small")
+            if self.attn_scale is not None:
+                y *= self.attn_scale
+            rows = x[part]
+            rows += memory.normed(self.attn_post_norm, y, n_threads)
         yield
-        y = self.feed_forward.run(normed(self.ffn_norm, x, n_threads))
-        y = normed(self.ffn_post_norm, y, n_threads)
-        if self.ffn_scale is not None:
-            y = y * self.ffn_scale
-        x = x + y
-        return x if self.out_scale is None else x * self.out_scale
+        for part in chunks(len(x)):
+            rows = x[part]
+            y = self.feed_forward.run(memory.normed(self.ffn_norm, rows, n_threads), memory)
+            y = memory.normed(self.ffn_post_norm, y, n_threads)
+            if self.ffn_scale is not None:
+                y *= self.ffn_scale
+            rows += y
+            if self.out_scale is not None:
+                rows *= self.out_scale
 
 
 def _out_scale(tools: Tools, name: str, width: int) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama.errors import ConfigError, LoadError
-from oxillama.media.blocks import Segments, Shape, Steps, Tools, load_blocks, normed
+from oxillama.media.blocks import Memory, Segments, Shape, Steps, Tools, load_blocks, normed
 from oxillama.media.facts import MOST_PATCHES, VisionFacts
 from oxillama.media.positions import (
     Grid,
@@ -135,12 +135,12 @@ class VisionEncoder:
         windows, by_window = self._windows(grid)
         if by_window is not None:
             x, table = x[by_window], None if table is None else np.ascontiguousarray(table[by_window])
-        deep = []
+        x, deep, memory = np.array(x, np.float32, order="C"), [], Memory()
         for i, block in enumerate(self.blocks):
             period = self.facts.window_period
             is_full = not (period and self.facts.projector.has_windows) or (i + 1) % period == 0
             yield
-            x = yield from block.steps(x, table, [(0, len(x))] if is_full else windows)
+            yield from block.steps(x, table, [(0, len(x))] if is_full else windows, memory)
             if self.deep is not None and i in self.deep.layers:
                 deep.append(self.deep.run(i, x))
         yield

@@ -120,7 +120,7 @@ def batched_flash_attention(
 
     attention = best().attention
     shape = attention.KvShape(1, kv_heads, head_dim, value_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE)
-    tables = _tables([len(x) for x in keys])
+    tables = page_tables([len(x) for x in keys])
     n_pages = int(tables.max()) + 1
     pages = PageTable(shape.page_bytes)
     pages.put(0, aligned_empty(n_pages * shape.page_bytes).reshape(n_pages, -1))
@@ -202,7 +202,7 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
     return np.ascontiguousarray(x.reshape(len(x), heads * dim) if dim else x, np.float32)
 
 
-def _tables(lengths: list[int]) -> np.ndarray:
+def page_tables(lengths: list[int]) -> np.ndarray:
     """int32 (sequences, width): page numbers, no page in two sequences; unused entries are 0."""
     counts = [-(-n // PAGE) for n in lengths]
     tables = np.zeros((len(counts), max(1, *counts)), np.int32)
