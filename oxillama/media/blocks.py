@@ -23,7 +23,7 @@ from oxillama.weights.loader import Weights
 
 T = TypeVar("T")
 
-CHUNK = 256
+CHUNK = 128
 """Rows that go through a matrix together: they, and some panels of it, stay in the cache."""
 
 Segments = Sequence[tuple[int, int]]
