@@ -124,6 +124,7 @@ class Embedding(Handle):
     ----------
     reduce, last : as for `EmbeddingRequest`.
     tenant, salt : as in `GenerationOptions`.
+    given : embeddings that some tokens are run with; None for none.
     """
 
     def __init__(
@@ -136,8 +137,9 @@ class Embedding(Handle):
         last: bool = False,
         tenant: str = "",
         salt: str = "",
+        given: Any = None,
     ) -> None:
-        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters)
+        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters, given=given)
         sequence.in_one_pass = not model.spec.causal
         # what a cache knows of a text is not run, so that only its last row comes out
         key = model.prefix_key(salt) if last and model.spec.causal else None
@@ -188,7 +190,8 @@ def embeddings(
     tenant: str = "",
     salt: str = "",
 ) -> list[Embedding]:
-    """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``.
+    """Starts to embed texts, or prompts with media; each result is float32 (n_embd,), of length 1 if
+    ``normalize``.
 
     Where the file has matrices behind the pooling, the result is as wide as the last of them. ``tenant`` and
     ``salt`` are as in `GenerationOptions`.
@@ -204,25 +207,25 @@ def embeddings(
         length = np.sqrt((vector.astype(np.float64) ** 2).sum())
         return np.asarray(vector / np.maximum(length, 1e-12), np.float32)
 
-    tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-    return started(model, tokens, pooled, adapters, pooling, tenant, salt)
+    prompts = [model.prompt_parts(text) for text in listed(texts, "texts")]
+    return started(model, prompts, pooled, adapters, pooling, tenant, salt)
 
 
 def started(
     model: LoadedModel,
-    texts: list[list[int]],
+    prompts: list[tuple[list[int], Any]],
     reduce: Reduce,
     adapters: Adapters,
     pooling: PoolingMode,
     tenant: str,
     salt: str,
 ) -> list[Embedding]:
-    """Starts to compute what ``reduce`` makes of each text's hidden states."""
-    applied = [model.adaptation(adapters, tokens) for tokens in texts]
+    """Starts to compute what ``reduce`` makes of the hidden states of prompts: tokens, and given rows."""
+    applied = [model.adaptation(adapters, tokens) for tokens, _ in prompts]
     last = pooling is PoolingMode.LAST
     return [
-        Embedding(model, text, reduce, adapted, last=last, tenant=tenant, salt=salt)
-        for text, adapted in zip(texts, applied)
+        Embedding(model, tokens, reduce, adapted, last=last, tenant=tenant, salt=salt, given=given)
+        for (tokens, given), adapted in zip(prompts, applied)
     ]
 
 
@@ -248,7 +251,7 @@ def rankings(
     def scored(states: np.ndarray) -> np.ndarray:
         return np.asarray(decoder.classify(pool_hidden_states(states, pooling)[None], n_threads)[0])
 
-    pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]
+    pairs = [(pair_tokens(model, query, document), None) for document in listed(documents, "documents")]
     return started(model, pairs, scored, adapters, pooling, tenant, salt)
 
 

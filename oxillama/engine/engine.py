@@ -502,7 +502,7 @@ class InferenceEngine(NotCopied):
         normalize: bool = False,
         adapters: AdapterOption = None,
     ) -> np.ndarray:
-        """float32 (n_embd,): the embedding of a text.
+        """float32 (n_embd,): the embedding of a text, or of a prompt with media (`oxillama.media`).
 
         Parameters
         ----------

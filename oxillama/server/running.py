@@ -173,21 +173,23 @@ def prompt_lists(
     if len(prompts) > MOST_CHOICES:
         raise invalid(name, f"at most {MOST_CHOICES}", len(prompts))
     if not media and any(isinstance(one, MediaText) for one in prompts):
-        raise invalid(name, "texts or token ids: /completion and chats take media", "multimodal_data")
+        raise invalid(name, "texts or token ids: /completion, embeddings and chats take media", "media")
     if "" in prompts:
         raise ApiError(400, f"{name}: is empty", param=name, code="invalid_prompt")
-    lists = [encoded(engine, one) for one in prompts]
+    lists = [encoded(engine, one, name=name) for one in prompts]
     return [checked_prompt(engine, tokens, name=name, free=free) for tokens in lists]
 
 
-def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -> list[int]:
+def encoded(
+    engine: InferenceEngine, prompt: Prompt, add_special: bool = True, name: str = "prompt"
+) -> list[int]:
     """The token ids of a prompt.
 
     A text among token ids brings no special tokens of its own, unless it is the first item.
     """
     if isinstance(prompt, MediaText):
-        media, texts = ClientMedia(engine, "prompt"), prompt.text.split(MARKER)
-        given: Any = media.between("prompt.multimodal_data", texts, prompt.data)
+        media, texts = ClientMedia(engine, name), prompt.text.split(MARKER)
+        given: Any = media.between(f"{name}.multimodal_data", texts, prompt.data)
         return given  # type: ignore[no-any-return]
     encode: Callable[..., list[int]] = bounded(engine).encode
     if isinstance(prompt, str):

@@ -248,6 +248,18 @@ def test_slots(folder: Path, tmp_path: Path) -> None:
         assert asked(client, 2, 0)[0] == wanted[2]
 
 
+def test_embeddings(client: Client, alone: InferenceEngine) -> None:
+    """Of a text with pictures, in llama-server's form, beside texts."""
+    image = {"prompt_string": "a <__media__> b", "multimodal_data": [encoded(png())]}
+    answer = client.ask("/v1/embeddings", {"input": [image, "a b"], "pooling": "mean"})
+    assert answer.status == 200, answer.text
+    with_picture = alone.model.feature("media").prompt("a <__media__> b", [png()])
+    for i, given in enumerate((with_picture, "a b")):
+        found = np.array(answer.json["data"][i]["embedding"], np.float32)
+        assert (found == alone.embed(given, pooling="mean", normalize=True)).all()
+    assert answer.json["usage"]["prompt_tokens"] > len(with_picture)
+
+
 def test_sounds_are_for_models_that_take_them(client: Client) -> None:
     part = {"type": "input_audio", "input_audio": {"data": encoded(b"RIFF"), "format": "wav"}}
     found = openai(client, part)
@@ -364,8 +376,8 @@ def test_media_stand_where_they_can(client: Client) -> None:
     for path, body, message in (
         ("/completion", {"prompt": {**image, "prompt_string": "none"}}, "one for each of 0 markers"),
         ("/completion", {"prompt": {**image, "multimodal_data": [3]}}, "expected a text, token ids"),
-        ("/v1/completions", {"prompt": image}, "/completion and chats take media"),
-        ("/v1/embeddings", {"input": image}, "/completion and chats take media"),
+        ("/v1/completions", {"prompt": image}, "/completion, embeddings and chats take media"),
+        ("/v1/embeddings", {"input": {**image, "multimodal_data": ["x"]}}, "input.multimodal_data[0]"),
         (
             "/api/generate",
             {"images": [encoded(png())], "context": [3]},

@@ -23,7 +23,7 @@ from oxillama.server.running import chosen, connected, in_thread, prompt_lists
 
 
 async def embeddings(request: Request) -> Response:
-    """Vectors of length 1 for texts or token ids."""
+    """Vectors of length 1 for texts, token ids, or texts with media."""
     body = await read_body(request, EmbeddingBody)
     body.refuse_rest()
     here, engine = await chosen(request, body.model)
@@ -32,7 +32,7 @@ async def embeddings(request: Request) -> Response:
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
 
     def start() -> tuple[list[list[int]], list[Embedding]]:
-        texts = prompt_lists(engine, body.input.each, name="input", free=0)
+        texts = prompt_lists(engine, body.input.each, name="input", free=0, media=True)
         return texts, start_embeddings(engine.model, texts, body.pooling, True, **whose())
 
     async def run() -> Response:
