@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama import ConfigError, InferenceEngine
 from oxillama.gguf.model_file import ModelFile
 from tests.support.adapters import adapter_of
 from tests.support.media import bits, opened, picture, prompt
 from tests.support.serving import AsManyAsMayBe, Guesses, use_drafter
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running
+from tests.support.waiting import stopped
 
 CLOSED = {"type": "object", "additionalProperties": False}
 LONG = 40
@@ -99,18 +100,24 @@ def test_adapters(kind: str, folder: Path, engine: InferenceEngine, lora: Path) 
     assert (plain != wanted).any()
     assert (bits(engine, prompt(engine, 1), adapters=(lora, 2.0)) == wanted).all()  # cached
     assert (bits(engine, prompt(engine, 1)) == plain).all()
+    slight = bits(engine, prompt(engine, 1), adapters=(lora, 1e-6))  # its rows are those of the picture, too
+    np.testing.assert_allclose(slight[0], plain[0], atol=1e-2)
     with opened(folder, kind, adapters=(lora, 2.0), prefill_chunk_size=5) as other:
         assert (bits(other, prompt(other, 1)) == wanted).all()
 
 
-def test_adapters_beside_each_other(engine: InferenceEngine, lora: Path) -> None:
+def test_adapters_beside_each_other(kind: str, folder: Path, engine: InferenceEngine, lora: Path) -> None:
+    """In an engine that has nothing cached, so that rows of pictures run in one pass."""
     stacks: list[Any] = [(), (lora, 2.0), (lora, 0.5), ()]
     wanted = [bits(engine, prompt(engine, 2), adapters=stack) for stack in stacks]
     options = {"temperature": 0, "max_tokens": 6, "keep_logits": True}
-    streams = [engine.stream(prompt(engine, 2), adapters=stack, **options) for stack in stacks]
-    for stream, rows in zip(streams, wanted, strict=True):
-        stream.result()
-        assert (np.stack(stream.logits) == rows).all()
+    with opened(folder, kind) as other:
+        given = prompt(other, 2)
+        with stopped(other):
+            streams = [other.stream(given, adapters=stack, **options) for stack in stacks]
+        for stream, rows in zip(streams, wanted, strict=True):
+            stream.result()
+            assert (np.stack(stream.logits) == rows).all()
 
 
 def test_forks(engine: InferenceEngine) -> None:
@@ -122,6 +129,8 @@ def test_forks(engine: InferenceEngine) -> None:
         with session.fork() as fork:
             rows = fork.logits(other)
             tokens = fork.tokens
+            with pytest.raises(ConfigError, match="the ends of a medium"):
+                fork.rewind(one.given.spans[0].start + 1)
         more = session.logits([5, 6, 7])
     with engine.session() as session:
         session.prefill(one)
