@@ -74,7 +74,10 @@ KEPT = (
     "time_mix_lerp_fused.weight", "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.",
     "sam.net_", ".rel_pos", ".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
 )  # fmt: skip
-KEPT_NAMES = ("position_embd.weight", "token_types.weight")
+KEPT_NAMES = (
+    *("position_embd.weight", "token_types.weight"),
+    "mm.input_projection.weight",  # of Gemma 3: mtmd transposes it, which goes wrong with blocks
+)
 
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
