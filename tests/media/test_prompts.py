@@ -216,9 +216,8 @@ def test_markers_and_media_must_match(engines: dict[str, InferenceEngine]) -> No
 def test_features_that_know_tokens_alone_refuse(engines: dict[str, InferenceEngine]) -> None:
     engine = engines["mlp"]
     given = prompt(engine, 1)
-    for use in (engine.embed, engine.beam_search):
-        with pytest.raises(PromptError, match="expected text or token ids, got MediaPrompt"):
-            use(given)
+    with pytest.raises(PromptError, match="expected text or token ids, got MediaPrompt"):
+        engine.beam_search(given)
 
 
 def test_a_projector_of_another_width(folder: Path, tmp_path: Path) -> None:
