@@ -141,7 +141,8 @@ def test_random_values_in_pieces_are_the_same() -> None:
 
 
 def test_a_job_has_the_result_that_it_has_here(processes: Processes) -> None:
-    data = json.dumps({"prompt": "a\u2603" * HUGE, "n": 2, "logit_bias": dict.fromkeys(map(str, range(9000)), 1.5)}).encode()
+    biases = dict.fromkeys(map(str, range(9000)), 1.5)
+    data = json.dumps({"prompt": "a\u2603" * HUGE, "n": 2, "logit_bias": biases}).encode()
     body = processes.run(checked_body, CompletionBody, json.loads(data))
     assert body == checked_body(CompletionBody, json.loads(data))
     assert processes.run(noisy) == 5
