@@ -37,6 +37,7 @@ from benchmarks import (
 )
 from oxillama.bench.report import Row
 from oxillama.cli.program import Parser
+from oxillama.errors import ConfigError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,6 +49,8 @@ def parser() -> argparse.ArgumentParser:
     _add_common(speed, new=32)
     what = "N prompts at once: new tokens a second of a batch job"
     speed.add_argument("--job", type=runs.positive, default=0, metavar="N", help=what)
+    what = "of --job: prompts of 200 to 1,500 tokens, and 20 to 200 new ones behind them"
+    speed.add_argument("--mixed", action="store_true", help=what)
     speed.set_defaults(run=run_end_to_end, command="end-to-end")
 
     load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
@@ -171,10 +174,14 @@ def _add_common(command: argparse.ArgumentParser, new: int) -> None:
 
 def run_end_to_end(args: argparse.Namespace) -> int:
     """`end-to-end`: see `benchmarks.end_to_end`."""
+    if args.mixed and not args.job:
+        raise ConfigError("--mixed: expected --job N, whose prompts it makes")
     run = _prepare(args)
     results: list[Row] = []
     for model in args.model:
-        found, agreement = end_to_end.measure(model, run.engines, job=args.job, **_measured(args))
+        found, agreement = end_to_end.measure(
+            model, run.engines, job=args.job, mixed=args.mixed, **_measured(args)
+        )
         results += found
         if agreement is not None:
             print(f"{model.stem}: cosine of the engines' logits after the prompt: {agreement:.5f}")

@@ -21,6 +21,8 @@ from oxillama.bench.run import fixed_tokens
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)
+MIXED = ((200, 1500), (20, 200))
+"""The least and the most tokens of a prompt of a mixed job, and of new ones behind it."""
 
 
 def measure(
@@ -33,23 +35,26 @@ def measure(
     prompt: int = 512,
     new: int = 32,
     job: int = 0,
+    mixed: bool = False,
 ) -> tuple[list[Row], float | None]:
     """Speeds of each engine on one model, and the cosine of the angle between two engines' logits.
 
     The cosine is None for a single engine. With ``job`` a turn is that many prompts of random tokens, run at
-    once, and ``new`` tokens behind each; the speed is that of new tokens. Raises what `Runner.load` raises,
-    and ConfigError for an engine that runs one sequence.
+    once, and ``new`` tokens behind each; the speed is that of new tokens. ``mixed`` prompts have the lengths
+    of `MIXED`. Raises what `Runner.load` raises, and ConfigError for an engine that runs one sequence.
     """
+    lengths, counts = MIXED if mixed else ((prompt, prompt), (new, new))
     with ExitStack() as stack:
         runners = []
         for name in engines:
-            runner = ENGINES[name](model, threads, prompt + new + 1)
+            runner = ENGINES[name](model, threads, lengths[1] + counts[1] + 1)
             stack.callback(runner.close)
             runner.load()
             runners.append(runner)
         if job:
-            metric = Metric(f"{job} prompts of {prompt} + {new}", "new tok/s", higher_is_better=True)
-            turns = {runner.name: jobs(runner, metric, job, prompt, new) for runner in runners}
+            what = " + ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in (lengths, counts))
+            metric = Metric(f"{job} prompts of {what}", "new tok/s", higher_is_better=True)
+            turns = {runner.name: jobs(runner, metric, job, lengths, counts) for runner in runners}
             return rows(model.stem, alternate(turns, rounds=rounds, warmup=warmup), (metric,)), None
         samples = alternate(
             {runner.name: turn(runner, prompt, new) for runner in runners}, rounds=rounds, warmup=warmup
@@ -70,13 +75,19 @@ def turn(runner: Runner, prompt: int, new: int) -> Callable[[], dict[str, float]
     return run
 
 
-def jobs(runner: Runner, metric: Metric, n: int, prompt: int, new: int) -> Callable[[], dict[str, float]]:
-    """One engine's turn of ``n`` prompts at once; each turn has other prompts, the same for every engine."""
+def jobs(
+    runner: Runner, metric: Metric, n: int, lengths: tuple[int, int], counts: tuple[int, int]
+) -> Callable[[], dict[str, float]]:
+    """One engine's turn of ``n`` prompts at once; each turn has other prompts, the same for every engine.
+
+    ``lengths`` and ``counts`` : the least and the most tokens of a prompt, and new ones behind it.
+    """
     random = np.random.default_rng(0)
 
     def run() -> dict[str, float]:
-        prompts = random.integers(3, runner.n_vocab, (n, prompt)).tolist()
-        return {metric.name: n * new / runner.job(prompts, new)}
+        lens, new = (random.integers(low, high + 1, n).tolist() for low, high in (lengths, counts))
+        prompts = [random.integers(3, runner.n_vocab, length).tolist() for length in lens]
+        return {metric.name: sum(new) / runner.job(prompts, new)}
 
     return run
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.runner import Logits, Runner
 from benchmarks.vllm import Vllm
+from oxillama.config.checks import NO_DECODE_WAIT
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.gguf.model_file import ModelFile
 
@@ -62,9 +63,12 @@ class OxiLlama(Runner):
     def _forward_one(self, token: int) -> Logits:
         return self._session.forward(token)  # type: ignore[no-any-return]
 
-    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
-        begun = self._clock()
-        self._engine.generate_batch(prompts, max_tokens=n, temperature=0.0, ignore_eos=True)
+    def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
+        options = {"temperature": 0.0, "ignore_eos": True, "max_decode_wait_ms": NO_DECODE_WAIT}
+        begun = self._clock()  # as `generate_batch` begins them, which has one number of tokens for all
+        found = [self._engine.stream(prompt, max_tokens=n, **options) for prompt, n in zip(prompts, new)]
+        for generation in found:
+            generation.result()
         return self._clock() - begun
 
     def close(self) -> None:
@@ -293,9 +297,12 @@ class OpenVino(Runner):
         times = self._times(n + 1)
         return times[-1] - times[0]
 
-    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
+    def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
         import openvino
 
+        n = new[0]
+        if len({*map(len, prompts)}) > 1 or len({*new}) > 1:
+            raise ConfigError("openvino: expected prompts of one length and as many new tokens, not --mixed")
         ids = np.array(prompts, np.int64)  # of one length
         given = self._module.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         begun = self._clock()

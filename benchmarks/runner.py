@@ -97,8 +97,8 @@ class Runner(ABC):
             self._forward_one(token)
         return self._clock() - start
 
-    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
-        """Seconds to run all prompts at once, and ``n`` greedy tokens behind each.
+    def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
+        """Seconds to run all prompts at once, and ``new[i]`` greedy tokens behind prompt i.
 
         Raises ConfigError for an engine that has one sequence here.
         """

@@ -94,35 +94,35 @@ class Vllm(Runner):
 
     def _forward(self, tokens: Sequence[int]) -> Logits:
         self._prompt = tokens
-        self._times([tokens], 1)
+        self._times([tokens], [1])
         return np.zeros(self._vocab_size, np.float32)
 
     def decode(self, n: int) -> float:
-        times = self._times([self._prompt], n + 1)
+        times = self._times([self._prompt], [n + 1])
         return times[-1] - times[0]
 
-    def job(self, prompts: Sequence[Sequence[int]], n: int) -> float:
+    def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
         begun = self._clock()
-        return self._times(prompts, n)[-1] - begun
+        return self._times(prompts, new)[-1] - begun
 
-    def _times(self, prompts: Sequence[Sequence[int]], n: int) -> list[float]:
-        """When tokens came behind the prompts, ``n`` greedy ones behind each."""
-        chosen = self._module.SamplingParams(
-            temperature=0.0,
-            max_tokens=n,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=self._module.sampling_params.RequestOutputKind.DELTA,
-        )
-        for prompt in prompts:
+    def _times(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> list[float]:
+        """When tokens came behind the prompts, ``new[i]`` greedy ones behind prompt i."""
+        for prompt, n in zip(prompts, new):
+            chosen = self._module.SamplingParams(
+                temperature=0.0,
+                max_tokens=n,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=self._module.sampling_params.RequestOutputKind.DELTA,
+            )
             self._n_requests += 1
             self._engine.add_request(str(self._n_requests), {"prompt_token_ids": list(prompt)}, chosen)
         times: list[float] = []
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
                 times.extend([self._clock()] * len(output.outputs[0].token_ids))
-        if len(times) != n * len(prompts):
-            raise PromptError(f"{self.model}: vllm gave {len(times)} of {n * len(prompts)} tokens")
+        if len(times) != sum(new):
+            raise PromptError(f"{self.model}: vllm gave {len(times)} of {sum(new)} tokens")
         return times
 
     def close(self) -> None:

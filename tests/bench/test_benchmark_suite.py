@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import busy, curves, peers, plot, timing
+from benchmarks import busy, curves, end_to_end, peers, plot, timing
 from benchmarks.__main__ import main
 from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
@@ -421,10 +421,12 @@ def test_openvino_is_timed_from_token_to_token(model: Path, monkeypatch: pytest.
     assert runner.version() == "openvino-genai 1"
     assert runner.prefill([5] * 10) == 20.5
     assert runner.decode(4) == 2
-    assert runner.job([[5] * 10, [6] * 10], 4) == 20
+    assert runner.job([[5] * 10, [6] * 10], [4, 4]) == 20
+    with pytest.raises(ConfigError, match="of one length"):
+        runner.job([[5] * 10, [6] * 9], [4, 4])
     given[0] = 3
     with pytest.raises(PromptError, match=r"gave \[3, 3\] tokens, not 5 each"):
-        runner.job([[5] * 10, [6] * 10], 5)
+        runner.job([[5] * 10, [6] * 10], [5, 5])
     with pytest.raises(PromptError, match="gave 3 of 5"):
         runner.decode(4)
 
@@ -440,11 +442,13 @@ def test_a_job_is_timed_over_all_its_prompts(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[list[list[int]]] = []
+    counts: list[list[int]] = []
     real = peers.OxiLlama.job
 
-    def noted(runner: peers.OxiLlama, prompts: Any, n: int) -> float:
+    def noted(runner: peers.OxiLlama, prompts: Any, new: Any) -> float:
         given.append(prompts)
-        assert real(runner, prompts, n) > 0
+        counts.append(list(new))
+        assert real(runner, prompts, new) > 0
         return 0.5
 
     monkeypatch.setattr(peers.OxiLlama, "job", noted)
@@ -455,11 +459,22 @@ def test_a_job_is_timed_over_all_its_prompts(
     assert row["metric"] == "3 prompts of 8 + 4" and row["samples"] == {"oxillama": [24.0, 24.0]}
     assert [[len(prompt) for prompt in prompts] for prompts in given] == [[8] * 3] * 3
     assert given[0] != given[1] != given[2]  # no beginning is known from the round before
+    assert counts == [[4] * 3] * 3
+    monkeypatch.setattr(end_to_end, "MIXED", ((3, 9), (1, 5)))
+    given.clear()
+    counts.clear()
+    assert main([*run, "--mixed", "--rounds", "2", "--warmup", "1", "--json", str(report)]) == 0
+    (row,) = json.loads(report.read_text())["results"]
+    assert row["metric"] == "3 prompts of 3-9 + 1-5"
+    assert row["samples"] == {"oxillama": [2 * sum(new) for new in counts[1:]]}
+    assert len({len(prompt) for prompts in given for prompt in prompts}) > 2
+    assert len({n for new in counts for n in new}) > 2
+    assert main([*run[:-4], "--mixed", "--threads", "1"]) == 2
 
 
 def test_an_engine_of_one_sequence_runs_no_job(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"llama\.cpp: expected an engine that runs many prompts"):
-        peers.LlamaCpp(model, 1, 8).job([[1], [2]], 1)
+        peers.LlamaCpp(model, 1, 8).job([[1], [2]], [1, 1])
 
 
 def test_vllm_is_timed_from_token_to_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +524,7 @@ def test_vllm_is_timed_from_token_to_token(tmp_path: Path, monkeypatch: pytest.M
     assert os.environ["OMP_NUM_THREADS"] == "2"
     assert runner.prefill([5] * 10) == 20.5
     assert runner.decode(4) == 2
-    assert runner.job([[5] * 10, [6] * 10], 4) == 42
+    assert runner.job([[5] * 10, [6] * 10], [4, 4]) == 42
 
 
 def test_names_and_rows_of_the_folder_that_vllm_reads() -> None:

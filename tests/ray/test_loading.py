@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from oxillama import ConfigError, EngineConfig, InferenceEngine, ModelFileError
-from oxillama.ray import sizing
 from oxillama.ray.loading import alone, load, local_path
 from tests.support.tiny_file import write_tiny_model
 
@@ -58,6 +57,7 @@ def test_a_path_is_in_full(model: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_machine_that_does_not_tell_its_cpus_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizing = pytest.importorskip("oxillama.ray.sizing", exc_type=ImportError)
     monkeypatch.setattr(sizing.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert sizing.smallest_machine() == 1
