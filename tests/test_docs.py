@@ -57,6 +57,7 @@ LINES_NOT_RUN = {
     r"tools/build_wheel": "builds for minutes",
     r"^(python -m venv|mkdir /tmp)": "needs a wheel",
     r"^oxillama eval |receipts/mine": "needs lm_eval: tests/evaluation/test_harness.py",
+    r"^schemathesis ": "needs the package: tests/server/test_openapi.py draws bodies, too",
     r"^pytest --llm": "needs the package to be installed: tests/testing",
     r"tools/server_clients/langchain": "needs the packages of clients and a server",
     r"^oxillama doctor\b": "exits with 1 where it finds something: tests/doctor",

@@ -90,10 +90,14 @@ def run_model(args: argparse.Namespace) -> int:
     if args.session is None:
         return finish(engine.stream(asked, chosen), args)
     kept = KeptSession(engine, args.session, "run")
+    before = len(kept.session.tokens)
     if len(asked):
         kept.session.append(asked)
     try:
         return finish(kept.session.stream(chosen), args)
+    except OxiLlamaError:
+        kept.session.rewind(before)  # who asks again asks the whole
+        raise
     finally:
         kept.save()
 

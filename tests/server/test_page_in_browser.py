@@ -182,7 +182,10 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.send("go on")
-    stored = "const [c] = await (await m.openStore()).all(); return c ? c.messages.map((m) => m.content) : []"
+    stored = (  # of one connection, not of a new one for each look
+        "const [c] = await (await (window.looked ??= m.openStore())).all();"
+        "return c ? c.messages.map((m) => m.content) : []"
+    )
     kept = page.until(lambda: [t for t in page.call("./store.js", stored)[1:] if len(t) > 100])
     page.reload()
     idle(chat.hosted.ready())
