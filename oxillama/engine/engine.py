@@ -266,8 +266,8 @@ class InferenceEngine(NotCopied):
     ) -> list[Generation]:
         """Starts to generate from all prompts together; one handle for each, as `stream` gives them.
 
-        However many there are, none is refused with QueueFull. One that nobody reads pauses after some tokens:
-        who reads one after the other takes `generate_batch`.
+        However many there are, none is refused with QueueFull. One that nobody reads pauses after some
+        tokens: who reads one after the other takes `generate_batch`.
         """
         found: list[Generation] = []
         try:
