@@ -52,9 +52,7 @@ def progress(events: list[Any], index: int = 0) -> list[dict[str, Any]]:
 def test_a_prompt_grows_from_what_was_cached_to_its_end(
     client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "oxillama.server.prompt_progress.SECONDS", 0.002
-    )  # the prompt takes a tenth of a second
+    monkeypatch.setattr("oxillama.server.prompt_progress.SECONDS", 0.002)
     text = path + WORDS * 1500
     parts = progress(client.ask(path, body_of(path, text)).events)
     assert all(set(part) == {"total", "cache", "processed", "time_ms"} for part in parts)
