@@ -9,9 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oxillama import InferenceEngine
-from tests.support.server_bodies import PATHS, POSTS, SEEDS, Application, bodies, fault, route_of
-from tests.support.tiny_file import write_tiny_model
+from tests.support.server_bodies import (
+    PATHS,
+    POSTS,
+    SEEDS,
+    Application,
+    bodies,
+    fault,
+    route_of,
+    tiny_application,
+)
 
 EXAMPLES = 30
 """Bodies for each path; `tools/server_fuzz.py` sends as many as are wanted."""
@@ -19,11 +26,8 @@ EXAMPLES = 30
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", context_length=64)
-    with InferenceEngine.from_gguf(model, num_threads=1) as engine:
-        found = Application(engine, tmp_path_factory.mktemp("slots"))
+    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
         yield found
-        found.close()
 
 
 @pytest.mark.parametrize("path", PATHS)

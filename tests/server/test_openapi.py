@@ -20,7 +20,7 @@ from oxillama.server.options import NAMES
 from oxillama.server.paths import Path
 from oxillama.server.routes import INTERFACES, PAGE, ROUTES
 from tests.support.server import Client, serving
-from tests.support.server_bodies import PATHS, SEEDS, Application, Reply, fault, route_of
+from tests.support.server_bodies import PATHS, SEEDS, Application, Reply, fault, route_of, tiny_application
 from tests.support.tiny_file import write_tiny_model
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document(INTERFACES, False)))
@@ -29,11 +29,8 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", context_length=64)
-    with InferenceEngine.from_gguf(model, num_threads=1) as engine:
-        found = Application(engine, tmp_path_factory.mktemp("slots"))
+    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from oxillama.server.app import create_app
 from oxillama.server.models import Hosted, Models
 from oxillama.server.options import HARMLESS, OPTIONS
 from oxillama.server.routes import ROUTES
+from tests.support.tiny_file import write_tiny_model
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -242,3 +244,14 @@ def fault(path: str, body: Any, reply: Reply) -> str:
     error = json.loads(reply.body).get("error")
     message = error.get("message") if isinstance(error, dict) else error
     return "" if isinstance(message, str) and message else shown
+
+
+@contextmanager
+def tiny_application(folder: Path) -> Iterator[Application]:
+    """The application of a model with 64 tokens of context, which is in a folder, as the slots are."""
+    model = write_tiny_model(folder / "tiny.gguf", context_length=64)
+    (folder / "slots").mkdir()
+    with InferenceEngine.from_gguf(model, num_threads=1) as engine:
+        found = Application(engine, folder / "slots")
+        yield found
+        found.close()
