@@ -195,6 +195,7 @@ class BuildKernels(build_ext):
                 "cdivision": True,
                 "initializedcheck": DEBUG,
                 "embedsignature": True,
+                "freethreading_compatible": True,
             },
             quiet=True,
         )

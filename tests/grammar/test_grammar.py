@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import json
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -336,25 +338,29 @@ def test_masks_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPat
     assert len(state._tables.masks) == 16
 
 
-def test_threads_share_a_grammar() -> None:
-    grammar = Grammar(Grammar.json().rules)
-    texts = [json.dumps({"k" * n: [n, {"x": [None] * n}]}) for n in range(1, 9)]
-    expected = [[follow(Grammar.json(), ids(t)[:i]).mask().tobytes() for i in range(len(t))] for t in texts]
-    wrong: list[int] = []
+def test_threads_share_a_grammar_and_a_vocabulary() -> None:
+    """Threads meet in parser states, masks and slices; with free-threaded Python at the same time."""
+    words = [bytes(97 + (i * k) % 26 for k in range(2 + i % 5)) for i in range(4000)]  # enough for slices
+    strings = [*BYTES, *WORDS, *words]
+    texts = [json.dumps({"k" * n: [n, {"x": [None] * n}, "abc" * n]}) for n in range(1, 9)]
 
-    def run(n: int) -> None:
-        state = GrammarState(grammar, VOCABULARY)
-        for i, token in enumerate(ids(texts[n])):
-            if state.mask().tobytes() != expected[n][i]:
-                wrong.append(n)
+    def masks(grammar: Grammar, vocabulary: Vocabulary, text: str, start: threading.Barrier) -> list[bytes]:
+        state, found = GrammarState(grammar, vocabulary), []
+        start.wait()
+        for token in ids(text):
+            found.append(state.mask().tobytes())
             state.advance(token)
+        return found
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(texts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    at_once, together = threading.Barrier(1), threading.Barrier(len(texts))
+    alone = Vocabulary(strings, end_ids=[257])
+    expected = [masks(Grammar(Grammar.json().rules), alone, text, at_once) for text in texts]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        for _ in range(3 if has_lock else 60):
+            shared = Grammar(Grammar.json().rules), Vocabulary(strings, end_ids=[257])
+            found = [threads.submit(masks, *shared, text, together) for text in texts]
+            assert [each.result() for each in found] == expected
 
 
 # --------------------------------------------------------------------------- vocabularies and logits

@@ -6,6 +6,7 @@ deterministic automata side by side, with an optional count of characters: inter
 bounds of length.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -70,6 +71,7 @@ cdef class Language:
         """How many states there are."""
         return len(self.follow)
 
+    @cython.critical_section
     def automaton(self):
         """The deterministic automaton.
 
@@ -85,6 +87,7 @@ cdef class Language:
             self.found = subsets.automaton(<const int32_t*><const uint8_t*>start)
         return self.found
 
+    @cython.critical_section
     def accepts(self, str text not None):
         """Whether the whole text belongs to the language."""
         cdef object states = 1, after, lowest

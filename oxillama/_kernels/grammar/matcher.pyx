@@ -8,6 +8,7 @@ vocabulary holds nearly all of its tokens. A count that no token can bring to a 
 which stands for all such counts (ABOVE, BELOW).
 """
 
+cimport cython
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
@@ -161,16 +162,17 @@ cdef class Matcher:
         cdef int32_t first
         if not 0 <= token < self.trie.n_vocab:
             raise IndexError(f"token {token}: the vocabulary has {self.trie.n_vocab}")
-        self.states.checked_state(state)
-        if not self.trie.inside[token]:
-            return DEAD
-        first = self.trie.first[token]
-        self.states.allow(self.states.budget)
-        while True:
-            try:
-                return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
-            except (NotBuilt, GrammarError) as error:
-                self.states.mend(error, state)
+        with cython.critical_section(self.trie, self.states):
+            self.states.checked_state(state)
+            if not self.trie.inside[token]:
+                return DEAD
+            first = self.trie.first[token]
+            self.states.allow(self.states.budget)
+            while True:
+                try:
+                    return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+                except (NotBuilt, GrammarError) as error:
+                    self.states.mend(error, state)
 
     def compute_bitmask(self, int32_t state, cnp.ndarray mask):
         """Set the bits of the tokens of the trie that can follow.
@@ -181,18 +183,19 @@ cdef class Matcher:
         mask : uint32 (words,); zeros. Bit t % 32 of word t / 32 is token t.
         """
         cdef Allowed out = self.empty()
-        self.states.checked_state(state)
-        out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
-        self.states.allow(self.states.budget)
-        while True:
-            try:
-                if self.states.states.flags[state] & REGISTERED:
-                    self.add_registered(state, out)
-                else:
-                    self.add_items(state, out)
-                break
-            except (NotBuilt, GrammarError) as error:
-                self.states.mend(error, state)
+        with cython.critical_section(self.trie, self.states):
+            self.states.checked_state(state)
+            out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
+            self.states.allow(self.states.budget)
+            while True:
+                try:
+                    if self.states.states.flags[state] & REGISTERED:
+                        self.add_registered(state, out)
+                    else:
+                        self.add_items(state, out)
+                    break
+                except (NotBuilt, GrammarError) as error:
+                    self.states.mend(error, state)
 
     cdef Allowed empty(self):
         cdef Allowed found = Allowed.__new__(Allowed)

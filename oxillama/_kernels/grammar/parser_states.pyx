@@ -2,9 +2,10 @@
 
 A parser state is a set of items (stacks.pyx). A lazily filled row (rows.pyx) leads from it and a byte to the next one,
 which is made by following edges (closure.pyx).
-Nothing here is thread-safe by itself: every method runs under the interpreter lock.
+Threads may share them: a method of Python's holds the critical section of its object.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, uint8_t
 
 from oxillama._kernels.debugging cimport ensure
@@ -44,6 +45,7 @@ cdef class ParserStates(Closure):
 
     # ------------------------------------------------------------------ for Python
 
+    @cython.critical_section
     def start(self):
         """The parser state before the first byte."""
         self.allow(self.budget)
@@ -62,10 +64,12 @@ cdef class ParserStates(Closure):
         """Units of work that all operations have taken so far."""
         return self.done + self.allowed - self.left
 
+    @cython.critical_section
     def accepts(self, int32_t state):
         """Whether the text may end here."""
         return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
 
+    @cython.critical_section
     def advance(self, int32_t state, const uint8_t[::1] text not None):
         """The parser state after these bytes; 0 where they cannot follow."""
         cdef Py_ssize_t i = 0
@@ -79,6 +83,7 @@ cdef class ParserStates(Closure):
                 self.mend(error, state)
         return state
 
+    @cython.critical_section
     def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
         """The parser state after a token.
 
@@ -100,6 +105,7 @@ cdef class ParserStates(Closure):
                 self.mend(error, state)
         return after_bytes
 
+    @cython.critical_section
     def next_token_sets(self, int32_t state):
         """The token sets of the program that may follow here, in ascending order."""
         cdef int32_t i, e, q, n
@@ -112,6 +118,7 @@ cdef class ParserStates(Closure):
                     found.add(self.edges[TOKENS].items[e].what)
         return sorted(found)
 
+    @cython.critical_section
     def located(self, object error, int32_t state):
         """The error of an operation on a parser state, with the place in the grammar if a part can tell it.
 

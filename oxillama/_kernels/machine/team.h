@@ -20,19 +20,20 @@ static void ox_team(int n, int *cpus) {
 
 /* the first processor of the core that a processor belongs to; the processor itself where that is unknown */
 static int ox_core(int cpu) {
-    static int known[CPU_SETSIZE]; /* one more than the number, 0 for not asked yet */
+    static int known[CPU_SETSIZE]; /* one more than the number, 0 for not asked yet; threads find the same numbers */
     char path[96];
     FILE *file;
-    int first = cpu;
+    int first = cpu, before;
     if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu;
-    if (known[cpu]) return known[cpu] - 1;
+    before = __atomic_load_n(&known[cpu], __ATOMIC_RELAXED);
+    if (before) return before - 1;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
     file = fopen(path, "re");
     if (file) {
         if (fscanf(file, "%d", &first) != 1) first = cpu;
         fclose(file);
     }
-    known[cpu] = first + 1;
+    __atomic_store_n(&known[cpu], first + 1, __ATOMIC_RELAXED);
     return first;
 }
 
