@@ -26,6 +26,7 @@ from oxillama import (
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
 from oxillama.sampling.sampler import Sampler
+from tests.support.interpreter import FREE_THREADED
 from tests.support.waiting import idle, stopped, until
 
 GREEDY = SamplerConfig.greedy()
@@ -42,6 +43,8 @@ def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     """After every test no page is held but by the prefix cache, and no thread is left that was not there."""
     before = threading.enumerate()
     yield
+    if FREE_THREADED:
+        gc.collect()
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama" and t not in before])
     idle(engine)
     engine.model.check_integrity()

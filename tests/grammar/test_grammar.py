@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import json
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,7 @@ from oxillama._kernels.grammar.nodes import productive_rules, references
 from oxillama.errors import GrammarError, TokenizerError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask, constraint
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq, Text
+from tests.support.interpreter import FREE_THREADED
 from tests.support.paths import DOCS, SHARED
 from tests.tokenizer.test_tokenizer import KINDS, make
 
@@ -352,12 +352,11 @@ def test_threads_share_a_grammar_and_a_vocabulary() -> None:
             state.advance(token)
         return found
 
-    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     at_once, together = threading.Barrier(1), threading.Barrier(len(texts))
     alone = Vocabulary(strings, end_ids=[257])
     expected = [masks(Grammar(Grammar.json().rules), alone, text, at_once) for text in texts]
     with ThreadPoolExecutor(len(texts)) as threads:
-        for _ in range(3 if has_lock else 60):
+        for _ in range(60 if FREE_THREADED else 3):
             shared = Grammar(Grammar.json().rules), Vocabulary(strings, end_ids=[257])
             found = [threads.submit(masks, *shared, text, together) for text in texts]
             assert [each.result() for each in found] == expected
