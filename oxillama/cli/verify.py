@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,14 +249,15 @@ def verified_by_reference(args: argparse.Namespace, receipts: list[Receipt]) -> 
 
     if args.media or args.mmproj:
         raise ConfigError("mmproj: expected no media with reference, which has no statement of encoders")
-    if args.lora:
-        raise ConfigError("lora: expected none with reference, which has no statement of adapters")
     if args.num_threads is not None:
         raise ConfigError("num_threads: expected none with reference, which has one thread")
     if args.sample is not None:
         raise ConfigError("sample: expected none with reference, which checks every token")
-    with ModelFile.open(model_path(args.model, args)) as file:
-        return [verify(file, receipt) for receipt in receipts]
+    with ExitStack() as opened:
+        model, *adapters = (
+            opened.enter_context(ModelFile.open(path)) for path in (model_path(args.model, args), *args.lora)
+        )
+        return [verify(model, receipt, adapters) for receipt in receipts]
 
 
 def add_receipt_option(parser: argparse.ArgumentParser, what: str = "write a receipt") -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
+from oxillama.reference.adapters import Adapter
 from oxillama.reference.attention import View, attend
 from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
@@ -21,14 +22,17 @@ from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
 from oxillama.reference.source import Source
 
-MIXERS: dict[str, Callable[[Source, str, np.ndarray, float], np.ndarray]] = {
+Onto = np.ndarray | None
+"""What the last product of a block is added to, before what adapters add; None for nothing."""
+MIXERS: dict[str, Callable[[Source, str, np.ndarray, float, Onto], np.ndarray]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "shortconv": short_conv,
     "delta": gated_delta,
-    "rwkv6": lambda source, block, h, eps: rwkv.time_mix_6(source, block, h),
+    "rwkv6": lambda source, block, h, eps, onto: rwkv.time_mix_6(source, block, h, onto),
 }
-"""By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms."""
+"""By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms,
+and what its output is added to."""
 
 
 class ReferenceModel:
@@ -38,14 +42,21 @@ class ReferenceModel:
     ----------
     file : an open model file.
     compute, kv_type : as in `EngineConfig`.
+    adapters : in the order in which they are added.
 
     Raises
     ------
     Unsupported : something that the file needs has no statement here; the message names it.
     """
 
-    def __init__(self, file: ModelFile, compute: str = "int8", kv_type: str = "f16") -> None:
-        self.source: Source = Source(file, compute)
+    def __init__(
+        self,
+        file: ModelFile,
+        compute: str = "int8",
+        kv_type: str = "f16",
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
+        self.source: Source = Source(file, compute, adapters)
         self.kv_type = kv_type
         source, self.facts = self.source, self.source.facts
         self.n_layers: int = source.key("block_count")
@@ -150,10 +161,10 @@ class ReferenceModel:
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
 
-    def attention(self, i: int, h: np.ndarray) -> np.ndarray:
+    def attention(self, i: int, h: np.ndarray, onto: Onto = None) -> np.ndarray:
         """The attention block of layer ``i``."""
         if self.latent is not None:
-            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type)
+            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
@@ -174,9 +185,9 @@ class ReferenceModel:
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
         if facts.gated_queries:
             attended = gate("sigmoid", gates, attended)
-        return self.source.linear(f"{block}.attn_output", attended)
+        return self.source.linear(f"{block}.attn_output", attended, onto=onto)
 
-    def feed_forward(self, i: int, h: np.ndarray, ending: str = "") -> np.ndarray:
+    def feed_forward(self, i: int, h: np.ndarray, ending: str = "", onto: Onto = None) -> np.ndarray:
         """The dense block of layer ``i``, or with the ending "_shexp" its shared expert."""
         block, source = f"blk.{i}", self.source
         up, name = source.linear(f"{block}.ffn_up{ending}", h), self.facts.activation
@@ -188,43 +199,47 @@ class ReferenceModel:
         else:
             fed = ACTIVATIONS[name](up)
         divisors = source.optional(f"{block}.ffn.act.scales")
-        return source.linear(f"{block}.ffn_down{ending}", fed if divisors is None else fed / divisors)
+        fed = fed if divisors is None else fed / divisors
+        return source.linear(f"{block}.ffn_down{ending}", fed, onto=onto)
 
     # --- the pass -------------------------------------------------------------------------------------
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """x + y, or x + residual scale * y, fused."""
+    def add(
+        self,
+        block: Callable[[int, np.ndarray, Onto], np.ndarray],
+        i: int,
+        h: np.ndarray,
+        x: np.ndarray,
+        post_norm: str,
+    ) -> np.ndarray:
+        """x plus the output of a block of layer ``i`` for h: as it is, or after a norm, or times a factor."""
+        if h is not x and not post_norm and self.residual_scale == 1:
+            return block(i, h, x)
+        y = block(i, h, None)
+        y = self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y
         return x + y if self.residual_scale == 1 else fma(y, F32(self.residual_scale), x)
 
-    def second_block(self, i: int, h: np.ndarray, x: np.ndarray, post_norm: str) -> np.ndarray:
-        """x plus the feed-forward block of layer ``i`` for h, with or without experts."""
+    def second_block(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
+        """The feed-forward block of layer ``i`` for h, with or without experts."""
         if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
-            plain = not post_norm and self.residual_scale == 1
-            y = mixture_of_experts(
-                self.source,
-                f"blk.{i}",
-                h,
-                x if plain else np.zeros_like(x),
-                lambda h: self.feed_forward(i, h, "_shexp"),
+            out = np.zeros_like(h) if onto is None else onto
+            return mixture_of_experts(
+                self.source, f"blk.{i}", h, out, lambda h, onto: self.feed_forward(i, h, "_shexp", onto)
             )
-            if plain:  # the experts' outputs are added to x one after the other
-                return y
-        elif self.facts.recurrent.startswith("rwkv"):
-            y = rwkv.channel_mix(self.source, f"blk.{i}", h)
-        else:
-            y = self.feed_forward(i, h)
-        return self.add(x, self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y)
+        if self.facts.recurrent.startswith("rwkv"):
+            return rwkv.channel_mix(self.source, f"blk.{i}", h, onto)
+        return self.feed_forward(i, h, onto=onto)
 
-    def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
+    def mixer(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
         """The token mixer of layer ``i``."""
         block, recurrent = f"blk.{i}", self.facts.recurrent
         if self.kv_heads[i] > 0 or not recurrent:
-            return self.attention(i, h)
+            return self.attention(i, h, onto)
         if recurrent == "rwkv7":
-            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None)
+            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None, onto)
             self.first_values = self.first_values if i else values
             return y
-        return MIXERS[recurrent](self.source, block, h, self.eps)
+        return MIXERS[recurrent](self.source, block, h, self.eps, onto)
 
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states behind layer ``i``."""
@@ -239,13 +254,12 @@ class ReferenceModel:
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
         h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
-        y = self.mixer(i, h)
-        x = self.add(x, self.norm(f"{block}.{facts.attn_post_norm}", y) if facts.attn_post_norm else y)
+        x = self.add(self.mixer, i, h, x, facts.attn_post_norm)
         if not facts.feed_forward:
             return x
         if not parallel or beside is None:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
-        return self.second_block(i, beside, x, facts.ffn_post_norm)
+        return self.add(self.second_block, i, beside, x, facts.ffn_post_norm)
 
     def hidden_states(self, tokens: np.ndarray) -> np.ndarray:
         """float32 (n, n_embd): behind the last norm."""
@@ -265,8 +279,9 @@ class ReferenceModel:
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:
         """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,)."""
-        x = self.hidden_states(np.asarray(tokens, np.int64))[wanted]
-        out = self.source.linear("output" if self.source.has("output.weight") else "token_embd", x)
+        x, at = self.hidden_states(np.asarray(tokens, np.int64))[wanted], np.arange(len(tokens))[wanted]
+        name = "output" if self.source.has("output.weight") else "token_embd"
+        out = self.source.linear(name, x, positions=at)
         if self.logit_scale != 1:
             out = out * F32(self.logit_scale)
         return soft_cap(out, self.final_soft_cap) if self.final_soft_cap else out

@@ -15,11 +15,15 @@ GATINGS = {0: None, 1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
 def mixture_of_experts(
-    source: Source, block: str, h: np.ndarray, out: np.ndarray, shared: Callable[[np.ndarray], np.ndarray]
+    source: Source,
+    block: str,
+    h: np.ndarray,
+    out: np.ndarray,
+    shared: Callable[[np.ndarray, np.ndarray | None], np.ndarray],
 ) -> np.ndarray:
     """out (n, d) + weight * expert(h) for each expert of a row, fused, one after the other.
 
-    ``shared`` computes the shared expert, which is used if the file has it.
+    ``shared`` computes the shared expert, added to something or not; it is used if the file has it.
     """
     facts = source.facts
     if facts.gating is None:
@@ -44,14 +48,13 @@ def mixture_of_experts(
     for expert, pairs in enumerate(chosen):
         if pairs:
             rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
-            y = one_expert(source, block, expert, h[rows])
+            y = one_expert(source, block, expert, h[rows], rows)
             out[rows] = fma(y, shares[:, None], out[rows])
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
-    y = shared(h)
     if not facts.shared_gate:
-        out += y
-        return out
+        return shared(h, out)
+    y = shared(h, None)
     share = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ffn_gate_inp_shexp", h))
     return fma(y, share, out)
 
@@ -63,14 +66,17 @@ def take_experts(source: Source, block: str) -> None:
             name = f"{block}.ffn_{part}_exps.{kind}"
             if source.has(name):
                 source.used_tensors.add(name)
+                source.multiplied.add(name)
 
 
-def one_expert(source: Source, block: str, expert: int, h: np.ndarray) -> np.ndarray:
-    """float32 (n, d): the output of one expert."""
+def one_expert(source: Source, block: str, expert: int, h: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """float32 (n, d): the output of one expert for rows h at the positions ``at`` (n,)."""
+
+    def product(name: str, x: np.ndarray) -> np.ndarray:
+        return source.linear(f"{block}.ffn_{name}_exps", x, expert, positions=at)
+
     if source.has(f"{block}.ffn_gate_up_exps.weight"):
-        both = source.linear(f"{block}.ffn_gate_up_exps", h, expert)
-        gates, up = np.split(both, 2, axis=1)
+        gates, up = np.split(product("gate_up", h), 2, axis=1)
     else:
-        gates = source.linear(f"{block}.ffn_gate_exps", h, expert)
-        up = source.linear(f"{block}.ffn_up_exps", h, expert)
-    return source.linear(f"{block}.ffn_down_exps", gate(source.facts.activation, gates, up), expert)
+        gates, up = product("gate", h), product("up", h)
+    return product("down", gate(source.facts.activation, gates, up))

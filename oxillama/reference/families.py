@@ -50,6 +50,7 @@ class Facts:
     feed_forward : layers have a second block.
     output_norm : name of the last norm.
     unbiased : matrices whose biases have no effect.
+    unadapted : matrices that adapters do not change, unless they apply everywhere.
     options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
     at_layers : differences of models with so many layers.
     """
@@ -97,6 +98,7 @@ class Facts:
     feed_forward: bool = True
     output_norm: str = "output_norm"
     unbiased: tuple[str, ...] = ()
+    unadapted: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     at_layers: tuple[tuple[int, dict[str, Any]], ...] = ()
@@ -176,8 +178,10 @@ BEHIND = {
     "attn_post_norm": "post_attention_norm",
     "ffn_post_norm": "post_ffw_norm",
 }
+SHORT = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
 DEEPSEEK2 = DEEPSEEK.but(
     latent=True,
+    unadapted=("attn_q", *SHORT, "output"),
     gain_on_scores=True,
     options=(*STATED, LOG_MULTIPLIER),
 )
@@ -332,7 +336,9 @@ FAMILIES: dict[str, Facts] = {
     "deepseek": DEEPSEEK,
     "deepseek2": DEEPSEEK2,
     "mistral4": DEEPSEEK2,
-    "minicpm3": NEOX.but(latent=True, embedding_scale=12.0, residual_depth=1.4, logit_width=256),
+    "minicpm3": NEOX.but(
+        latent=True, embedding_scale=12.0, residual_depth=1.4, logit_width=256, unadapted=SHORT
+    ),
     "lfm2moe": QWEN3.but(
         recurrent="shortconv",
         output_norm="token_embd_norm",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.adapters import EMBEDDING, OUTPUT, Adapter
 from oxillama.reference.blocks import dequantize
 from oxillama.reference.families import FAMILIES, Facts
 from oxillama.reference.products import Matrix, load_matrix
@@ -52,14 +54,17 @@ class Source:
     ----------
     file : an open model file.
     compute : as in `EngineConfig`.
+    adapters : in the order in which they are added.
 
     Raises
     ------
     Unsupported : the architecture is not in `FAMILIES`, or the file holds no language model.
+    LoadError : an adapter is none for the architecture.
     """
 
-    def __init__(self, file: ModelFile, compute: str = "int8") -> None:
+    def __init__(self, file: ModelFile, compute: str = "int8", adapters: Sequence[Adapter] = ()) -> None:
         self.file = file
+        self.adapters: tuple[Adapter, ...] = tuple(adapters)
         self.compute = compute
         self.name: str = file.get("general.architecture", str)
         if file.get("general.type", str, "model") != "model" or self.name not in FAMILIES:
@@ -70,6 +75,9 @@ class Source:
         self.facts = self.facts.but(**dict(self.facts.at_layers).get(n_layers, {}))
         self.used_keys: set[str] = {*HARMLESS, *self.facts.ignores}
         self.used_tensors: set[str] = set()
+        self.multiplied: set[str] = {EMBEDDING}  # tensors that adapters can change
+        for adapter in self.adapters:
+            adapter.check(self.name)
         self._matrices: dict[tuple[str, int], Matrix] = {}
 
     def key(self, key: str, default: Any = None) -> Any:
@@ -106,7 +114,10 @@ class Source:
         self._take(name)
         info = self.file.tensors[name]
         rows = self.file.data(name).reshape(info.shape[1], -1)[ids]
-        return dequantize(info.format, rows).reshape(len(ids), info.shape[0])
+        found = dequantize(info.format, rows).reshape(len(ids), info.shape[0])
+        for adapter in self.adapters if name == EMBEDDING else ():
+            found = adapter.add_to_embeddings(ids, found)
+        return found
 
     def matrix(self, name: str, expert: int = -1) -> Matrix:
         """A matrix, or that of an expert in a tensor of all experts."""
@@ -123,13 +134,32 @@ class Source:
             self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, compute)
         return self._matrices[name, expert]
 
-    def linear(self, name: str, x: np.ndarray, expert: int = -1) -> np.ndarray:
-        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one."""
+    def linear(
+        self,
+        name: str,
+        x: np.ndarray,
+        expert: int = -1,
+        onto: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one.
+
+        Parameters
+        ----------
+        onto : (n, rows) what that is added to, before what adapters add.
+        positions : (n,) of the rows; None for 0 to n - 1.
+        """
         out = self.matrix(f"{name}.weight", expert).times(x)
-        bias = self.optional(f"{name}.bias")
-        if bias is None or name.rpartition(".")[2] in self.facts.unbiased:
-            return out
-        out += bias if expert < 0 else bias[expert]
+        bias, last = self.optional(f"{name}.bias"), name.rpartition(".")[2]
+        if bias is not None and last not in self.facts.unbiased:
+            out += bias if expert < 0 else bias[expert]
+        out = out if onto is None else onto + out
+        adapted = OUTPUT if f"{name}.weight" == EMBEDDING else f"{name}.weight"
+        self.multiplied.add(adapted)
+        at = np.arange(len(x)) if positions is None else positions
+        for adapter in self.adapters:
+            if adapter.everywhere or adapted.split(".")[-2] not in self.facts.unadapted:
+                out = adapter.add(adapted, x, out, at, expert)
         return out
 
     def _take(self, name: str) -> None:
@@ -140,7 +170,7 @@ class Source:
         self.used_tensors.add(name)
 
     def check_used(self) -> None:
-        """Raises Unsupported for a key of the architecture or a tensor that was not used."""
+        """Raises Unsupported for a key or a tensor that was not used, or one that adapters alone know."""
         prefix = f"{self.name}."
         keys = {key[len(prefix) :] for key in self.file.metadata if key.startswith(prefix)}
         for what, unused in (
@@ -149,3 +179,9 @@ class Source:
         ):
             if unused:
                 raise Unsupported(f"reference: {self.name}: no statement of {what} {min(unused)}")
+        for adapter in self.adapters:
+            unused = adapter.names - self.multiplied
+            if not adapter.everywhere:
+                unused = {name for name in unused if name.split(".")[-2] not in self.facts.unadapted}
+            if unused:
+                raise Unsupported(f"reference: {self.name}: no statement of an adapter of {min(unused)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, ReceiptError, SamplingError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.adapters import Adapter, fingerprints, invocation_start
 from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.sampling import ReferenceSampler
 from oxillama.reference.source import Unsupported
@@ -21,19 +23,24 @@ from oxillama.sessions.verdict import Difference, Verification
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
-def verify(file: ModelFile, receipt: Receipt) -> Verification:
+def verify(file: ModelFile, receipt: Receipt, adapters: Sequence[ModelFile] = ()) -> Verification:
     """Runs prompt and text as one sequence, hashes each row of logits, and chooses each token again.
+
+    Parameters
+    ----------
+    adapters : files of LoRA adapters, among which those of the receipt are looked for.
 
     Raises
     ------
     Unsupported : the model, the sampler or an option has no statement here; the message names it.
+    LoadError : an adapter of the receipt does not fit the model.
     ReceiptError : the sampler's options are none, or a token is not in the vocabulary.
     """
     found, text = Difference("", 0, f"verified: {len(receipt.tokens)} tokens"), Text(file, receipt)
     try:
         check_model(file, receipt)
         sampler = ReferenceSampler(sampler_of(receipt), text.ends, text.tokenizer)
-        model = ReferenceModel(file, receipt.compute, receipt.kv_type)
+        model = ReferenceModel(file, receipt.compute, receipt.kv_type, adapters_of(receipt, adapters))
         replay(model, receipt, sampler, text)
     except Difference as difference:
         found = difference
@@ -48,10 +55,22 @@ def check_model(file: ModelFile, receipt: Receipt) -> None:
     content = ModelFingerprint.compute(file).content.hex()
     if receipt.model != content:
         raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
-    if receipt.adapters:
-        raise Unsupported("reference: adapters: no statement of LoRA adapters")
     if receipt.quantize is not None:
         raise Unsupported("reference: quantize: no statement of quantization while a model is loaded")
+
+
+def adapters_of(receipt: Receipt, files: Sequence[ModelFile]) -> list[Adapter]:
+    """The adapters of a receipt. Raises Difference where one is not there, or applies from elsewhere."""
+    known = {name: (file, anywhere) for file in files for name, anywhere in fingerprints(file).items()}
+    found = []
+    for use in receipt.adapters:
+        if use.fingerprint not in known:
+            raise Difference("adapters", 0, f"another adapter: expected {use.fingerprint}")
+        file, everywhere = known[use.fingerprint]
+        if not use.scale or invocation_start(file, receipt.prompt) != use.start:
+            raise Difference("adapters", 0, "the adapters would not apply from where the receipt says")
+        found.append(Adapter(file, use.scale, use.start, everywhere))
+    return found
 
 
 def sampler_of(receipt: Receipt) -> SamplerConfig:
