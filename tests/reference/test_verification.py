@@ -92,7 +92,6 @@ def test_a_receipt_of_no_tokens_has_the_chain_of_none(receipt: Receipt) -> None:
 def test_what_is_not_stated_is_named(receipt: Receipt) -> None:
     for changed, named in (
         (replace(receipt, quantize="Q4_0"), "quantize"),
-        (replace(receipt, grammar="0" * 64), "grammar"),
         (replace(receipt, sampler={**receipt.sampler, "order": [{}]}), "order"),
     ):
         with pytest.raises(Unsupported, match=named):
