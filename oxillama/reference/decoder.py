@@ -20,7 +20,7 @@ from oxillama.reference.latent import LatentHeads
 from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
-from oxillama.reference.source import Source
+from oxillama.reference.source import Source, Unsupported
 
 Onto = np.ndarray | None
 """What the last product of a block is added to, before what adapters add; None for nothing."""
@@ -98,13 +98,16 @@ class ReferenceModel:
             self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
+        self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
+        source.key("attention.causal")
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
             self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
-        self.logits(np.zeros(1, np.int64))  # so that each key and tensor is asked for
+        run = self.hidden_states if self.facts.encoder else self.logits
+        run(np.zeros(1, np.int64))  # so that each key and tensor is asked for
         source.check_used()
 
     def _delta_layers(self) -> list[bool]:
@@ -126,13 +129,15 @@ class ReferenceModel:
         pattern = self.source.key("attention.sliding_window_pattern", period)
         if isinstance(pattern, (list, np.ndarray)):
             return [window if has else 0 for has in pattern]
-        return [window if pattern == 0 or i % pattern != pattern - 1 else 0 for i in range(self.n_layers)]
+        full = 0 if self.facts.full_first else pattern - 1
+        return [window if pattern == 0 or i % pattern != full else 0 for i in range(self.n_layers)]
 
     # --- parts of a layer -----------------------------------------------------------------------------
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """The norm called ``name``."""
-        weight = self.source.vector(f"{name}.weight") if self.facts.norm_weight else None
+        stored = name if self.source.has(name) else f"{name}.weight"
+        weight = self.source.vector(stored) if self.facts.norm_weight else None
         bias = self.source.optional(f"{name}.bias")
         return norm(x, self.eps, weight, bias, self.facts.norm == "layer")
 
@@ -177,12 +182,16 @@ class ReferenceModel:
         if names and facts.qk_norm_last and turns:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
         view = View(
-            window=window,
+            causal=self.causal,
+            window=window // 2 + 1 if window and facts.centred_windows else window,
             soft_cap=self.soft_cap,
             sinks=self.source.vector(f"{block}.attn_sinks.weight") if facts.sinks else None,
             slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
         )
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
+        if facts.attn_gate:
+            shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
+            attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
         if facts.gated_queries:
             attended = gate("sigmoid", gates, attended)
         return self.source.linear(f"{block}.attn_output", attended, onto=onto)
@@ -250,6 +259,10 @@ class ReferenceModel:
         ffn_norm, attn_norm = facts.ffn_norm, facts.attn_norm
         if facts.residual == "auto" and not self.source.has(f"{block}.{ffn_norm}.weight"):
             parallel, ffn_norm = True, ""
+        if facts.residual == "post":
+            return self.layer_with_last_norms(i, x)
+        if facts.first_norm_optional and i == 0 and not self.source.has(f"{block}.{attn_norm}.weight"):
+            attn_norm = ""
         if parallel and self.source.has(f"{block}.attn_norm_2.weight"):
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
         h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
@@ -261,12 +274,22 @@ class ReferenceModel:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
         return self.add(self.second_block, i, beside, x, facts.ffn_post_norm)
 
+    def layer_with_last_norms(self, i: int, x: np.ndarray) -> np.ndarray:
+        """The same where norms follow the additions; a further one may follow that of the layer's input."""
+        block, facts = f"blk.{i}", self.facts
+        y = self.norm(f"{block}.{facts.attn_post_norm}", x + self.mixer(i, x, None))
+        if self.source.has(f"{block}.attn_norm_2.weight"):
+            y = self.norm(f"{block}.attn_norm_2", y + x)
+        return self.norm(f"{block}.{facts.ffn_post_norm}", y + self.second_block(i, y, None))
+
     def hidden_states(self, tokens: np.ndarray) -> np.ndarray:
         """float32 (n, n_embd): behind the last norm."""
         source = self.source
         x = source.embeddings("token_embd.weight", tokens)
         if self.embedding_scale != 1:
             x = x * F32(self.embedding_scale)
+        if self.facts.token_types and source.has("token_types.weight"):
+            x = x + source.vector("token_types.weight").reshape(-1, self.n_embd)[0]
         if self.facts.positions:
             x = x + source.embeddings("position_embd.weight", np.arange(len(tokens)))
         if self.facts.embd_norm:
@@ -275,10 +298,15 @@ class ReferenceModel:
             x = self.layer(i, x)
             if self.rescale and (i + 1) % self.rescale == 0:
                 x = x * F32(0.5)
-        return self.norm(self.facts.output_norm, x)
+        return self.norm(self.facts.output_norm, x) if self.facts.output_norm else x
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:
-        """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,)."""
+        """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,).
+
+        Raises Unsupported for an encoder, which has none.
+        """
+        if self.facts.encoder:
+            raise Unsupported(f"reference: {self.source.name}: expected a model with logits, got an encoder")
         x, at = self.hidden_states(np.asarray(tokens, np.int64))[wanted], np.arange(len(tokens))[wanted]
         name = "output" if self.source.has("output.weight") else "token_embd"
         out = self.source.linear(name, x, positions=at)

@@ -17,8 +17,10 @@ class Facts:
     norm : "rms" or "layer".
     norm_weight : norms have weights. Biases of norms, and of matrices, are used where the file has them.
     residual : "sequential", "parallel" (both blocks read the layer's input), or "auto" ("parallel" in a file
-        without the second norm), "stated" ("parallel" where the file says so).
-    attn_norm, ffn_norm : norms before the blocks, "" for none.
+        without the second norm), "stated" ("parallel" where the file says so), "post" (norms of blocks follow
+        the additions).
+    attn_norm, ffn_norm : norms before the blocks, "" for none. first_norm_optional : the first layer may
+        lack its first norm.
     attn_post_norm, ffn_post_norm : norms of the blocks' outputs, "" for none.
     qk_norm : norms of q and k: "", "head", "heads" (a weight for each head), "row" (all heads at once).
     qk_norm_last : they come behind the rotation. qk_norm_optional : used if the file has them.
@@ -28,7 +30,7 @@ class Facts:
         those of the others by sqrt(key_dim).
     soft_cap, final_soft_cap : of scores and of logits, unless the file states one.
     window, window_period : default window; n where the last layer of n has none, 0 where all have it, None
-        for no windows.
+        for no windows. full_first : the first of n has none.
     local_base : rotary base of windowed layers; 0 for that of the others.
     plain_windows : rotations of windowed layers have neither a scaling nor a magnitude.
     rope_on_windows_only : layers without a window do not rotate.
@@ -42,13 +44,17 @@ class Facts:
         states a scale; 0 for 1.
     recurrent : token mixer of layers without key heads (`recurrent.MIXERS`), "" where all attend.
     attends : some layers have key heads.
+    attn_gate : each attended head, or element, is multiplied by the sigmoid of a gate.
     gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
     interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
     sections : others are taken in order, with pairs (i, i + n_rot / 2): "always" where the file has them,
         "two" where the first two are above 0, "" never.
     eps : of norms, whatever the file states; 0 for what it states.
     feed_forward : layers have a second block.
-    output_norm : name of the last norm.
+    output_norm : name of the last norm, "" for none.
+    encoder : there are no logits; positions also see later ones. centred_windows : a window is half before a
+        position and half behind.
+    token_types : the first row of a table is added to embeddings.
     unbiased : matrices whose biases have no effect.
     unadapted : matrices that adapters do not change, unless they apply everywhere.
     options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
@@ -61,6 +67,7 @@ class Facts:
     norm_weight: bool = True
     residual: str = "sequential"
     attn_norm: str = "attn_norm"
+    first_norm_optional: bool = False
     ffn_norm: str = "ffn_norm"
     attn_post_norm: str = ""
     ffn_post_norm: str = ""
@@ -75,6 +82,7 @@ class Facts:
     final_soft_cap: float = 0.0
     window: int = 0
     window_period: int | None = None
+    full_first: bool = False
     local_base: float = 0.0
     plain_windows: bool = False
     rope_on_windows_only: bool = False
@@ -91,12 +99,16 @@ class Facts:
     logit_width: int = 0
     recurrent: str = ""
     attends: bool = True
+    attn_gate: bool = False
     gated_queries: bool = False
     interleaved: bool = False
     sections: str = ""
     eps: float = 0.0
     feed_forward: bool = True
     output_norm: str = "output_norm"
+    encoder: bool = False
+    centred_windows: bool = False
+    token_types: bool = False
     unbiased: tuple[str, ...] = ()
     unadapted: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -186,7 +198,72 @@ DEEPSEEK2 = DEEPSEEK.but(
     options=(*STATED, LOG_MULTIPLIER),
 )
 
+GEMMA3 = GEMMA2.but(
+    qk_norm="head",
+    window=0,
+    window_period=6,
+    local_base=10000.0,
+    soft_cap=0.0,
+    final_soft_cap=0.0,
+    layers_scaled_by_width=62,
+    options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
+)
+BERT = PLAIN.but(
+    encoder=True,
+    rope="none",
+    positions=True,
+    token_types=True,
+    embd_norm=True,
+    norm="layer",
+    residual="post",
+    attn_norm="",
+    ffn_norm="",
+    attn_post_norm="attn_output_norm",
+    ffn_post_norm="layer_output_norm",
+    output_norm="",
+    activation="gelu",
+)
+JINA3 = BERT.but(rope="neox", positions=False)
+
 FAMILIES: dict[str, Facts] = {
+    "bert": BERT,
+    "jina-bert-v2": BERT.but(positions=False, alibi=8.0, qk_norm="row", qk_norm_optional=True),
+    "jina-bert-v3": JINA3,
+    "nomic-bert": JINA3.but(activation="silu"),
+    "neo-bert": PLAIN.but(encoder=True, output_norm="enc.output_norm"),
+    "eurobert": NEOX.but(encoder=True),
+    "modern-bert": NEOX.but(
+        encoder=True,
+        norm="layer",
+        first_norm_optional=True,
+        embd_norm=True,
+        activation="gelu",
+        window_period=3,
+        full_first=True,
+        centred_windows=True,
+        plain_windows=True,
+        local_base=10000.0,
+        options=(WINDOW, PATTERN, LOCAL),
+    ),
+    "gemma-embedding": GEMMA3.but(encoder=True, centred_windows=True, layers_scaled_by_width=0),
+    "plamo3": QWEN3.but(
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+        window_period=8,
+        plain_windows=True,
+        local_base=10000.0,
+        options=(WINDOW, PATTERN, LOCAL),
+    ),
+    "afmoe": SPARSE.but(
+        gating="sigmoid",
+        embedding_scale=0.0,
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+        window_period=4,
+        no_rope_every=4,
+        attn_gate=True,
+        options=(*STATED, WINDOW, PATTERN, LOCAL),
+    ),
     "llama": LLAMA,
     "internlm2": PLAIN,
     "smollm3": PLAIN.but(no_rope_every=4),
@@ -280,16 +357,7 @@ FAMILIES: dict[str, Facts] = {
     "seed_oss": NEOX.but(ffn_norm="post_attention_norm"),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
-    "gemma3": GEMMA2.but(
-        qk_norm="head",
-        window=0,
-        window_period=6,
-        local_base=10000.0,
-        soft_cap=0.0,
-        final_soft_cap=0.0,
-        layers_scaled_by_width=62,
-        options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
-    ),
+    "gemma3": GEMMA3,
     "phi2": ROTATING.but(residual="parallel", ffn_norm=""),
     "command-r": COMMAND_R,
     "cohere2": COMMAND_R.but(

@@ -66,7 +66,7 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
         if alpha > 1 and factor == 1 and kind != "yarn" and not plain:
             theta = stretched(theta, alpha, n_rot)
         turns = frequencies(n_rot, theta)
-        if factors is not None:
+        if factors is not None and not (i and facts.plain_windows):
             turns = turns / factors.astype(np.float64)[: len(turns)]
         size = 1.0 if i and facts.plain_windows else magnitude
         if yarn is not None and not plain:

@@ -15,7 +15,13 @@ from oxillama.reference.families import FAMILIES, Facts
 from oxillama.reference.products import Matrix, load_matrix
 from oxillama.weights.file_types import is_rounded
 
-HARMLESS = ("vocab_size", "context_length", "rope.scaling.original_context_length", "tensor_data_layout")
+HARMLESS = (
+    "vocab_size",
+    "context_length",
+    "pooling_type",
+    "rope.scaling.original_context_length",
+    "tensor_data_layout",
+)
 """Keys that decide no bit where nothing else is stated."""
 
 OPTIONS = (

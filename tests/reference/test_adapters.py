@@ -18,14 +18,25 @@ from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
 from oxillama.sessions.receipt import AdapterUse
-from tests.reference.test_decoder import STATED, UNSTATED
+from tests.reference.test_decoder import STATED, UNSTATED, kernel_outputs, outputs
 from tests.support.adapters import adapter_file, adapter_of
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
 from tests.support.tiny_models import Running, Tiny, tokens_of
 from tests.support.zoo import VOCAB
 
-CHECKED = ("llama", "qwen3moe", "deepseek2", "mamba2", "rwkv7", "qwen3next", "olmo2", "granitemoe", "gpt2")
+CHECKED = (
+    "llama",
+    "qwen3moe",
+    "deepseek2",
+    "mamba2",
+    "rwkv7",
+    "qwen3next",
+    "olmo2",
+    "granitemoe",
+    "gpt2",
+    "bert",
+)
 """Compared in each run: each kind of block, norms behind blocks, and a residual scale."""
 APPLIED = ((3, 0.7, 0), (5, -1.3, 9))
 """Rank, scale and start of each adapter."""
@@ -34,7 +45,7 @@ APPLIED = ((3, 0.7, 0), (5, -1.3, 9))
 def stated(data: bytes, tokens: list[int], files: list[bytes], **options: Any) -> np.ndarray:
     adapters = [Adapter(ModelFile.open(f), s, start) for f, (_, s, start) in zip(files, APPLIED)]
     model = ReferenceModel(ModelFile.open(data), options.get("compute", "int8"), "f32", adapters)
-    return model.logits(np.array(tokens))
+    return outputs(model, tokens)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not change")
@@ -44,10 +55,10 @@ def test_every_family(name: str) -> None:
     data, tokens = STATED[name].file(), tokens_of(20, VOCAB, seed=STATED[name].seed)
     model = Running(data).model
     files = [adapter_of(ModelFile.open(data), model, rank, seed=rank) for rank, _, _ in APPLIED]
-    before = Running(data).logits(tokens)
+    before = kernel_outputs(Running(data), tokens)
     for n in (1, 2):
         loras = [(LoadedLora.load(f), s, start) for f, (_, s, start) in zip(files[:n], APPLIED)]
-        found = Running(data, adapters=loras).logits(tokens)
+        found = kernel_outputs(Running(data, adapters=loras), tokens)
         assert same_bits(stated(data, tokens, files[:n]), found)
         assert not same_bits(found, before)
         before = found
