@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class ReferenceModel:
     file : an open model file.
     compute, kv_type : as in `EngineConfig`.
     adapters : in the order in which they are added.
+    context : tokens that the model is run with, on which LongRoPE depends; None for those of the file.
 
     Raises
     ------
@@ -55,6 +57,7 @@ class ReferenceModel:
         compute: str = "int8",
         kv_type: str = "f16",
         adapters: Sequence[Adapter] = (),
+        context: int | None = None,
     ) -> None:
         self.source: Source = Source(file, compute, adapters)
         self.kv_type = kv_type
@@ -63,8 +66,11 @@ class ReferenceModel:
         self.n_embd: int = source.key("embedding_length")
         kind = "" if self.facts.norm == "layer" else "rms_"
         stated = source.key(f"attention.layer_norm_{kind}epsilon")
+        if self.facts.any_eps:
+            other = source.key("attention.layer_norm_epsilon")
+            stated = other if stated is None else stated
         self.eps: float = self.facts.eps or stated
-        source.key("feed_forward_length")
+        self.widths: list[int] = source.per_layer("feed_forward_length", self.n_layers, 0)
         source.key("expert_feed_forward_length")
         source.key("expert_shared_feed_forward_length")
         self.heads: list[int] = source.per_layer("attention.head_count", self.n_layers, 1)
@@ -101,7 +107,7 @@ class ReferenceModel:
         self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
         source.key("attention.causal")
         self.windows: list[int] = self._windows()
-        self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
+        self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
             self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
@@ -125,8 +131,13 @@ class ReferenceModel:
         period = self.facts.window_period
         if period is None:
             return [0] * self.n_layers
-        window = self.source.key("attention.sliding_window", self.facts.window)
+        window = self.source.key(
+            "attention.sliding_window", 0 if self.facts.fixed_window else self.facts.window
+        )
+        window = self.facts.window if self.facts.fixed_window and window else window
         pattern = self.source.key("attention.sliding_window_pattern", period)
+        if self.facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
+            return [0] * self.n_layers
         if isinstance(pattern, (list, np.ndarray)):
             return [window if has else 0 for has in pattern]
         full = 0 if self.facts.full_first else pattern - 1
@@ -174,6 +185,9 @@ class ReferenceModel:
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
         turns = turns and (window > 0 or not facts.rope_on_windows_only)
+        turns = turns and self.source.key("rope.scaling.finetuned", True)
+        turns = turns and bool(self.source.per_layer("attention.rope_pattern", self.n_layers, 1)[i])
+        turns = turns and not (facts.fixed_window and any(self.windows) and i % 4 == 0)
         names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
         if names and not facts.qk_norm_last:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
@@ -196,8 +210,8 @@ class ReferenceModel:
             attended = gate("sigmoid", gates, attended)
         return self.source.linear(f"{block}.attn_output", attended, onto=onto)
 
-    def feed_forward(self, i: int, h: np.ndarray, ending: str = "", onto: Onto = None) -> np.ndarray:
-        """The dense block of layer ``i``, or with the ending "_shexp" its shared expert."""
+    def feed_forward(self, i: int, ending: str, h: np.ndarray, onto: Onto = None) -> np.ndarray:
+        """The dense block of layer ``i`` (ending ""), or with the ending "_shexp" its shared expert."""
         block, source = f"blk.{i}", self.source
         up, name = source.linear(f"{block}.ffn_up{ending}", h), self.facts.activation
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
@@ -228,20 +242,23 @@ class ReferenceModel:
         y = self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y
         return x + y if self.residual_scale == 1 else fma(y, F32(self.residual_scale), x)
 
-    def second_block(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
-        """The feed-forward block of layer ``i`` for h, with or without experts."""
+    def second_block(self, i: int, h: np.ndarray, onto: Onto, seen: np.ndarray | None = None) -> np.ndarray:
+        """The feed-forward block of layer ``i`` for h. A router of experts reads ``seen``, else h."""
         if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
             out = np.zeros_like(h) if onto is None else onto
-            return mixture_of_experts(
-                self.source, f"blk.{i}", h, out, lambda h, onto: self.feed_forward(i, h, "_shexp", onto)
-            )
+            shared = partial(self.feed_forward, i, "_shexp")
+            return mixture_of_experts(self.source, f"blk.{i}", h, out, shared, h if seen is None else seen)
         if self.facts.recurrent.startswith("rwkv"):
             return rwkv.channel_mix(self.source, f"blk.{i}", h, onto)
-        return self.feed_forward(i, h, onto=onto)
+        return self.feed_forward(i, "", h, onto)
 
     def mixer(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
         """The token mixer of layer ``i``."""
         block, recurrent = f"blk.{i}", self.facts.recurrent
+        if self.facts.single_blocks and self.widths[i]:
+            return self.second_block(i, h, onto)
+        if self.facts.beside:
+            return MIXERS[recurrent](self.source, block, h, self.eps, self.attention(i, h, onto))
         if self.kv_heads[i] > 0 or not recurrent:
             return self.attention(i, h, onto)
         if recurrent == "rwkv7":
@@ -265,14 +282,15 @@ class ReferenceModel:
             attn_norm = ""
         if parallel and self.source.has(f"{block}.attn_norm_2.weight"):
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
-        h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
+        given, h = x, self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
         x = self.add(self.mixer, i, h, x, facts.attn_post_norm)
         if not facts.feed_forward:
             return x
         if not parallel or beside is None:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
-        return self.add(self.second_block, i, beside, x, facts.ffn_post_norm)
+        second = partial(self.second_block, seen=given) if facts.reads_layer else self.second_block
+        return self.add(second, i, beside, x, facts.ffn_post_norm)
 
     def layer_with_last_norms(self, i: int, x: np.ndarray) -> np.ndarray:
         """The same where norms follow the additions; a further one may follow that of the layer's input."""

@@ -20,10 +20,12 @@ def mixture_of_experts(
     h: np.ndarray,
     out: np.ndarray,
     shared: Callable[[np.ndarray, np.ndarray | None], np.ndarray],
+    seen: np.ndarray,
 ) -> np.ndarray:
     """out (n, d) + weight * expert(h) for each expert of a row, fused, one after the other.
 
     ``shared`` computes the shared expert, added to something or not; it is used if the file has it.
+    ``seen`` is what the router reads.
     """
     facts = source.facts
     if facts.gating is None:
@@ -31,25 +33,29 @@ def mixture_of_experts(
     n_experts = source.key("expert_count")
     gating = GATINGS[source.key("expert_gating_func", 0)] or facts.gating
     normalize = source.key("expert_weights_norm", facts.normalize)
-    used, scale = source.key("expert_used_count"), source.key("expert_weights_scale") or 1.0
+    layer, scale = int(block.split(".")[1]), source.key("expert_weights_scale") or 1.0
+    used = source.per_layer("expert_used_count", source.key("block_count"))[layer]
     groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
     bias = source.optional(f"{block}.exp_probs_b.bias")
     chosen: list[list[tuple[int, np.float32]]] = [
         [] for _ in range(n_experts)
     ]  # of each expert: rows, weights
-    for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", h)):
+    for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", seen)):
         experts, weights = route(
             logits, used, gating, bias=bias, groups=groups, kept=kept, normalize=normalize, scale=scale
         )
         for expert, weight in zip(experts, weights):
             chosen[expert].append((row, weight))
     take_experts(source, block)
-    out = out.copy()
+    is_latent = bool(source.key("moe_latent_size", 0))
+    given = source.linear(f"{block}.ffn_latent_down", h) if is_latent else h
+    total = np.zeros_like(given) if is_latent else out.copy()
     for expert, pairs in enumerate(chosen):
         if pairs:
             rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
-            y = one_expert(source, block, expert, h[rows], rows)
-            out[rows] = fma(y, shares[:, None], out[rows])
+            y = one_expert(source, block, expert, given[rows], rows)
+            total[rows] = fma(y, shares[:, None], total[rows])
+    out = source.linear(f"{block}.ffn_latent_up", total, onto=out) if is_latent else total
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
     if not facts.shared_gate:
@@ -77,6 +83,8 @@ def one_expert(source: Source, block: str, expert: int, h: np.ndarray, at: np.nd
 
     if source.has(f"{block}.ffn_gate_up_exps.weight"):
         gates, up = np.split(product("gate_up", h), 2, axis=1)
+    elif not source.has(f"{block}.ffn_gate_exps.weight"):
+        return product("down", ACTIVATIONS[source.facts.activation](product("up", h)))
     else:
         gates, up = product("gate", h), product("up", h)
     return product("down", gate(source.facts.activation, gates, up))

@@ -30,7 +30,9 @@ class Facts:
         those of the others by sqrt(key_dim).
     soft_cap, final_soft_cap : of scores and of logits, unless the file states one.
     window, window_period : default window; n where the last layer of n has none, 0 where all have it, None
-        for no windows. full_first : the first of n has none.
+        for no windows. full_first : the first of n has none. listed_windows : files that do not list the
+        layers with a window have none. fixed_window : the window is ``window`` where the file states one, and
+        then every fourth layer does not rotate, from the first on.
     local_base : rotary base of windowed layers; 0 for that of the others.
     plain_windows : rotations of windowed layers have neither a scaling nor a magnitude.
     rope_on_windows_only : layers without a window do not rotate.
@@ -42,14 +44,18 @@ class Facts:
     residual_depth : the residual scale is this / sqrt(layers), unless the file states one; 0 for 1.
     logit_width : logits are multiplied by this / n_embd, or with ``logit_divides`` divided, unless the file
         states a scale; 0 for 1.
+    reads_layer : the router of experts reads the layer's input.
     recurrent : token mixer of layers without key heads (`recurrent.MIXERS`), "" where all attend.
     attends : some layers have key heads.
+    beside : layers with key heads have the recurrent mixer, too, and the sum of both. single_blocks : a layer
+        is a feed-forward block where the file states a width for it, else a mixer.
     attn_gate : each attended head, or element, is multiplied by the sigmoid of a gate.
     gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
     interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
     sections : others are taken in order, with pairs (i, i + n_rot / 2): "always" where the file has them,
         "two" where the first two are above 0, "" never.
-    eps : of norms, whatever the file states; 0 for what it states.
+    eps : of norms, whatever the file states; 0 for what it states. any_eps : under either name.
+    longrope : frequencies are divided by factors for short or long contexts, whatever the scaling is called.
     feed_forward : layers have a second block.
     output_norm : name of the last norm, "" for none.
     encoder : there are no logits; positions also see later ones. centred_windows : a window is half before a
@@ -83,6 +89,8 @@ class Facts:
     window: int = 0
     window_period: int | None = None
     full_first: bool = False
+    listed_windows: bool = False
+    fixed_window: bool = False
     local_base: float = 0.0
     plain_windows: bool = False
     rope_on_windows_only: bool = False
@@ -97,13 +105,18 @@ class Facts:
     gain_on_scores: bool = False
     residual_depth: float = 0.0
     logit_width: int = 0
+    reads_layer: bool = False
     recurrent: str = ""
+    beside: bool = False
+    single_blocks: bool = False
     attends: bool = True
     attn_gate: bool = False
     gated_queries: bool = False
     interleaved: bool = False
     sections: str = ""
     eps: float = 0.0
+    any_eps: bool = False
+    longrope: bool = False
     feed_forward: bool = True
     output_norm: str = "output_norm"
     encoder: bool = False
@@ -127,6 +140,7 @@ WINDOW, PATTERN, LOCAL = (
 )
 EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 SCALES = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
+FINETUNED = "rope.scaling.finetuned"
 CLAMP = ("attention.clamp_kqv",)
 SECTIONS = "rope.dimension_sections"
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
@@ -208,6 +222,16 @@ GEMMA3 = GEMMA2.but(
     layers_scaled_by_width=62,
     options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
 )
+PHI3 = NEOX.but(window_period=0, listed_windows=True, longrope=True, options=(WINDOW, PATTERN))
+NEMOTRON_H = PLAIN.but(
+    rope="none",
+    any_eps=True,
+    recurrent="mamba2",
+    single_blocks=True,
+    ffn_norm="",
+    feed_forward=False,
+    activation="relu_squared",
+)
 BERT = PLAIN.but(
     encoder=True,
     rope="none",
@@ -230,6 +254,33 @@ FAMILIES: dict[str, Facts] = {
     "jina-bert-v2": BERT.but(positions=False, alibi=8.0, qk_norm="row", qk_norm_optional=True),
     "jina-bert-v3": JINA3,
     "nomic-bert": JINA3.but(activation="silu"),
+    "nomic-bert-moe": JINA3.but(gating="softmax", normalize=False, ignores=("moe_every_n_layers",)),
+    "phi3": PHI3,
+    "phimoe": PHI3.but(gating="softmax", window_period=None, options=()),
+    "smallthinker": NEOX.but(
+        gating="softmax",
+        reads_layer=True,
+        activation="relu",
+        window=4096,
+        window_period=4,
+        full_first=True,
+        fixed_window=True,
+        options=(WINDOW, PATTERN, LOCAL, EXPERT_WIDTH, "expert_gating_func"),
+    ),
+    "granite_swa": GRANITE.but(
+        sinks=True,
+        window_period=0,
+        options=(*SCALES, SHARED_WIDTH, WINDOW, PATTERN, "attention.rope_pattern"),
+        ignores=(LOCAL,),
+    ),
+    "falcon-h1": NEOX.but(recurrent="mamba2", beside=True, unbiased=("attn_output",)),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H.but(
+        gating="sigmoid",
+        normalize=False,
+        options=(EXPERT_WIDTH, SHARED_WIDTH, "expert_weights_norm", "expert_weights_scale"),
+        ignores=("expert_gating_func", "expert_shared_count"),
+    ),
     "neo-bert": PLAIN.but(encoder=True, output_norm="enc.output_norm"),
     "eurobert": NEOX.but(encoder=True),
     "modern-bert": NEOX.but(
@@ -283,6 +334,7 @@ FAMILIES: dict[str, Facts] = {
     ),
     "mistral3": PLAIN.but(gating="softmax"),
     "minicpm": PLAIN.but(
+        longrope=True,
         gating="softmax",
         embedding_scale=12.0,
         residual_depth=1.4,
@@ -339,8 +391,8 @@ FAMILIES: dict[str, Facts] = {
     ),
     "arcee": PLAIN.but(activation="relu_squared"),
     "xverse": PLAIN,
-    "granite": GRANITE.but(gating=None),
-    "granitemoe": GRANITE,
+    "granite": GRANITE.but(options=(*GRANITE.options, FINETUNED)),
+    "granitemoe": GRANITE.but(ignores=(FINETUNED,)),
     "qwen2": NEOX,
     "qwen2moe": NEOX.but(
         gating="softmax",
@@ -397,7 +449,7 @@ FAMILIES: dict[str, Facts] = {
     "mamba": MAMBA,
     "mamba2": MAMBA.but(recurrent="mamba2", options=()),
     "jamba": PLAIN.but(rope="none", recurrent="mamba", gating="softmax", normalize=False),
-    "granitehybrid": GRANITE.but(recurrent="mamba2"),
+    "granitehybrid": GRANITE.but(recurrent="mamba2", options=(*GRANITE.options, FINETUNED)),
     "lfm2": QWEN3.but(
         recurrent="shortconv", output_norm="token_embd_norm", window_period=0, options=(WINDOW,)
     ),
@@ -405,7 +457,12 @@ FAMILIES: dict[str, Facts] = {
     "deepseek2": DEEPSEEK2,
     "mistral4": DEEPSEEK2,
     "minicpm3": NEOX.but(
-        latent=True, embedding_scale=12.0, residual_depth=1.4, logit_width=256, unadapted=SHORT
+        latent=True,
+        longrope=True,
+        embedding_scale=12.0,
+        residual_depth=1.4,
+        logit_width=256,
+        unadapted=SHORT,
     ),
     "lfm2moe": QWEN3.but(
         recurrent="shortconv",

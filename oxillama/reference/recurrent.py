@@ -95,7 +95,8 @@ def mamba2(
     inner, n, heads, groups, _ = (source.key(f"ssm.{name}") for name in names)
     zxbcdt = source.linear(f"{block}.ssm_in", h)
     z, xbc, dt = np.split(zxbcdt, [inner, 2 * inner + 2 * groups * n], axis=1)
-    bias = source.vector(f"{block}.ssm_conv1d.bias")
+    name = f"{block}.ssm_conv1d.bias"
+    bias = source.optional(name) if source.facts.attends else source.vector(name)
     xbc = causal_conv(xbc, source.vector(f"{block}.ssm_conv1d.weight"), bias, True)
     x, b, c = np.split(xbc, [inner, inner + groups * n], axis=1)
     b, c = (np.repeat(part.reshape(len(h), groups, n), heads // groups, axis=1) for part in (b, c))
@@ -104,8 +105,9 @@ def mamba2(
     d = source.vector(f"{block}.ssm_d").reshape(-1)
     y = head_scan(x.reshape(len(h), heads, -1), dt, decay, d, b, c).reshape(len(h), inner)
     gated = (y * over_logistic(z, z)).reshape(len(h), groups, -1)
-    weight = source.vector(f"{block}.ssm_norm.weight").reshape(groups, -1)
-    return source.linear(f"{block}.ssm_out", norm(gated, eps, weight).reshape(len(h), -1), onto=onto)
+    if source.has(f"{block}.ssm_norm.weight") or not source.facts.beside:
+        gated = norm(gated, eps, source.vector(f"{block}.ssm_norm.weight").reshape(groups, -1))
+    return source.linear(f"{block}.ssm_out", gated.reshape(len(h), -1), onto=onto)
 
 
 def short_conv(

@@ -27,6 +27,7 @@ HARMLESS = (
 OPTIONS = (
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
+    "attention.rope_pattern",
     "attention.scale",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
@@ -43,6 +44,7 @@ OPTIONS = (
     "residual_scale",
     "rope.dimension_sections",
     "rope.freq_base_swa",
+    "rope.scaling.finetuned",
     "rope.scaling.yarn_log_multiplier",
     "ssm.dt_b_c_rms",
 )

@@ -53,7 +53,9 @@ def verify(
         check_model(file, receipt)
         grammar = grammar_of(receipt, text.tokenizer, rules)
         sampler = ReferenceSampler(sampler_of(receipt), text.ends, text.tokenizer, grammar)
-        model = ReferenceModel(file, receipt.compute, receipt.kv_type, adapters_of(receipt, adapters))
+        model = ReferenceModel(
+            file, receipt.compute, receipt.kv_type, adapters_of(receipt, adapters), receipt.context_size
+        )
         replay(model, receipt, sampler, text)
     except Difference as difference:
         found = difference

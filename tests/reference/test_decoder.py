@@ -23,14 +23,8 @@ UNSTATED = {
     "bert-rank-labels": "classifier",
     "deepseek2-sharp": "attention.temperature",
     "gemma-embedding-dense": "dense_2",
-    "granite-moe": "experts",
-    "granite-unturned": "rope.scaling.finetuned",
-    "granitehybrid-moe": "rope.scaling.finetuned",
-    "granitemoe-turned": "rope.scaling.finetuned",
     "jamba-norms": "ssm.dt_b_c_rms",
     "jina-rank": "cls",
-    "minicpm-longrope": "longrope",
-    "minicpm3-factors": "rope_factors_long",
     "mistral3-sharp": "attention.temperature",
     "mistral4-sharp": "attention.temperature",
     "lfm2-windows": "attention.sliding_window_pattern",
@@ -74,6 +68,17 @@ def test_every_family(name: str) -> None:
     model = STATED[name]
     tokens = tokens_of(28, VOCAB, seed=model.seed)
     assert same_bits(outputs(loaded(model), tokens), kernel_outputs(Running(model.file()), tokens))
+
+
+@pytest.mark.parametrize(("name", "contexts"), [("phi3", (256, 513)), ("minicpm-longrope", (64, 65, 200))])
+def test_rotations_that_depend_on_the_context(name: str, contexts: tuple[int, ...]) -> None:
+    model, found = STATED[name], []
+    tokens = tokens_of(9, VOCAB, seed=model.seed)
+    for context in contexts:
+        reference = ReferenceModel(ModelFile.open(model.file()), kv_type="f32", context=context)
+        found.append(reference.logits(np.array(tokens)))
+        assert same_bits(found[-1], Running(model.file(), context=context).logits(tokens))
+    assert not same_bits(found[0], found[-1])
 
 
 def test_an_encoder_has_no_logits() -> None:
