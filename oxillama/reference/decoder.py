@@ -12,7 +12,7 @@ import numpy as np
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
 from oxillama.reference.adapters import Adapter
-from oxillama.reference.attention import View, attend
+from oxillama.reference.attention import View, attend, distance_biases
 from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
@@ -22,6 +22,7 @@ from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
 from oxillama.reference.source import Source, Unsupported
+from oxillama.reference.xielu import read_xielu, xielu
 
 Onto = np.ndarray | None
 """What the last product of a block is added to, before what adapters add; None for nothing."""
@@ -83,9 +84,10 @@ class ReferenceModel:
         self.key_dim: int = source.key("attention.key_length", width)
         self.value_dim: int = source.key("attention.value_length", width)
         by_width = self.n_layers == self.facts.layers_scaled_by_width
-        self.score_scale: float = source.key("attention.scale") or 1 / math.sqrt(
-            width if by_width else self.key_dim
-        )
+        usual = 1.0 if self.facts.distance_biases else 1 / math.sqrt(width if by_width else self.key_dim)
+        self.score_scale: float = source.key("attention.scale") or usual
+        self.value_scale: float = source.key("attention.value_scale") or 1.0
+        source.key("attention.relative_buckets_count")
         self.soft_cap: float = source.key("attn_logit_softcapping", self.facts.soft_cap)
         self.final_soft_cap: float = source.key("final_logit_softcapping", self.facts.final_soft_cap)
         self.clamp: float = source.key("attention.clamp_kqv", 0.0)
@@ -102,6 +104,7 @@ class ReferenceModel:
             self.logit_scale: float = other if divides else scale
         else:
             self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
+        self.xielu = read_xielu(source, self.n_layers) if self.facts.activation == "xielu" else []
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
@@ -174,8 +177,22 @@ class ReferenceModel:
         if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
             return x
         weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
+        bias = None if name.rpartition(".")[2] in self.facts.unbiased else bias
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
+
+    def sinks(self, name: str) -> np.ndarray | None:
+        """One more score of each head; None for none."""
+        if not self.facts.sinks:
+            return None
+        return self.source.optional(name) if self.facts.sinks_optional else self.source.vector(name)
+
+    def biases(self, i: int) -> np.ndarray:
+        """Of scores by distance; those of the first layer where a layer has no table of its own."""
+        name = f"blk.{i}.attn_rel_b.weight"
+        return distance_biases(
+            self.source.vector(name if self.source.has(name) else "blk.0.attn_rel_b.weight")
+        )
 
     def attention(self, i: int, h: np.ndarray, onto: Onto = None) -> np.ndarray:
         """The attention block of layer ``i``."""
@@ -199,10 +216,12 @@ class ReferenceModel:
             causal=self.causal,
             window=window // 2 + 1 if window and facts.centred_windows else window,
             soft_cap=self.soft_cap,
-            sinks=self.source.vector(f"{block}.attn_sinks.weight") if facts.sinks else None,
+            sinks=self.sinks(f"{block}.attn_sinks.weight"),
+            biases=self.biases(i) if facts.distance_biases else None,
             slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
         )
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
+        attended = attended if self.value_scale == 1 else attended * F32(self.value_scale)
         if facts.attn_gate:
             shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
             attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
@@ -214,13 +233,15 @@ class ReferenceModel:
         """The dense block of layer ``i`` (ending ""), or with the ending "_shexp" its shared expert."""
         block, source = f"blk.{i}", self.source
         up, name = source.linear(f"{block}.ffn_up{ending}", h), self.facts.activation
+        if self.facts.distance_biases and not source.has(f"{block}.ffn_gate.weight"):
+            name = "relu"  # of the first T5
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
         if source.has(f"{block}.ffn_gate{ending}.weight"):
             fed = gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up)
         elif up.shape[1] == 2 * width:
             fed = gate(name, up[:, :width], up[:, width:])
         else:
-            fed = ACTIVATIONS[name](up)
+            fed = xielu(up, *self.xielu[i]) if name == "xielu" else ACTIVATIONS[name](up)
         divisors = source.optional(f"{block}.ffn.act.scales")
         fed = fed if divisors is None else fed / divisors
         return source.linear(f"{block}.ffn_down{ending}", fed, onto=onto)

@@ -11,7 +11,8 @@ from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.adapters import EMBEDDING, OUTPUT, Adapter
 from oxillama.reference.blocks import dequantize
-from oxillama.reference.families import FAMILIES, Facts
+from oxillama.reference.facts import Facts
+from oxillama.reference.families import FAMILIES
 from oxillama.reference.products import Matrix, load_matrix
 from oxillama.weights.file_types import is_rounded
 
@@ -29,6 +30,7 @@ OPTIONS = (
     "attention.max_alibi_bias",
     "attention.rope_pattern",
     "attention.scale",
+    "attention.value_scale",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "attn_logit_softcapping",
@@ -100,18 +102,26 @@ class Source:
         value = self.key(key, default)
         return list(value) if isinstance(value, (np.ndarray, list)) else [value] * n
 
+    def stored(self, name: str) -> str:
+        """The name that the file has for a tensor."""
+        if not name.startswith("blk.") or not self.facts.block_prefix:
+            return name
+        for usual, other in self.facts.renamed:
+            name = name.replace(f".{usual}.", f".{other}.")
+        return self.facts.block_prefix + name
+
     def has(self, name: str) -> bool:
-        return name in self.file.tensors
+        return self.stored(name) in self.file.tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Columns first, as in the file."""
-        return self.file.tensors[name].shape
+        return self.file.tensors[self.stored(name)].shape
 
     def vector(self, name: str) -> np.ndarray:
         """A tensor as float32, columns last. Raises Unsupported if there is none."""
         self._take(name)
-        info = self.file.tensors[name]
-        return dequantize(info.format, self.file.data(name)).reshape(info.shape[::-1])
+        info = self.file.tensors[self.stored(name)]
+        return dequantize(info.format, self.file.data(info.name)).reshape(info.shape[::-1])
 
     def optional(self, name: str) -> np.ndarray | None:
         """A tensor as float32, None for none."""
@@ -131,13 +141,13 @@ class Source:
         """A matrix, or that of an expert in a tensor of all experts."""
         if (name, expert) not in self._matrices:
             self._take(name)
-            info = self.file.tensors[name]
+            info = self.file.tensors[self.stored(name)]
             shape = info.shape if expert < 0 else info.shape[:2]
             cols, rows = shape if len(shape) == 2 else (shape[0], 1)
-            data = self.file.data(name)
+            data = self.file.data(info.name)
             if expert >= 0:
                 data = data.reshape(info.shape[2], -1)[expert]
-            as_file = self.compute == "w8a8" and not is_rounded(name, info.format, info.shape)
+            as_file = self.compute == "w8a8" and not is_rounded(info.name, info.format, info.shape)
             compute = "int8" if as_file else self.compute
             self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, compute)
         return self._matrices[name, expert]
@@ -162,7 +172,7 @@ class Source:
         if bias is not None and last not in self.facts.unbiased:
             out += bias if expert < 0 else bias[expert]
         out = out if onto is None else onto + out
-        adapted = OUTPUT if f"{name}.weight" == EMBEDDING else f"{name}.weight"
+        adapted = OUTPUT if f"{name}.weight" == EMBEDDING else self.stored(f"{name}.weight")
         self.multiplied.add(adapted)
         at = np.arange(len(x)) if positions is None else positions
         for adapter in self.adapters:
@@ -171,7 +181,8 @@ class Source:
         return out
 
     def _take(self, name: str) -> None:
-        if not self.has(name):
+        name = self.stored(name)
+        if name not in self.file.tensors:
             raise Unsupported(f"reference: {self.name}: expected the tensor {name}, got none")
         if self.file.tensors[name].format.layout is None:
             raise Unsupported(f"reference: {name}: no statement of {self.file.tensors[name].format.name}")
