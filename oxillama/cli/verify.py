@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,11 @@ def add_check_options(parser: Any) -> None:
         action="store_true",
         help="check with the slow reference implementation alone, without a kernel",
     )
+    parser.add_argument(
+        "--rules",
+        metavar="FILE",
+        help="GBNF that the reference follows in the place of the receipt's schema or pattern",
+    )
     add_media_options(parser, "of the prompt, in order")
     options.add_named_options(parser, ("num_threads", "mmproj"))
     options.add_progress_option(parser)
@@ -136,7 +141,7 @@ def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceip
     from oxillama.evaluation.score_receipt import verify_score
 
     code = 0
-    for name in ("text", "reference", "sample", "media", "mmproj") if receipts else ():
+    for name in ("text", "reference", "rules", "sample", "media", "mmproj") if receipts else ():
         if getattr(args, name, None):
             raise ConfigError(f"{name}: expected none with the receipt of a score")
     if receipts and (args.lora or any(receipt.adapters for receipt in receipts.values())):
@@ -235,6 +240,8 @@ def verified_by_engine(
     """Checks receipts of one kind of engine with the kernels."""
     from oxillama import verify_batch
 
+    if args.rules is not None:
+        raise ConfigError("rules: expected none without reference, as the library reads every constraint")
     with engine_for(args, receipts[0].engine_options) as engine:
         media = [read_part(part) for part in args.media or ()]
         if len(receipts) == 1:
@@ -249,14 +256,24 @@ def verified_by_reference(args: argparse.Namespace, receipts: list[Receipt]) -> 
 
     if args.media or args.mmproj:
         raise ConfigError("mmproj: expected no media with reference, which has no statement of encoders")
-    if args.lora:
-        raise ConfigError("lora: expected none with reference, which has no statement of adapters")
     if args.num_threads is not None:
         raise ConfigError("num_threads: expected none with reference, which has one thread")
     if args.sample is not None:
         raise ConfigError("sample: expected none with reference, which checks every token")
-    with ModelFile.open(model_path(args.model, args)) as file:
-        return [verify(file, receipt) for receipt in receipts]
+    with ExitStack() as opened:
+        model, *adapters = (
+            opened.enter_context(ModelFile.open(path)) for path in (model_path(args.model, args), *args.lora)
+        )
+        rules = None if args.rules is None else read_rules(args.rules)
+        return [verify(model, receipt, adapters, rules) for receipt in receipts]
+
+
+def read_rules(path: str) -> str:
+    """The text of a grammar's file. Raises ConfigError if it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"rules: {path} cannot be read: {error}") from None
 
 
 def add_receipt_option(parser: argparse.ArgumentParser, what: str = "write a receipt") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class View:
     soft_cap : scores become cap tanh(score / cap); 0 for none.
     sinks : float32 (heads,), one more score without a value.
     slopes : float32 (heads,), scores lose slope * |i - j|.
+    biases : float32 (heads, 2 n + 1), added to scores by j - i from -n to n; beyond as at the ends.
     """
 
     causal: bool = True
@@ -37,6 +39,7 @@ class View:
     soft_cap: float = 0.0
     sinks: np.ndarray | None = None
     slopes: np.ndarray | None = None
+    biases: np.ndarray | None = None
 
     def first(self, i: np.ndarray) -> np.ndarray:
         """The first position that each row sees."""
@@ -68,6 +71,27 @@ class State:
             mine, other = getattr(self, name), getattr(part, name)[rows]
             mine[rows] = fma(other, b[..., None], mine[rows] * a[..., None])
         self.most[rows] = most
+
+
+FARTHEST = 128
+"""The distance from which on T5's biases are the same."""
+
+
+def distance_biases(table: np.ndarray) -> np.ndarray:
+    """float32 (heads, 2 * 128 + 1): T5's biases by distance (Raffel et al., 2020).
+
+    Half of the buckets of ``table`` (buckets, heads) are for keys behind the query. Half of those have one
+    distance each, the others share what is left up to 128, evenly by its logarithm.
+    """
+    half, found = len(table) // 2, []
+    near = half // 2
+    for distance in range(-FARTHEST, FARTHEST + 1):
+        bucket = abs(distance)
+        if bucket >= near:
+            share = float(Decimal(bucket / near).ln()) / float(Decimal(FARTHEST / near).ln())
+            bucket = min(half - 1, near + int(share * (half - near) + 1e-9))
+        found.append(table[bucket + (half if distance > 0 else 0)])
+    return np.array(found, F32).T
 
 
 def empty(rows: int, heads: int, value_dim: int) -> State:
@@ -118,6 +142,9 @@ def walk_block(
     if view.slopes is not None:
         distance = np.abs(at - rows[:, None]).astype(F32)[:, None]
         scores = fma(-view.slopes[:, None], distance, scores)
+    if view.biases is not None:
+        reach = view.biases.shape[1] // 2
+        scores = scores + view.biases[:, reach + np.clip(at - rows[:, None], -reach, reach)].swapaxes(0, 1)
     scores = np.where(seen[:, None], scores, LEAST)
     in_panels = np.full((*scores.shape[:2], BLOCK), LEAST)
     in_panels[..., : len(at)] = scores

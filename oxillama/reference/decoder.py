@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
-from oxillama.reference.attention import View, attend
+from oxillama.reference.adapters import Adapter
+from oxillama.reference.attention import View, attend, distance_biases
 from oxillama.reference.delta import gated_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
@@ -19,16 +21,20 @@ from oxillama.reference.latent import LatentHeads
 from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
-from oxillama.reference.source import Source
+from oxillama.reference.source import Source, Unsupported
+from oxillama.reference.xielu import read_xielu, xielu
 
-MIXERS: dict[str, Callable[[Source, str, np.ndarray, float], np.ndarray]] = {
+Onto = np.ndarray | None
+"""What the last product of a block is added to, before what adapters add; None for nothing."""
+MIXERS: dict[str, Callable[[Source, str, np.ndarray, float, Onto], np.ndarray]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "shortconv": short_conv,
     "delta": gated_delta,
-    "rwkv6": lambda source, block, h, eps: rwkv.time_mix_6(source, block, h),
+    "rwkv6": lambda source, block, h, eps, onto: rwkv.time_mix_6(source, block, h, onto),
 }
-"""By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms."""
+"""By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms,
+and what its output is added to."""
 
 
 class ReferenceModel:
@@ -38,22 +44,34 @@ class ReferenceModel:
     ----------
     file : an open model file.
     compute, kv_type : as in `EngineConfig`.
+    adapters : in the order in which they are added.
+    context : tokens that the model is run with, on which LongRoPE depends; None for those of the file.
 
     Raises
     ------
     Unsupported : something that the file needs has no statement here; the message names it.
     """
 
-    def __init__(self, file: ModelFile, compute: str = "int8", kv_type: str = "f16") -> None:
-        self.source: Source = Source(file, compute)
+    def __init__(
+        self,
+        file: ModelFile,
+        compute: str = "int8",
+        kv_type: str = "f16",
+        adapters: Sequence[Adapter] = (),
+        context: int | None = None,
+    ) -> None:
+        self.source: Source = Source(file, compute, adapters)
         self.kv_type = kv_type
         source, self.facts = self.source, self.source.facts
         self.n_layers: int = source.key("block_count")
         self.n_embd: int = source.key("embedding_length")
         kind = "" if self.facts.norm == "layer" else "rms_"
         stated = source.key(f"attention.layer_norm_{kind}epsilon")
+        if self.facts.any_eps:
+            other = source.key("attention.layer_norm_epsilon")
+            stated = other if stated is None else stated
         self.eps: float = self.facts.eps or stated
-        source.key("feed_forward_length")
+        self.widths: list[int] = source.per_layer("feed_forward_length", self.n_layers, 0)
         source.key("expert_feed_forward_length")
         source.key("expert_shared_feed_forward_length")
         self.heads: list[int] = source.per_layer("attention.head_count", self.n_layers, 1)
@@ -66,9 +84,10 @@ class ReferenceModel:
         self.key_dim: int = source.key("attention.key_length", width)
         self.value_dim: int = source.key("attention.value_length", width)
         by_width = self.n_layers == self.facts.layers_scaled_by_width
-        self.score_scale: float = source.key("attention.scale") or 1 / math.sqrt(
-            width if by_width else self.key_dim
-        )
+        usual = 1.0 if self.facts.distance_biases else 1 / math.sqrt(width if by_width else self.key_dim)
+        self.score_scale: float = source.key("attention.scale") or usual
+        self.value_scale: float = source.key("attention.value_scale") or 1.0
+        source.key("attention.relative_buckets_count")
         self.soft_cap: float = source.key("attn_logit_softcapping", self.facts.soft_cap)
         self.final_soft_cap: float = source.key("final_logit_softcapping", self.facts.final_soft_cap)
         self.clamp: float = source.key("attention.clamp_kqv", 0.0)
@@ -85,15 +104,19 @@ class ReferenceModel:
             self.logit_scale: float = other if divides else scale
         else:
             self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
+        self.xielu = read_xielu(source, self.n_layers) if self.facts.activation == "xielu" else []
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
+        self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
+        source.key("attention.causal")
         self.windows: list[int] = self._windows()
-        self.rotations: list[Rotation] = read_rotations(source, self.key_dim)
+        self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
             self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
-        self.logits(np.zeros(1, np.int64))  # so that each key and tensor is asked for
+        run = self.hidden_states if self.facts.encoder else self.logits
+        run(np.zeros(1, np.int64))  # so that each key and tensor is asked for
         source.check_used()
 
     def _delta_layers(self) -> list[bool]:
@@ -111,17 +134,24 @@ class ReferenceModel:
         period = self.facts.window_period
         if period is None:
             return [0] * self.n_layers
-        window = self.source.key("attention.sliding_window", self.facts.window)
+        window = self.source.key(
+            "attention.sliding_window", 0 if self.facts.fixed_window else self.facts.window
+        )
+        window = self.facts.window if self.facts.fixed_window and window else window
         pattern = self.source.key("attention.sliding_window_pattern", period)
+        if self.facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
+            return [0] * self.n_layers
         if isinstance(pattern, (list, np.ndarray)):
             return [window if has else 0 for has in pattern]
-        return [window if pattern == 0 or i % pattern != pattern - 1 else 0 for i in range(self.n_layers)]
+        full = 0 if self.facts.full_first else pattern - 1
+        return [window if pattern == 0 or i % pattern != full else 0 for i in range(self.n_layers)]
 
     # --- parts of a layer -----------------------------------------------------------------------------
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """The norm called ``name``."""
-        weight = self.source.vector(f"{name}.weight") if self.facts.norm_weight else None
+        stored = name if self.source.has(name) else f"{name}.weight"
+        weight = self.source.vector(stored) if self.facts.norm_weight else None
         bias = self.source.optional(f"{name}.bias")
         return norm(x, self.eps, weight, bias, self.facts.norm == "layer")
 
@@ -147,17 +177,34 @@ class ReferenceModel:
         if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
             return x
         weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
+        bias = None if name.rpartition(".")[2] in self.facts.unbiased else bias
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
 
-    def attention(self, i: int, h: np.ndarray) -> np.ndarray:
+    def sinks(self, name: str) -> np.ndarray | None:
+        """One more score of each head; None for none."""
+        if not self.facts.sinks:
+            return None
+        return self.source.optional(name) if self.facts.sinks_optional else self.source.vector(name)
+
+    def biases(self, i: int) -> np.ndarray:
+        """Of scores by distance; those of the first layer where a layer has no table of its own."""
+        name = f"blk.{i}.attn_rel_b.weight"
+        return distance_biases(
+            self.source.vector(name if self.source.has(name) else "blk.0.attn_rel_b.weight")
+        )
+
+    def attention(self, i: int, h: np.ndarray, onto: Onto = None) -> np.ndarray:
         """The attention block of layer ``i``."""
         if self.latent is not None:
-            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type)
+            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
         turns = turns and (window > 0 or not facts.rope_on_windows_only)
+        turns = turns and self.source.key("rope.scaling.finetuned", True)
+        turns = turns and bool(self.source.per_layer("attention.rope_pattern", self.n_layers, 1)[i])
+        turns = turns and not (facts.fixed_window and any(self.windows) and i % 4 == 0)
         names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
         if names and not facts.qk_norm_last:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
@@ -166,65 +213,80 @@ class ReferenceModel:
         if names and facts.qk_norm_last and turns:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
         view = View(
-            window=window,
+            causal=self.causal,
+            window=window // 2 + 1 if window and facts.centred_windows else window,
             soft_cap=self.soft_cap,
-            sinks=self.source.vector(f"{block}.attn_sinks.weight") if facts.sinks else None,
+            sinks=self.sinks(f"{block}.attn_sinks.weight"),
+            biases=self.biases(i) if facts.distance_biases else None,
             slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
         )
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
+        attended = attended if self.value_scale == 1 else attended * F32(self.value_scale)
+        if facts.attn_gate:
+            shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
+            attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
         if facts.gated_queries:
             attended = gate("sigmoid", gates, attended)
-        return self.source.linear(f"{block}.attn_output", attended)
+        return self.source.linear(f"{block}.attn_output", attended, onto=onto)
 
-    def feed_forward(self, i: int, h: np.ndarray, ending: str = "") -> np.ndarray:
-        """The dense block of layer ``i``, or with the ending "_shexp" its shared expert."""
+    def feed_forward(self, i: int, ending: str, h: np.ndarray, onto: Onto = None) -> np.ndarray:
+        """The dense block of layer ``i`` (ending ""), or with the ending "_shexp" its shared expert."""
         block, source = f"blk.{i}", self.source
         up, name = source.linear(f"{block}.ffn_up{ending}", h), self.facts.activation
+        if self.facts.distance_biases and not source.has(f"{block}.ffn_gate.weight"):
+            name = "relu"  # of the first T5
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
         if source.has(f"{block}.ffn_gate{ending}.weight"):
             fed = gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up)
         elif up.shape[1] == 2 * width:
             fed = gate(name, up[:, :width], up[:, width:])
         else:
-            fed = ACTIVATIONS[name](up)
+            fed = xielu(up, *self.xielu[i]) if name == "xielu" else ACTIVATIONS[name](up)
         divisors = source.optional(f"{block}.ffn.act.scales")
-        return source.linear(f"{block}.ffn_down{ending}", fed if divisors is None else fed / divisors)
+        fed = fed if divisors is None else fed / divisors
+        return source.linear(f"{block}.ffn_down{ending}", fed, onto=onto)
 
     # --- the pass -------------------------------------------------------------------------------------
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """x + y, or x + residual scale * y, fused."""
+    def add(
+        self,
+        block: Callable[[int, np.ndarray, Onto], np.ndarray],
+        i: int,
+        h: np.ndarray,
+        x: np.ndarray,
+        post_norm: str,
+    ) -> np.ndarray:
+        """x plus the output of a block of layer ``i`` for h: as it is, or after a norm, or times a factor."""
+        if h is not x and not post_norm and self.residual_scale == 1:
+            return block(i, h, x)
+        y = block(i, h, None)
+        y = self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y
         return x + y if self.residual_scale == 1 else fma(y, F32(self.residual_scale), x)
 
-    def second_block(self, i: int, h: np.ndarray, x: np.ndarray, post_norm: str) -> np.ndarray:
-        """x plus the feed-forward block of layer ``i`` for h, with or without experts."""
+    def second_block(self, i: int, h: np.ndarray, onto: Onto, seen: np.ndarray | None = None) -> np.ndarray:
+        """The feed-forward block of layer ``i`` for h. A router of experts reads ``seen``, else h."""
         if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
-            plain = not post_norm and self.residual_scale == 1
-            y = mixture_of_experts(
-                self.source,
-                f"blk.{i}",
-                h,
-                x if plain else np.zeros_like(x),
-                lambda h: self.feed_forward(i, h, "_shexp"),
-            )
-            if plain:  # the experts' outputs are added to x one after the other
-                return y
-        elif self.facts.recurrent.startswith("rwkv"):
-            y = rwkv.channel_mix(self.source, f"blk.{i}", h)
-        else:
-            y = self.feed_forward(i, h)
-        return self.add(x, self.norm(f"blk.{i}.{post_norm}", y) if post_norm else y)
+            out = np.zeros_like(h) if onto is None else onto
+            shared = partial(self.feed_forward, i, "_shexp")
+            return mixture_of_experts(self.source, f"blk.{i}", h, out, shared, h if seen is None else seen)
+        if self.facts.recurrent.startswith("rwkv"):
+            return rwkv.channel_mix(self.source, f"blk.{i}", h, onto)
+        return self.feed_forward(i, "", h, onto)
 
-    def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
+    def mixer(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
         """The token mixer of layer ``i``."""
         block, recurrent = f"blk.{i}", self.facts.recurrent
+        if self.facts.single_blocks and self.widths[i]:
+            return self.second_block(i, h, onto)
+        if self.facts.beside:
+            return MIXERS[recurrent](self.source, block, h, self.eps, self.attention(i, h, onto))
         if self.kv_heads[i] > 0 or not recurrent:
-            return self.attention(i, h)
+            return self.attention(i, h, onto)
         if recurrent == "rwkv7":
-            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None)
+            y, values = rwkv.time_mix_7(self.source, block, h, self.first_values if i else None, onto)
             self.first_values = self.first_values if i else values
             return y
-        return MIXERS[recurrent](self.source, block, h, self.eps)
+        return MIXERS[recurrent](self.source, block, h, self.eps, onto)
 
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states behind layer ``i``."""
@@ -235,17 +297,29 @@ class ReferenceModel:
         ffn_norm, attn_norm = facts.ffn_norm, facts.attn_norm
         if facts.residual == "auto" and not self.source.has(f"{block}.{ffn_norm}.weight"):
             parallel, ffn_norm = True, ""
+        if facts.residual == "post":
+            return self.layer_with_last_norms(i, x)
+        if facts.first_norm_optional and i == 0 and not self.source.has(f"{block}.{attn_norm}.weight"):
+            attn_norm = ""
         if parallel and self.source.has(f"{block}.attn_norm_2.weight"):
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
-        h = self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
+        given, h = x, self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
-        y = self.mixer(i, h)
-        x = self.add(x, self.norm(f"{block}.{facts.attn_post_norm}", y) if facts.attn_post_norm else y)
+        x = self.add(self.mixer, i, h, x, facts.attn_post_norm)
         if not facts.feed_forward:
             return x
         if not parallel or beside is None:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
-        return self.second_block(i, beside, x, facts.ffn_post_norm)
+        second = partial(self.second_block, seen=given) if facts.reads_layer else self.second_block
+        return self.add(second, i, beside, x, facts.ffn_post_norm)
+
+    def layer_with_last_norms(self, i: int, x: np.ndarray) -> np.ndarray:
+        """The same where norms follow the additions; a further one may follow that of the layer's input."""
+        block, facts = f"blk.{i}", self.facts
+        y = self.norm(f"{block}.{facts.attn_post_norm}", x + self.mixer(i, x, None))
+        if self.source.has(f"{block}.attn_norm_2.weight"):
+            y = self.norm(f"{block}.attn_norm_2", y + x)
+        return self.norm(f"{block}.{facts.ffn_post_norm}", y + self.second_block(i, y, None))
 
     def hidden_states(self, tokens: np.ndarray) -> np.ndarray:
         """float32 (n, n_embd): behind the last norm."""
@@ -253,6 +327,8 @@ class ReferenceModel:
         x = source.embeddings("token_embd.weight", tokens)
         if self.embedding_scale != 1:
             x = x * F32(self.embedding_scale)
+        if self.facts.token_types and source.has("token_types.weight"):
+            x = x + source.vector("token_types.weight").reshape(-1, self.n_embd)[0]
         if self.facts.positions:
             x = x + source.embeddings("position_embd.weight", np.arange(len(tokens)))
         if self.facts.embd_norm:
@@ -261,12 +337,18 @@ class ReferenceModel:
             x = self.layer(i, x)
             if self.rescale and (i + 1) % self.rescale == 0:
                 x = x * F32(0.5)
-        return self.norm(self.facts.output_norm, x)
+        return self.norm(self.facts.output_norm, x) if self.facts.output_norm else x
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:
-        """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,)."""
-        x = self.hidden_states(np.asarray(tokens, np.int64))[wanted]
-        out = self.source.linear("output" if self.source.has("output.weight") else "token_embd", x)
+        """float32 (wanted, vocab): logits after each of the ``wanted`` tokens of a sequence, ids (n,).
+
+        Raises Unsupported for an encoder, which has none.
+        """
+        if self.facts.encoder:
+            raise Unsupported(f"reference: {self.source.name}: expected a model with logits, got an encoder")
+        x, at = self.hidden_states(np.asarray(tokens, np.int64))[wanted], np.arange(len(tokens))[wanted]
+        name = "output" if self.source.has("output.weight") else "token_embd"
+        out = self.source.linear(name, x, positions=at)
         if self.logit_scale != 1:
             out = out * F32(self.logit_scale)
         return soft_cap(out, self.final_soft_cap) if self.final_soft_cap else out

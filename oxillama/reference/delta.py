@@ -36,7 +36,9 @@ def delta_scan(
     return out
 
 
-def gated_delta(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+def gated_delta(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
     """The token mixer: convolution, lengths of q and k, the rule, and a norm that SiLU(z) gates."""
     names = ("state_size", "time_step_rank", "group_count", "inner_size", "conv_kernel")
     dim, heads, keys, _, _ = (source.key(f"ssm.{name}") for name in names)
@@ -54,4 +56,4 @@ def gated_delta(source: Source, block: str, h: np.ndarray, eps: float) -> np.nda
     decay = exp(softplus(steps + source.vector(f"{block}.ssm_dt.bias")) * source.vector(f"{block}.ssm_a"))
     y = delta_scan(q[:, at], k[:, at], v, decay, ACTIVATIONS["sigmoid"](beta))
     y = norm(y, eps, source.vector(f"{block}.ssm_norm.weight")).reshape(len(h), -1)
-    return source.linear(f"{block}.ssm_out", gate("silu", z, y))
+    return source.linear(f"{block}.ssm_out", gate("silu", z, y), onto=onto)

@@ -15,11 +15,17 @@ GATINGS = {0: None, 1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
 def mixture_of_experts(
-    source: Source, block: str, h: np.ndarray, out: np.ndarray, shared: Callable[[np.ndarray], np.ndarray]
+    source: Source,
+    block: str,
+    h: np.ndarray,
+    out: np.ndarray,
+    shared: Callable[[np.ndarray, np.ndarray | None], np.ndarray],
+    seen: np.ndarray,
 ) -> np.ndarray:
     """out (n, d) + weight * expert(h) for each expert of a row, fused, one after the other.
 
-    ``shared`` computes the shared expert, which is used if the file has it.
+    ``shared`` computes the shared expert, added to something or not; it is used if the file has it.
+    ``seen`` is what the router reads.
     """
     facts = source.facts
     if facts.gating is None:
@@ -27,31 +33,34 @@ def mixture_of_experts(
     n_experts = source.key("expert_count")
     gating = GATINGS[source.key("expert_gating_func", 0)] or facts.gating
     normalize = source.key("expert_weights_norm", facts.normalize)
-    used, scale = source.key("expert_used_count"), source.key("expert_weights_scale") or 1.0
+    layer, scale = int(block.split(".")[1]), source.key("expert_weights_scale") or 1.0
+    used = source.per_layer("expert_used_count", source.key("block_count"))[layer]
     groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
     bias = source.optional(f"{block}.exp_probs_b.bias")
     chosen: list[list[tuple[int, np.float32]]] = [
         [] for _ in range(n_experts)
     ]  # of each expert: rows, weights
-    for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", h)):
+    for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", seen)):
         experts, weights = route(
             logits, used, gating, bias=bias, groups=groups, kept=kept, normalize=normalize, scale=scale
         )
         for expert, weight in zip(experts, weights):
             chosen[expert].append((row, weight))
     take_experts(source, block)
-    out = out.copy()
+    is_latent = bool(source.key("moe_latent_size", 0))
+    given = source.linear(f"{block}.ffn_latent_down", h) if is_latent else h
+    total = np.zeros_like(given) if is_latent else out.copy()
     for expert, pairs in enumerate(chosen):
         if pairs:
             rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
-            y = one_expert(source, block, expert, h[rows])
-            out[rows] = fma(y, shares[:, None], out[rows])
+            y = one_expert(source, block, expert, given[rows], rows)
+            total[rows] = fma(y, shares[:, None], total[rows])
+    out = source.linear(f"{block}.ffn_latent_up", total, onto=out) if is_latent else total
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
-    y = shared(h)
     if not facts.shared_gate:
-        out += y
-        return out
+        return shared(h, out)
+    y = shared(h, None)
     share = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ffn_gate_inp_shexp", h))
     return fma(y, share, out)
 
@@ -63,14 +72,19 @@ def take_experts(source: Source, block: str) -> None:
             name = f"{block}.ffn_{part}_exps.{kind}"
             if source.has(name):
                 source.used_tensors.add(name)
+                source.multiplied.add(name)
 
 
-def one_expert(source: Source, block: str, expert: int, h: np.ndarray) -> np.ndarray:
-    """float32 (n, d): the output of one expert."""
+def one_expert(source: Source, block: str, expert: int, h: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """float32 (n, d): the output of one expert for rows h at the positions ``at`` (n,)."""
+
+    def product(name: str, x: np.ndarray) -> np.ndarray:
+        return source.linear(f"{block}.ffn_{name}_exps", x, expert, positions=at)
+
     if source.has(f"{block}.ffn_gate_up_exps.weight"):
-        both = source.linear(f"{block}.ffn_gate_up_exps", h, expert)
-        gates, up = np.split(both, 2, axis=1)
+        gates, up = np.split(product("gate_up", h), 2, axis=1)
+    elif not source.has(f"{block}.ffn_gate_exps.weight"):
+        return product("down", ACTIVATIONS[source.facts.activation](product("up", h)))
     else:
-        gates = source.linear(f"{block}.ffn_gate_exps", h, expert)
-        up = source.linear(f"{block}.ffn_up_exps", h, expert)
-    return source.linear(f"{block}.ffn_down_exps", gate(source.facts.activation, gates, up), expert)
+        gates, up = product("gate", h), product("up", h)
+    return product("down", gate(source.facts.activation, gates, up))

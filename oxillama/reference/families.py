@@ -2,109 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts of an architecture. Names of tensors are given without "blk.<i>." and ".weight".
-
-    Attributes
-    ----------
-    rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), "none".
-    no_rope_every : every n-th layer does not rotate; 0 for none.
-    norm : "rms" or "layer".
-    norm_weight : norms have weights. Biases of norms, and of matrices, are used where the file has them.
-    residual : "sequential", "parallel" (both blocks read the layer's input), or "auto" ("parallel" in a file
-        without the second norm), "stated" ("parallel" where the file says so).
-    attn_norm, ffn_norm : norms before the blocks, "" for none.
-    attn_post_norm, ffn_post_norm : norms of the blocks' outputs, "" for none.
-    qk_norm : norms of q and k: "", "head", "heads" (a weight for each head), "row" (all heads at once).
-    qk_norm_last : they come behind the rotation. qk_norm_optional : used if the file has them.
-    activation : by its name in `rows.ACTIVATIONS`.
-    embedding_scale : factor of embeddings, 0 for sqrt(n_embd). logit_divides : the stated factor divides.
-    layers_scaled_by_width : scores of the model with so many layers are divided by sqrt(n_embd / heads),
-        those of the others by sqrt(key_dim).
-    soft_cap, final_soft_cap : of scores and of logits, unless the file states one.
-    window, window_period : default window; n where the last layer of n has none, 0 where all have it, None
-        for no windows.
-    local_base : rotary base of windowed layers; 0 for that of the others.
-    plain_windows : rotations of windowed layers have neither a scaling nor a magnitude.
-    rope_on_windows_only : layers without a window do not rotate.
-    alibi : largest slope exponent of linear biases, 0 without.
-    positions : learned position embeddings. embd_norm : a norm of the embeddings. sinks : of attention.
-    gating, normalize : of experts; gating None: the family has no experts.
-    shared_gate : the shared expert's output is multiplied by a sigmoid.
-    latent : attention is that of `latent.LatentHeads`. gain_on_scores : YaRN's magnitude is in the scores.
-    residual_depth : the residual scale is this / sqrt(layers), unless the file states one; 0 for 1.
-    logit_width : logits are multiplied by this / n_embd, or with ``logit_divides`` divided, unless the file
-        states a scale; 0 for 1.
-    recurrent : token mixer of layers without key heads (`recurrent.MIXERS`), "" where all attend.
-    attends : some layers have key heads.
-    gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
-    interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
-    sections : others are taken in order, with pairs (i, i + n_rot / 2): "always" where the file has them,
-        "two" where the first two are above 0, "" never.
-    eps : of norms, whatever the file states; 0 for what it states.
-    feed_forward : layers have a second block.
-    output_norm : name of the last norm.
-    unbiased : matrices whose biases have no effect.
-    options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
-    at_layers : differences of models with so many layers.
-    """
-
-    rope: str = "norm"
-    no_rope_every: int = 0
-    norm: str = "rms"
-    norm_weight: bool = True
-    residual: str = "sequential"
-    attn_norm: str = "attn_norm"
-    ffn_norm: str = "ffn_norm"
-    attn_post_norm: str = ""
-    ffn_post_norm: str = ""
-    qk_norm: str = ""
-    qk_norm_last: bool = False
-    qk_norm_optional: bool = False
-    activation: str = "silu"
-    embedding_scale: float = 1.0
-    logit_divides: bool = False
-    layers_scaled_by_width: int = 0
-    soft_cap: float = 0.0
-    final_soft_cap: float = 0.0
-    window: int = 0
-    window_period: int | None = None
-    local_base: float = 0.0
-    plain_windows: bool = False
-    rope_on_windows_only: bool = False
-    alibi: float = 0.0
-    positions: bool = False
-    embd_norm: bool = False
-    sinks: bool = False
-    gating: str | None = None
-    normalize: bool = True
-    shared_gate: bool = False
-    latent: bool = False
-    gain_on_scores: bool = False
-    residual_depth: float = 0.0
-    logit_width: int = 0
-    recurrent: str = ""
-    attends: bool = True
-    gated_queries: bool = False
-    interleaved: bool = False
-    sections: str = ""
-    eps: float = 0.0
-    feed_forward: bool = True
-    output_norm: str = "output_norm"
-    unbiased: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    ignores: tuple[str, ...] = ()
-    at_layers: tuple[tuple[int, dict[str, Any]], ...] = ()
-
-    def but(self, **differences: Any) -> Facts:
-        """These facts with differences."""
-        return replace(self, **differences)
-
+from oxillama.reference.facts import Facts
 
 WINDOW, PATTERN, LOCAL = (
     "attention.sliding_window",
@@ -113,6 +11,7 @@ WINDOW, PATTERN, LOCAL = (
 )
 EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 SCALES = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
+FINETUNED = "rope.scaling.finetuned"
 CLAMP = ("attention.clamp_kqv",)
 SECTIONS = "rope.dimension_sections"
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
@@ -176,13 +75,137 @@ BEHIND = {
     "attn_post_norm": "post_attention_norm",
     "ffn_post_norm": "post_ffw_norm",
 }
+SHORT = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
 DEEPSEEK2 = DEEPSEEK.but(
     latent=True,
+    unadapted=("attn_q", *SHORT, "output"),
     gain_on_scores=True,
     options=(*STATED, LOG_MULTIPLIER),
 )
 
+GEMMA3 = GEMMA2.but(
+    qk_norm="head",
+    window=0,
+    window_period=6,
+    local_base=10000.0,
+    soft_cap=0.0,
+    final_soft_cap=0.0,
+    layers_scaled_by_width=62,
+    options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
+)
+PHI3 = NEOX.but(window_period=0, listed_windows=True, longrope=True, options=(WINDOW, PATTERN))
+NEMOTRON_H = PLAIN.but(
+    rope="none",
+    any_eps=True,
+    recurrent="mamba2",
+    single_blocks=True,
+    ffn_norm="",
+    feed_forward=False,
+    activation="relu_squared",
+)
+BERT = PLAIN.but(
+    encoder=True,
+    rope="none",
+    positions=True,
+    token_types=True,
+    embd_norm=True,
+    norm="layer",
+    residual="post",
+    attn_norm="",
+    ffn_norm="",
+    attn_post_norm="attn_output_norm",
+    ffn_post_norm="layer_output_norm",
+    output_norm="",
+    activation="gelu",
+)
+JINA3 = BERT.but(rope="neox", positions=False)
+
 FAMILIES: dict[str, Facts] = {
+    "bert": BERT,
+    "jina-bert-v2": BERT.but(positions=False, alibi=8.0, qk_norm="row", qk_norm_optional=True),
+    "jina-bert-v3": JINA3,
+    "nomic-bert": JINA3.but(activation="silu"),
+    "nomic-bert-moe": JINA3.but(gating="softmax", normalize=False, ignores=("moe_every_n_layers",)),
+    "phi3": PHI3,
+    "phimoe": PHI3.but(gating="softmax", window_period=None, options=()),
+    "smallthinker": NEOX.but(
+        gating="softmax",
+        reads_layer=True,
+        activation="relu",
+        window=4096,
+        window_period=4,
+        full_first=True,
+        fixed_window=True,
+        options=(WINDOW, PATTERN, LOCAL, EXPERT_WIDTH, "expert_gating_func"),
+    ),
+    "granite_swa": GRANITE.but(
+        sinks=True,
+        window_period=0,
+        options=(*SCALES, SHARED_WIDTH, WINDOW, PATTERN, "attention.rope_pattern"),
+        ignores=(LOCAL,),
+    ),
+    "falcon-h1": NEOX.but(recurrent="mamba2", beside=True, unbiased=("attn_output",)),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H.but(
+        gating="sigmoid",
+        normalize=False,
+        options=(EXPERT_WIDTH, SHARED_WIDTH, "expert_weights_norm", "expert_weights_scale"),
+        ignores=("expert_gating_func", "expert_shared_count"),
+    ),
+    "t5encoder": PLAIN.but(
+        encoder=True,
+        rope="none",
+        distance_biases=True,
+        activation="gelu",
+        output_norm="enc.output_norm",
+        block_prefix="enc.",
+        renamed=(("attn_output", "attn_o"),),
+    ),
+    "apertus": QWEN3.but(longrope=True, activation="xielu", unbiased=("attn_q_norm", "attn_k_norm")),
+    "mimo2": NEOX.but(
+        gating="sigmoid",
+        sinks=True,
+        sinks_optional=True,
+        window_period=0,
+        plain_windows=True,
+        local_base=10000.0,
+        unbiased=("attn_q", "attn_k", "attn_v", "attn_qkv"),
+        options=(WINDOW, PATTERN, LOCAL, EXPERT_WIDTH, "attention.value_scale"),
+    ),
+    "neo-bert": PLAIN.but(encoder=True, output_norm="enc.output_norm"),
+    "eurobert": NEOX.but(encoder=True),
+    "modern-bert": NEOX.but(
+        encoder=True,
+        norm="layer",
+        first_norm_optional=True,
+        embd_norm=True,
+        activation="gelu",
+        window_period=3,
+        full_first=True,
+        centred_windows=True,
+        plain_windows=True,
+        local_base=10000.0,
+        options=(WINDOW, PATTERN, LOCAL),
+    ),
+    "gemma-embedding": GEMMA3.but(encoder=True, centred_windows=True, layers_scaled_by_width=0),
+    "plamo3": QWEN3.but(
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+        window_period=8,
+        plain_windows=True,
+        local_base=10000.0,
+        options=(WINDOW, PATTERN, LOCAL),
+    ),
+    "afmoe": SPARSE.but(
+        gating="sigmoid",
+        embedding_scale=0.0,
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+        window_period=4,
+        no_rope_every=4,
+        attn_gate=True,
+        options=(*STATED, WINDOW, PATTERN, LOCAL),
+    ),
     "llama": LLAMA,
     "internlm2": PLAIN,
     "smollm3": PLAIN.but(no_rope_every=4),
@@ -202,6 +225,7 @@ FAMILIES: dict[str, Facts] = {
     ),
     "mistral3": PLAIN.but(gating="softmax"),
     "minicpm": PLAIN.but(
+        longrope=True,
         gating="softmax",
         embedding_scale=12.0,
         residual_depth=1.4,
@@ -258,8 +282,8 @@ FAMILIES: dict[str, Facts] = {
     ),
     "arcee": PLAIN.but(activation="relu_squared"),
     "xverse": PLAIN,
-    "granite": GRANITE.but(gating=None),
-    "granitemoe": GRANITE,
+    "granite": GRANITE.but(options=(*GRANITE.options, FINETUNED)),
+    "granitemoe": GRANITE.but(ignores=(FINETUNED,)),
     "qwen2": NEOX,
     "qwen2moe": NEOX.but(
         gating="softmax",
@@ -276,16 +300,7 @@ FAMILIES: dict[str, Facts] = {
     "seed_oss": NEOX.but(ffn_norm="post_attention_norm"),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
-    "gemma3": GEMMA2.but(
-        qk_norm="head",
-        window=0,
-        window_period=6,
-        local_base=10000.0,
-        soft_cap=0.0,
-        final_soft_cap=0.0,
-        layers_scaled_by_width=62,
-        options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
-    ),
+    "gemma3": GEMMA3,
     "phi2": ROTATING.but(residual="parallel", ffn_norm=""),
     "command-r": COMMAND_R,
     "cohere2": COMMAND_R.but(
@@ -325,14 +340,21 @@ FAMILIES: dict[str, Facts] = {
     "mamba": MAMBA,
     "mamba2": MAMBA.but(recurrent="mamba2", options=()),
     "jamba": PLAIN.but(rope="none", recurrent="mamba", gating="softmax", normalize=False),
-    "granitehybrid": GRANITE.but(recurrent="mamba2"),
+    "granitehybrid": GRANITE.but(recurrent="mamba2", options=(*GRANITE.options, FINETUNED)),
     "lfm2": QWEN3.but(
         recurrent="shortconv", output_norm="token_embd_norm", window_period=0, options=(WINDOW,)
     ),
     "deepseek": DEEPSEEK,
     "deepseek2": DEEPSEEK2,
     "mistral4": DEEPSEEK2,
-    "minicpm3": NEOX.but(latent=True, embedding_scale=12.0, residual_depth=1.4, logit_width=256),
+    "minicpm3": NEOX.but(
+        latent=True,
+        longrope=True,
+        embedding_scale=12.0,
+        residual_depth=1.4,
+        logit_width=256,
+        unadapted=SHORT,
+    ),
     "lfm2moe": QWEN3.but(
         recurrent="shortconv",
         output_norm="token_embd_norm",

@@ -40,7 +40,15 @@ class LatentHeads:
         plain = source.key("attention.scale") or 1 / math.sqrt(self.key_dim)
         self.scale: float = plain * score_gain(source) ** 2 if source.facts.gain_on_scores else plain
 
-    def attention(self, i: int, h: np.ndarray, rotation: Rotation, eps: float, kv_type: str) -> np.ndarray:
+    def attention(
+        self,
+        i: int,
+        h: np.ndarray,
+        rotation: Rotation,
+        eps: float,
+        kv_type: str,
+        onto: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The attention block of layer ``i`` for h (n, n_embd)."""
         source, block, n, rank = self.source, f"blk.{i}", len(h), self.rank
         if source.has(f"{block}.attn_q.weight"):
@@ -55,25 +63,31 @@ class LatentHeads:
         still = self.key_dim - self.turned
         (turned_q,) = rotation.apply(np.ascontiguousarray(q[:, :, still:]))
         (turned_k,) = rotation.apply(np.ascontiguousarray(both[:, None, rank:]))
-        keys, values = self.matrices(block)
-        absorbed = np.stack(
-            [keys[head].times(np.ascontiguousarray(q[:, head, :still])) for head in range(self.heads)], axis=1
-        )
+        absorbed = self.by_heads(block, "k", q[:, :, :still])
         kv = store(np.concatenate([kept[:, None], turned_k], axis=2), kept[:, None], kv_type)
         attended = attend(np.concatenate([absorbed, turned_q], axis=2), kv, self.scale, View())
-        made = [values[head].times(np.ascontiguousarray(attended[:, head])) for head in range(self.heads)]
-        return source.linear(f"{block}.attn_output", np.stack(made, axis=1).reshape(n, -1))
+        made = self.by_heads(block, "v", attended).reshape(n, -1)
+        return source.linear(f"{block}.attn_output", made, onto=onto)
 
-    def matrices(self, block: str) -> tuple[list[Matrix], list[Matrix]]:
-        """For each head what makes a vector of the still part of a query, and a value of a vector.
+    def by_heads(self, block: str, part: str, x: np.ndarray) -> np.ndarray:
+        """x (n, heads, dim) times the matrices of the heads, (n, heads, ...).
 
-        Older files have both in one tensor, [keys | values] of each head. Its numbers are rounded to halves,
-        unless they are stored as float32.
+        Those of "k" make a vector of the still part of a query, those of "v" a value of a vector.
         """
-        source, heads = self.source, range(self.heads)
-        if not source.has(f"{block}.attn_kv_b.weight"):
-            both = [[source.matrix(f"{block}.attn_{part}_b.weight", head) for head in heads] for part in "kv"]
-            return both[0], both[1]
+        source, heads = self.source, [np.ascontiguousarray(x[:, head]) for head in range(self.heads)]
+        if source.has(f"{block}.attn_kv_b.weight"):
+            matrices = self.split_matrices(block)[part == "v"]
+            made = [matrix.times(x) for matrix, x in zip(matrices, heads)]
+        else:
+            made = [source.linear(f"{block}.attn_{part}_b", x, head) for head, x in enumerate(heads)]
+        return np.stack(made, axis=1)
+
+    def split_matrices(self, block: str) -> tuple[list[Matrix], list[Matrix]]:
+        """Both kinds of a file that has them in one tensor, [keys | values] of each head.
+
+        Its numbers are rounded to halves, unless they are stored as float32.
+        """
+        source = self.source
         tensor = source.vector(f"{block}.attn_kv_b.weight").reshape(self.heads, -1, self.rank)
         if source.file.tensors[f"{block}.attn_kv_b.weight"].format.name != "F32":
             tensor = to_f16(tensor)

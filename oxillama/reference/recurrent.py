@@ -66,7 +66,9 @@ def head_scan(
     return out
 
 
-def mamba(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+def mamba(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
     """Mamba (Gu and Dao, 2023); norms of dt, B and C as the file has them, or without weights."""
     inner, n, rank = (source.key(f"ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank"))
     is_normed, _ = source.key("ssm.dt_b_c_rms", False), source.key("ssm.conv_kernel")
@@ -82,16 +84,19 @@ def mamba(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
     dt = source.linear(f"{block}.ssm_dt", np.ascontiguousarray(low))
     y = selective_scan(x, dt, source.vector(f"{block}.ssm_a"), source.vector(f"{block}.ssm_d"), b, c)
     z = xz[:, inner:]
-    return source.linear(f"{block}.ssm_out", y * over_logistic(z, z))
+    return source.linear(f"{block}.ssm_out", y * over_logistic(z, z), onto=onto)
 
 
-def mamba2(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+def mamba2(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
     """Mamba-2 (Dao and Gu, 2024), with a norm of each group's gated outputs."""
     names = ("inner_size", "state_size", "time_step_rank", "group_count", "conv_kernel")
     inner, n, heads, groups, _ = (source.key(f"ssm.{name}") for name in names)
     zxbcdt = source.linear(f"{block}.ssm_in", h)
     z, xbc, dt = np.split(zxbcdt, [inner, 2 * inner + 2 * groups * n], axis=1)
-    bias = source.vector(f"{block}.ssm_conv1d.bias")
+    name = f"{block}.ssm_conv1d.bias"
+    bias = source.optional(name) if source.facts.attends else source.vector(name)
     xbc = causal_conv(xbc, source.vector(f"{block}.ssm_conv1d.weight"), bias, True)
     x, b, c = np.split(xbc, [inner, inner + groups * n], axis=1)
     b, c = (np.repeat(part.reshape(len(h), groups, n), heads // groups, axis=1) for part in (b, c))
@@ -100,13 +105,16 @@ def mamba2(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
     d = source.vector(f"{block}.ssm_d").reshape(-1)
     y = head_scan(x.reshape(len(h), heads, -1), dt, decay, d, b, c).reshape(len(h), inner)
     gated = (y * over_logistic(z, z)).reshape(len(h), groups, -1)
-    weight = source.vector(f"{block}.ssm_norm.weight").reshape(groups, -1)
-    return source.linear(f"{block}.ssm_out", norm(gated, eps, weight).reshape(len(h), -1))
+    if source.has(f"{block}.ssm_norm.weight") or not source.facts.beside:
+        gated = norm(gated, eps, source.vector(f"{block}.ssm_norm.weight").reshape(groups, -1))
+    return source.linear(f"{block}.ssm_out", gated.reshape(len(h), -1), onto=onto)
 
 
-def short_conv(source: Source, block: str, h: np.ndarray, eps: float) -> np.ndarray:
+def short_conv(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
     """LFM2's c * conv(b * x), with b, c and x from one matrix."""
     source.key("shortconv.l_cache")
     b, c, x = np.split(source.linear(f"{block}.shortconv.in_proj", h), 3, axis=1)
     y = causal_conv(b * x, source.vector(f"{block}.shortconv.conv.weight"), None, False)
-    return source.linear(f"{block}.shortconv.out_proj", y * c)
+    return source.linear(f"{block}.shortconv.out_proj", y * c, onto=onto)

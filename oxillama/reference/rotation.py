@@ -29,26 +29,28 @@ class Rotation:
         return [rotate(x, table, self.neox) for x in heads]
 
 
-def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
+def read_rotations(source: Source, key_dim: int, context: int | None = None) -> list[Rotation]:
     """That of layers without a window, and that of windowed layers; [] where nothing rotates.
 
-    Scalings: linear (positions are divided), YaRN, and NTK-aware by ``rope.scaling.alpha`` (the base grows).
+    Scalings: linear (positions are divided), YaRN, NTK-aware by ``rope.scaling.alpha`` (the base grows), and
+    LongRoPE, whose factors depend on the context that the model is run with; None for that of the file.
     """
     facts = source.facts
     kind, factor = source.key("rope.scaling.type", "linear"), source.key("rope.scaling.factor", 0.0) or 1.0
     alpha = source.key("rope.scaling.alpha", 0.0)
     n_rot, base = source.key("rope.dimension_count", key_dim), source.key("rope.freq_base", 10000.0)
     local = source.key("rope.freq_base_swa", facts.local_base or base)
-    if kind not in ("none", "linear", "yarn"):
+    if kind not in ("none", "linear", "yarn", "longrope"):
         raise Unsupported(f"reference: {source.name}.rope.scaling.type: no statement of {kind!r}")
     if facts.rope == "none":
         return []
     magnitude = source.key("rope.scaling.attn_factor", 1.0)
+    original = source.key("rope.scaling.original_context_length", 0) or source.key("context_length")
     yarn, gain = None, 1.0
     if kind == "yarn":
         yarn = Yarn(
             factor,
-            source.key("rope.scaling.original_context_length", 0) or source.key("context_length"),
+            original,
             source.key("rope.scaling.yarn_beta_fast", 32.0),
             source.key("rope.scaling.yarn_beta_slow", 1.0),
             source.key("rope.scaling.yarn_truncate", True),
@@ -59,6 +61,10 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
     in_order = facts.sections == "always" or (facts.sections == "two" and min((*sections[:2], 0, 0)[:2]) > 0)
     in_order = in_order and sum(sections) > 0
     factors = source.optional("rope_freqs.weight")
+    if facts.longrope or kind == "longrope":
+        short, long = (source.optional(f"rope_factors_{length}.weight") for length in ("short", "long"))
+        by_length = long if (context or source.key("context_length")) > original else short
+        factors = by_length if factors is None else factors
     found = []
     for i, theta in enumerate((base, local)):
         # windowed layers with a base of their own have no scaling
@@ -66,13 +72,13 @@ def read_rotations(source: Source, key_dim: int) -> list[Rotation]:
         if alpha > 1 and factor == 1 and kind != "yarn" and not plain:
             theta = stretched(theta, alpha, n_rot)
         turns = frequencies(n_rot, theta)
-        if factors is not None:
+        if factors is not None and not (i and facts.plain_windows):
             turns = turns / factors.astype(np.float64)[: len(turns)]
         size = 1.0 if i and facts.plain_windows else magnitude
         if yarn is not None and not plain:
             ramp = yarn.ramp(n_rot, theta)
             turns, size = turns * (1.0 / factor * (1 - ramp) + ramp), magnitude * gain
-        elif kind == "linear" and not plain:
+        elif kind in ("linear", "longrope") and not plain:
             turns = turns * (1.0 / factor)
         if facts.interleaved:
             turns[still_pairs(sections, len(turns))] = 0.0

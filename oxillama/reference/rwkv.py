@@ -42,7 +42,7 @@ def normed(source: Source, block: str, y: np.ndarray) -> np.ndarray:
     return norm(y, GROUP_EPS, weight, bias, centred=True).reshape(len(y), -1)
 
 
-def time_mix_6(source: Source, block: str, h: np.ndarray) -> np.ndarray:
+def time_mix_6(source: Source, block: str, h: np.ndarray, onto: np.ndarray | None = None) -> np.ndarray:
     """Version 6 (Peng et al., "Eagle and Finch", 2024): y = r (S + u k v); S = w S + k v."""
     d, dim = h.shape[1], head_size(source)
     for key in ("time_mix_extra_dim", "time_decay_extra_dim"):
@@ -77,7 +77,8 @@ def time_mix_6(source: Source, block: str, h: np.ndarray) -> np.ndarray:
             y = fma(r[t, :, i, None], fma(u[:, i, None], kv, memory[i]), y)
             memory[i] = fma(w[t, :, i, None], memory[i], kv)
         out[t] = y
-    return source.linear(f"{block}_output", normed(source, block, out) * ACTIVATIONS["silu"](gates))
+    y = normed(source, block, out) * ACTIVATIONS["silu"](gates)
+    return source.linear(f"{block}_output", y, onto=onto)
 
 
 def head_sums(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -89,7 +90,7 @@ def head_sums(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def time_mix_7(
-    source: Source, block: str, h: np.ndarray, first: np.ndarray | None
+    source: Source, block: str, h: np.ndarray, first: np.ndarray | None, onto: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Version 7 (Peng et al., "RWKV-7 Goose", 2025): S = w S + k v + b (a S); y = r S.
 
@@ -139,16 +140,16 @@ def time_mix_7(
     y = fma(v, bonus[..., None], y).reshape(h.shape)
     if source.has(f"{block}_g1.weight"):
         y = y * low_rank(source, f"{block}_g", x[5], "sigmoid")
-    return source.linear(f"{block}_output", y), values
+    return source.linear(f"{block}_output", y, onto=onto), values
 
 
-def channel_mix(source: Source, block: str, h: np.ndarray) -> np.ndarray:
+def channel_mix(source: Source, block: str, h: np.ndarray, onto: np.ndarray | None = None) -> np.ndarray:
     """value(max(0, key x)^2), in version 6 times the sigmoid of a receptance."""
     block, more = f"{block}.channel_mix", change(h)
     keys = source.linear(f"{block}_key", h + more * source.vector(f"{block}_lerp_k.weight").reshape(-1))
-    y = source.linear(f"{block}_value", ACTIVATIONS["relu_squared"](keys))
+    keys = ACTIVATIONS["relu_squared"](keys)
     if not source.has(f"{block}_receptance.weight"):
-        return y
-    lerp = source.vector(f"{block}_lerp_r.weight").reshape(-1)
+        return source.linear(f"{block}_value", keys, onto=onto)
+    y, lerp = source.linear(f"{block}_value", keys), source.vector(f"{block}_lerp_r.weight").reshape(-1)
     y *= ACTIVATIONS["sigmoid"](source.linear(f"{block}_receptance", h + more * lerp))
-    return y
+    return y if onto is None else onto + y

@@ -12,6 +12,7 @@ from oxillama.config.sampler import CONSTRAINTS, CUTS
 from oxillama.reference.candidates import LARGEST, Candidates, Weights, cut
 from oxillama.reference.dry import breaker_sequences, penalize
 from oxillama.reference.floats import F32, exp_double, log_double
+from oxillama.reference.grammar import Recogniser
 from oxillama.reference.source import Unsupported
 from oxillama.tokenizer.bridge import TokenizerBridge
 
@@ -46,14 +47,19 @@ class ReferenceSampler:
     config : the options, with a seed.
     ends : ids of tokens that end a generation.
     tokenizer : for DRY's breakers that are texts.
+    grammar : that the text follows, at its start; ``config`` names none itself.
 
     Raises
     ------
-    Unsupported : a grammar or a stage in Python, which have no statement here.
+    Unsupported : a grammar in ``config``, or a stage in Python, which have no statement here.
     """
 
     def __init__(
-        self, config: SamplerConfig, ends: frozenset[int], tokenizer: TokenizerBridge | None = None
+        self,
+        config: SamplerConfig,
+        ends: frozenset[int],
+        tokenizer: TokenizerBridge | None = None,
+        grammar: Recogniser | None = None,
     ) -> None:
         asked = [name for name in CONSTRAINTS if getattr(config, name) is not None]
         asked += ["order"] if any(callable(stage) for stage in config.order) else []
@@ -61,6 +67,7 @@ class ReferenceSampler:
             raise Unsupported(f"reference: sampler: no statement of {asked[0]}")
         self.config = config
         self.ends = ends
+        self.grammar = grammar
         self.random: Xorshift64 = Xorshift64(config.seed or 0)
         self.mu: float = 2.0 * config.mirostat_tau
         self.n_chosen: int = 0
@@ -90,10 +97,12 @@ class ReferenceSampler:
         if config.mirostat:
             self.mu -= config.mirostat_eta * (-logprob / LN2 - config.mirostat_tau)
         self.n_chosen += 1
+        if self.grammar is not None:
+            self.grammar.advance(token)
         return token
 
     def mask(self, c: Candidates) -> None:
-        """Biases, banned and allowed tokens."""
+        """Biases, banned and allowed tokens, the grammar."""
         config = self.config
         banned = {*config.banned_tokens}
         if config.ignore_eos or self.n_chosen < config.min_tokens:
@@ -102,6 +111,8 @@ class ReferenceSampler:
             c.x[token] = min(c.x[token] + F32(min(bias, LARGEST)), F32(LARGEST))
         if config.allowed_tokens is not None:
             c.only(np.unique(np.array(config.allowed_tokens, np.int64)))
+        if self.grammar is not None:
+            c.only(self.grammar.allowed()[c.ids])
 
     def penalize(self, c: Candidates, history: Sequence[int]) -> None:
         """Logits of the window's tokens: divided if positive, else multiplied by the repetition penalty; then

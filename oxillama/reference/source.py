@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.adapters import EMBEDDING, OUTPUT, Adapter
 from oxillama.reference.blocks import dequantize
-from oxillama.reference.families import FAMILIES, Facts
+from oxillama.reference.facts import Facts
+from oxillama.reference.families import FAMILIES
 from oxillama.reference.products import Matrix, load_matrix
 from oxillama.weights.file_types import is_rounded
 
-HARMLESS = ("vocab_size", "context_length", "rope.scaling.original_context_length", "tensor_data_layout")
+HARMLESS = (
+    "vocab_size",
+    "context_length",
+    "pooling_type",
+    "rope.scaling.original_context_length",
+    "tensor_data_layout",
+)
 """Keys that decide no bit where nothing else is stated."""
 
 OPTIONS = (
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
+    "attention.rope_pattern",
     "attention.scale",
+    "attention.value_scale",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "attn_logit_softcapping",
@@ -35,6 +46,7 @@ OPTIONS = (
     "residual_scale",
     "rope.dimension_sections",
     "rope.freq_base_swa",
+    "rope.scaling.finetuned",
     "rope.scaling.yarn_log_multiplier",
     "ssm.dt_b_c_rms",
 )
@@ -52,14 +64,17 @@ class Source:
     ----------
     file : an open model file.
     compute : as in `EngineConfig`.
+    adapters : in the order in which they are added.
 
     Raises
     ------
     Unsupported : the architecture is not in `FAMILIES`, or the file holds no language model.
+    LoadError : an adapter is none for the architecture.
     """
 
-    def __init__(self, file: ModelFile, compute: str = "int8") -> None:
+    def __init__(self, file: ModelFile, compute: str = "int8", adapters: Sequence[Adapter] = ()) -> None:
         self.file = file
+        self.adapters: tuple[Adapter, ...] = tuple(adapters)
         self.compute = compute
         self.name: str = file.get("general.architecture", str)
         if file.get("general.type", str, "model") != "model" or self.name not in FAMILIES:
@@ -70,6 +85,9 @@ class Source:
         self.facts = self.facts.but(**dict(self.facts.at_layers).get(n_layers, {}))
         self.used_keys: set[str] = {*HARMLESS, *self.facts.ignores}
         self.used_tensors: set[str] = set()
+        self.multiplied: set[str] = {EMBEDDING}  # tensors that adapters can change
+        for adapter in self.adapters:
+            adapter.check(self.name)
         self._matrices: dict[tuple[str, int], Matrix] = {}
 
     def key(self, key: str, default: Any = None) -> Any:
@@ -84,18 +102,26 @@ class Source:
         value = self.key(key, default)
         return list(value) if isinstance(value, (np.ndarray, list)) else [value] * n
 
+    def stored(self, name: str) -> str:
+        """The name that the file has for a tensor."""
+        if not name.startswith("blk.") or not self.facts.block_prefix:
+            return name
+        for usual, other in self.facts.renamed:
+            name = name.replace(f".{usual}.", f".{other}.")
+        return self.facts.block_prefix + name
+
     def has(self, name: str) -> bool:
-        return name in self.file.tensors
+        return self.stored(name) in self.file.tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Columns first, as in the file."""
-        return self.file.tensors[name].shape
+        return self.file.tensors[self.stored(name)].shape
 
     def vector(self, name: str) -> np.ndarray:
         """A tensor as float32, columns last. Raises Unsupported if there is none."""
         self._take(name)
-        info = self.file.tensors[name]
-        return dequantize(info.format, self.file.data(name)).reshape(info.shape[::-1])
+        info = self.file.tensors[self.stored(name)]
+        return dequantize(info.format, self.file.data(info.name)).reshape(info.shape[::-1])
 
     def optional(self, name: str) -> np.ndarray | None:
         """A tensor as float32, None for none."""
@@ -106,41 +132,64 @@ class Source:
         self._take(name)
         info = self.file.tensors[name]
         rows = self.file.data(name).reshape(info.shape[1], -1)[ids]
-        return dequantize(info.format, rows).reshape(len(ids), info.shape[0])
+        found = dequantize(info.format, rows).reshape(len(ids), info.shape[0])
+        for adapter in self.adapters if name == EMBEDDING else ():
+            found = adapter.add_to_embeddings(ids, found)
+        return found
 
     def matrix(self, name: str, expert: int = -1) -> Matrix:
         """A matrix, or that of an expert in a tensor of all experts."""
         if (name, expert) not in self._matrices:
             self._take(name)
-            info = self.file.tensors[name]
+            info = self.file.tensors[self.stored(name)]
             shape = info.shape if expert < 0 else info.shape[:2]
             cols, rows = shape if len(shape) == 2 else (shape[0], 1)
-            data = self.file.data(name)
+            data = self.file.data(info.name)
             if expert >= 0:
                 data = data.reshape(info.shape[2], -1)[expert]
-            as_file = self.compute == "w8a8" and not is_rounded(name, info.format, info.shape)
+            as_file = self.compute == "w8a8" and not is_rounded(info.name, info.format, info.shape)
             compute = "int8" if as_file else self.compute
             self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, compute)
         return self._matrices[name, expert]
 
-    def linear(self, name: str, x: np.ndarray, expert: int = -1) -> np.ndarray:
-        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one."""
+    def linear(
+        self,
+        name: str,
+        x: np.ndarray,
+        expert: int = -1,
+        onto: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one.
+
+        Parameters
+        ----------
+        onto : (n, rows) what that is added to, before what adapters add.
+        positions : (n,) of the rows; None for 0 to n - 1.
+        """
         out = self.matrix(f"{name}.weight", expert).times(x)
-        bias = self.optional(f"{name}.bias")
-        if bias is None or name.rpartition(".")[2] in self.facts.unbiased:
-            return out
-        out += bias if expert < 0 else bias[expert]
+        bias, last = self.optional(f"{name}.bias"), name.rpartition(".")[2]
+        if bias is not None and last not in self.facts.unbiased:
+            out += bias if expert < 0 else bias[expert]
+        out = out if onto is None else onto + out
+        adapted = OUTPUT if f"{name}.weight" == EMBEDDING else self.stored(f"{name}.weight")
+        self.multiplied.add(adapted)
+        at = np.arange(len(x)) if positions is None else positions
+        for adapter in self.adapters:
+            if adapter.everywhere or adapted.split(".")[-2] not in self.facts.unadapted:
+                out = adapter.add(adapted, x, out, at, expert)
         return out
 
     def _take(self, name: str) -> None:
-        if not self.has(name):
+        name = self.stored(name)
+        if name not in self.file.tensors:
             raise Unsupported(f"reference: {self.name}: expected the tensor {name}, got none")
         if self.file.tensors[name].format.layout is None:
             raise Unsupported(f"reference: {name}: no statement of {self.file.tensors[name].format.name}")
         self.used_tensors.add(name)
 
     def check_used(self) -> None:
-        """Raises Unsupported for a key of the architecture or a tensor that was not used."""
+        """Raises Unsupported for a key or a tensor that was not used, or one that adapters alone know."""
         prefix = f"{self.name}."
         keys = {key[len(prefix) :] for key in self.file.metadata if key.startswith(prefix)}
         for what, unused in (
@@ -149,3 +198,9 @@ class Source:
         ):
             if unused:
                 raise Unsupported(f"reference: {self.name}: no statement of {what} {min(unused)}")
+        for adapter in self.adapters:
+            unused = adapter.names - self.multiplied
+            if not adapter.everywhere:
+                unused = {name for name in unused if name.split(".")[-2] not in self.facts.unadapted}
+            if unused:
+                raise Unsupported(f"reference: {self.name}: no statement of an adapter of {min(unused)}")

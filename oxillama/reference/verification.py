@@ -2,43 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from oxillama._version import __version__
 from oxillama.config import SamplerConfig
-from oxillama.errors import ConfigError, ReceiptError, SamplingError
+from oxillama.config.sampler import CONSTRAINTS
+from oxillama.errors import ConfigError, GrammarError, ReceiptError, SamplingError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.adapters import Adapter, fingerprints, invocation_start
 from oxillama.reference.decoder import ReferenceModel
+from oxillama.reference.gbnf import ROOT, Productions, Reader, text_way
+from oxillama.reference.grammar import Recogniser
 from oxillama.reference.sampling import ReferenceSampler
 from oxillama.reference.source import Unsupported
 from oxillama.sessions.chain import LogitsChain
 from oxillama.sessions.receipt import POINT_DIGITS, Receipt
 from oxillama.sessions.verdict import Difference, Verification
 from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.vocabulary import HIDDEN, UNUSED
 
 
-def verify(file: ModelFile, receipt: Receipt) -> Verification:
+def verify(
+    file: ModelFile, receipt: Receipt, adapters: Sequence[ModelFile] = (), rules: str | None = None
+) -> Verification:
     """Runs prompt and text as one sequence, hashes each row of logits, and chooses each token again.
+
+    Parameters
+    ----------
+    adapters : files of LoRA adapters, among which those of the receipt are looked for.
+    rules : GBNF in the place of a constraint that is neither GBNF nor choices, as a JSON schema. The result
+        is one for these rules, and its message says so.
 
     Raises
     ------
     Unsupported : the model, the sampler or an option has no statement here; the message names it.
+    LoadError : an adapter of the receipt does not fit the model.
+    ConfigError : rules, and nothing that they take the place of. GrammarError : they are no GBNF.
     ReceiptError : the sampler's options are none, or a token is not in the vocabulary.
     """
     found, text = Difference("", 0, f"verified: {len(receipt.tokens)} tokens"), Text(file, receipt)
     try:
         check_model(file, receipt)
-        sampler = ReferenceSampler(sampler_of(receipt), text.ends, text.tokenizer)
-        model = ReferenceModel(file, receipt.compute, receipt.kv_type)
+        grammar = grammar_of(receipt, text.tokenizer, rules)
+        sampler = ReferenceSampler(sampler_of(receipt), text.ends, text.tokenizer, grammar)
+        model = ReferenceModel(
+            file, receipt.compute, receipt.kv_type, adapters_of(receipt, adapters), receipt.context_size
+        )
         replay(model, receipt, sampler, text)
     except Difference as difference:
         found = difference
         if receipt.library != __version__:
             found.message += f" (oxillama {receipt.library} made the receipt, this is {__version__})"
+    if rules is not None and not found.cause:
+        found.message += ", with the rules that were given for the constraint"
     at = found.at if found.cause else None
     return Verification(len(receipt.tokens), found.cause, at, found.message, text.shown())
 
@@ -48,17 +72,29 @@ def check_model(file: ModelFile, receipt: Receipt) -> None:
     content = ModelFingerprint.compute(file).content.hex()
     if receipt.model != content:
         raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
-    if receipt.adapters:
-        raise Unsupported("reference: adapters: no statement of LoRA adapters")
     if receipt.quantize is not None:
         raise Unsupported("reference: quantize: no statement of quantization while a model is loaded")
 
 
+def adapters_of(receipt: Receipt, files: Sequence[ModelFile]) -> list[Adapter]:
+    """The adapters of a receipt. Raises Difference where one is not there, or applies from elsewhere."""
+    known = {name: (file, anywhere) for file in files for name, anywhere in fingerprints(file).items()}
+    found = []
+    for use in receipt.adapters:
+        if use.fingerprint not in known:
+            raise Difference("adapters", 0, f"another adapter: expected {use.fingerprint}")
+        file, everywhere = known[use.fingerprint]
+        if not use.scale or invocation_start(file, receipt.prompt) != use.start:
+            raise Difference("adapters", 0, "the adapters would not apply from where the receipt says")
+        found.append(Adapter(file, use.scale, use.start, everywhere))
+    return found
+
+
 def sampler_of(receipt: Receipt) -> SamplerConfig:
-    """The options of the sampler. Raises ReceiptError, or Unsupported for a grammar or a stage in Python."""
-    plain: dict[str, Any] = dict(receipt.sampler)
-    if receipt.grammar is not None:
-        raise Unsupported("reference: grammar: no statement of grammars")
+    """The sampler's options but for its grammar. Raises ReceiptError, Unsupported for a stage in Python."""
+    plain: dict[str, Any] = {
+        name: value for name, value in receipt.sampler.items() if name not in CONSTRAINTS
+    }
     if any(isinstance(stage, dict) for stage in plain.get("order", ())):
         raise Unsupported("reference: order: no statement of stages in Python")
     try:
@@ -71,6 +107,42 @@ def sampler_of(receipt: Receipt) -> SamplerConfig:
         return SamplerConfig(**plain, logit_bias=biases, dry_sequence_breakers=breakers)
     except (ConfigError, TypeError, ValueError) as error:
         raise ReceiptError(f"receipt: sampler: {error}") from None
+
+
+def grammar_of(receipt: Receipt, tokenizer: TokenizerBridge, rules: str | None) -> Recogniser | None:
+    """The grammar of a receipt; None without one. Raises as `verify`."""
+    given = {name: receipt.sampler[name] for name in CONSTRAINTS if receipt.sampler.get(name) is not None}
+    for pair in given.items():
+        text = json.dumps(pair, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        if blake3(text.encode()).hexdigest() != receipt.grammar:
+            raise ReceiptError("receipt: grammar: expected the hash of the grammar, got another one")
+    if len(given) != (receipt.grammar is not None):
+        raise ReceiptError(
+            f"receipt: grammar: expected one constraint or none, got {', '.join(given) or 'none'}"
+        )
+    choices, gbnf = given.get("choices"), given.get("grammar")
+    if not isinstance(gbnf, str) or gbnf.lstrip().startswith(("%llguidance", "{")):
+        gbnf = None
+    if rules is not None and (not given or choices or gbnf):
+        raise ConfigError("rules: expected none, as the receipt states its grammar or has none")
+    gbnf = gbnf if rules is None else rules
+    if not given:
+        return None
+    if choices:
+        productions: Productions = {ROOT: [text_way(text) for text in choices]}
+    elif gbnf is None:
+        raise Unsupported(
+            f"reference: {min(given)}: no statement of it but rules in GBNF, which were not given"
+        )
+    else:
+        spelled = partial(tokenizer.encode, add_special=False, parse_special=True)
+        try:
+            productions = Reader(gbnf, spelled).productions
+        except GrammarError as error:
+            raise error if rules is not None else ReceiptError(f"receipt: {error}") from None
+    kinds, strings = tokenizer.vocab.types, tokenizer.vocab_bytes()
+    texts = [b"" if kind & (HIDDEN | UNUSED) else string for kind, string in zip(kinds, strings)]
+    return Recogniser(productions, texts, tokenizer.eog_ids)
 
 
 class Text:

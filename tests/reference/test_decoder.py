@@ -19,17 +19,16 @@ from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
 
 UNSTATED = {
     "command-r-plus": "attn_k_norm",
+    "bert-rank": "cls",
+    "bert-rank-labels": "classifier",
     "deepseek2-sharp": "attention.temperature",
-    "granite-moe": "experts",
-    "granite-unturned": "rope.scaling.finetuned",
-    "granitehybrid-moe": "rope.scaling.finetuned",
-    "granitemoe-turned": "rope.scaling.finetuned",
+    "gemma-embedding-dense": "dense_2",
     "jamba-norms": "ssm.dt_b_c_rms",
-    "minicpm-longrope": "longrope",
-    "minicpm3-factors": "rope_factors_long",
+    "jina-rank": "cls",
     "mistral3-sharp": "attention.temperature",
     "mistral4-sharp": "attention.temperature",
     "lfm2-windows": "attention.sliding_window_pattern",
+    "modern-bert-silu": "hidden_activation",
     "mpt-all": "position_embd",
     "olmo2-base": "rope.freq_base_swa",
     "qwen3-rank": "classifier",
@@ -47,6 +46,18 @@ def loaded(model: Model, kv_type: str = "f32") -> ReferenceModel:
     return ReferenceModel(ModelFile.open(model.file()), kv_type=kv_type)
 
 
+def outputs(model: ReferenceModel, tokens: list[int]) -> np.ndarray:
+    """Logits, or an encoder's hidden states."""
+    run = model.hidden_states if model.facts.encoder else model.logits
+    return run(np.array(tokens))
+
+
+def kernel_outputs(running: Running, tokens: list[int]) -> np.ndarray:
+    """The same of the kernels."""
+    is_encoder = running.model.spec.family.output == "none"
+    return running.hidden_states([tokens])[0] if is_encoder else running.logits(tokens)
+
+
 def test_every_stated_family_has_a_model_here() -> None:
     assert set(FAMILIES) <= set(MODELS)
     assert set(UNSTATED) <= set(STATED)
@@ -56,7 +67,23 @@ def test_every_stated_family_has_a_model_here() -> None:
 def test_every_family(name: str) -> None:
     model = STATED[name]
     tokens = tokens_of(28, VOCAB, seed=model.seed)
-    assert same_bits(loaded(model).logits(np.array(tokens)), Running(model.file()).logits(tokens))
+    assert same_bits(outputs(loaded(model), tokens), kernel_outputs(Running(model.file()), tokens))
+
+
+@pytest.mark.parametrize(("name", "contexts"), [("phi3", (256, 513)), ("minicpm-longrope", (64, 65, 200))])
+def test_rotations_that_depend_on_the_context(name: str, contexts: tuple[int, ...]) -> None:
+    model, found = STATED[name], []
+    tokens = tokens_of(9, VOCAB, seed=model.seed)
+    for context in contexts:
+        reference = ReferenceModel(ModelFile.open(model.file()), kv_type="f32", context=context)
+        found.append(reference.logits(np.array(tokens)))
+        assert same_bits(found[-1], Running(model.file(), context=context).logits(tokens))
+    assert not same_bits(found[0], found[-1])
+
+
+def test_an_encoder_has_no_logits() -> None:
+    with pytest.raises(Unsupported, match="expected a model with logits"):
+        loaded(MODELS["bert"]).logits(np.array([1, 2]))
 
 
 def test_a_norm_that_a_file_lacks_is_named() -> None:
@@ -103,10 +130,10 @@ def test_every_format(name: str) -> None:
 def test_one_scale_per_row(name: str) -> None:
     model = STATED[name]
     tokens = tokens_of(28, VOCAB, seed=model.seed)
-    found = ReferenceModel(ModelFile.open(model.file()), "w8a8", "f32").logits(np.array(tokens))
+    found = outputs(ReferenceModel(ModelFile.open(model.file()), "w8a8", "f32"), tokens)
     for target in PRESENT:
         run = Running(model.file(), target=target, compute="w8a8")
-        assert same_bits(found, run.logits(tokens))
+        assert same_bits(found, kernel_outputs(run, tokens))
 
 
 def test_the_demo_model() -> None:
