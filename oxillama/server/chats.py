@@ -73,12 +73,14 @@ class Chat:
         fits : whether a text that is too long for the context is an error before it is tokenized.
         closes : adds the tokens that the vocabulary puts behind every text.
         """
+        given: Any
         if all(map(is_text, self.messages)):
-            return bounded(engine, self.name, fits=fits).encode_rendered(self.text(engine), closes)
+            given = bounded(engine, self.name, fits=fits).encode_rendered(self.text(engine), closes)
+            return given  # type: ignore[no-any-return]
         messages, held = ClientMedia(engine, self.name).take(self.messages)
         text = replace(self, messages=messages).text(engine)  # which refuses parts of other kinds
         assert held is not None
-        given: Any = held.prompt(text, closes)
+        given = held.prompt(text, closes)
         return given  # type: ignore[no-any-return]
 
     def prepared(
