@@ -19,6 +19,7 @@ from benchmarks import (
     kv_types,
     loading,
     make_model,
+    media,
     neighbours,
     observing,
     offload,
@@ -121,6 +122,10 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
     serving.add_arguments(many)
     many.set_defaults(run=serving.run)
+
+    seen = commands.add_parser("media", help="chats with pictures: first tokens, and many clients")
+    media.add_arguments(seen)
+    seen.set_defaults(run=media.run)
 
     low_rank = commands.add_parser("adapters", help="what LoRA adapters cost while decoding")
     adapters.add_arguments(low_rank)

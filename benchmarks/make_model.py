@@ -14,7 +14,7 @@ import argparse
 import itertools
 import string
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from oxillama.formats import FORMATS
 SLICE_ELEMENTS = 1 << 22
 """Elements made and written at a time."""
 
+CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+
 
 def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """The bytes of a tensor, in slices of whole rows."""
@@ -46,15 +48,17 @@ def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray
         yield random_rows(tensor.format, min(step, tensor.n_out - row), tensor.n_in, std, rng)
 
 
-def vocabulary(n_vocab: int) -> tuple[list[str], list[float], list[int]]:
+def vocabulary(n_vocab: int, controls: Sequence[str] = ()) -> tuple[list[str], list[float], list[int]]:
     """Pieces, scores and types of a SentencePiece vocabulary: control, bytes, then made-up words.
+
+    ``controls`` are more control tokens, which end the vocabulary.
 
     Types are llama.cpp's: 1 normal, 2 unknown, 3 control, 6 byte.
     """
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [2, 3, 3, *[6] * 256]
-    pieces += itertools.islice(_words(), n_vocab - len(pieces))
-    types += [1] * (n_vocab - len(types))
+    pieces += [*itertools.islice(_words(), n_vocab - len(pieces) - len(controls)), *controls]
+    types += [*[1] * (n_vocab - len(types) - len(controls)), *[3] * len(controls)]
     scores = [0.0] * 259 + [-float(rank) for rank in range(n_vocab - 259)]
     return pieces, scores, types
 
@@ -177,7 +181,7 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -
         writer.add_tokenizer_pre("llama-bpe")
         writer.add_token_merges(merges)
     else:
-        tokens, scores, types = vocabulary(shape.n_vocab)
+        tokens, scores, types = vocabulary(shape.n_vocab, shape.controls)
         writer.add_tokenizer_model("llama")
         writer.add_token_scores(scores)
     writer.add_token_list(tokens)
@@ -185,6 +189,7 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    writer.add_chat_template(CHAT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,10 +47,10 @@ class Served:
 
 
 @contextmanager
-def served(model: Path, threads: int, context: int | None = None) -> Iterator[Served]:
-    """A server in a process of its own."""
+def served(model: Path, threads: int, context: int | None = None, *more: str) -> Iterator[Served]:
+    """A server in a process of its own, with more options."""
     command = [sys.executable, "-m", "oxillama", "serve", str(model), "--port", "0", "-t", str(threads)]
-    command += ["-c", str(context)] if context else []
+    command += [*(["-c", str(context)] if context else []), *more]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     drain = threading.Thread(target=process.stderr.read, daemon=True)

@@ -80,6 +80,7 @@ class Shape:
     delta: Delta | None = None
     windows: Windows | None = None
     layer_width: int = 0  # of the embedding that each layer has of its own
+    controls: tuple[str, ...] = ()  # names of control tokens
     n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
 
     @property

@@ -17,10 +17,17 @@ from benchmarks.random_blocks import RANDOM_FORMATS
 from benchmarks.shape import Delta, Experts, Latent, Shape, Windows
 from oxillama.formats import FORMATS
 
+TILES = ("\n\n", "<fake_token_around_image>", "<global-img>")
+TILES += tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
+"""Tokens around the tiles of a picture."""
+
 SHAPES = {
     "15M": Shape(256, 1024, 6, 4, 4, 32000, tied=True, context=2048),  # the size of stories15M
     "1.1B": Shape(2048, 5632, 22, 32, 4, 32000),  # TinyLlama
     "1B-128k": Shape(2048, 8192, 16, 32, 8, 128256, tied=True, rope_theta=500000.0, context=8192),  # 3.2
+    "smolvlm2-500m": Shape(  # its text model
+        960, 2560, 32, 15, 5, 49280, tied=True, rope_theta=100000.0, context=8192, controls=TILES
+    ),
     "8B": Shape(4096, 14336, 32, 32, 8, 128256, rope_theta=500000.0, context=8192),  # Llama 3
     # About 1B each, narrower than the models of the families' names and otherwise in their proportions.
     "mixtral": Shape(

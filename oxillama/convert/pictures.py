@@ -10,7 +10,7 @@ from oxillama.convert.gemma_towers import GEMMA4, GEMMA4_UNIFIED, LLAMA4
 from oxillama.convert.pixtral_towers import LIGHTONOCR, MISTRAL3, PIXTRAL
 from oxillama.convert.qwen_towers import GLM4V, GLM_OCR, QWEN2VL, QWEN3VL, QWEN25VL
 from oxillama.convert.remote_towers import KIMI, MINICPM
-from oxillama.convert.sounds import GEMMA4_SOUND
+from oxillama.convert.sounds import GEMMA4_SOUND, GEMMA4_UNIFIED_SOUND
 from oxillama.convert.towers import Tower
 from oxillama.errors import LoadError
 
@@ -24,9 +24,9 @@ def llava(source: Config) -> list[Tower]:
     return [towers[kind]]
 
 
-def gemma4(source: Config) -> list[Tower]:
-    """The encoders that a model of Gemma 4 has."""
-    towers = [tower for tower in (GEMMA4, GEMMA4_SOUND) if source.has(tower.config)]
+def gemma4(source: Config, *known: Tower) -> list[Tower]:
+    """The encoders that a model of Gemma 4 has, of those of its kind."""
+    towers = [tower for tower in known if source.has(tower.config)]
     if not towers:
         raise LoadError("config.json: expected a vision_config or an audio_config, got none")
     return towers
@@ -34,8 +34,10 @@ def gemma4(source: Config) -> list[Tower]:
 
 PICTURES: dict[str, Tower | Callable[[Config], list[Tower]]] = {
     "Gemma3ForConditionalGeneration": GEMMA3,
-    "Gemma4ForConditionalGeneration": gemma4,
-    "Gemma4UnifiedForConditionalGeneration": GEMMA4_UNIFIED,
+    "Gemma4ForConditionalGeneration": lambda source: gemma4(source, GEMMA4, GEMMA4_SOUND),
+    "Gemma4UnifiedForConditionalGeneration": lambda source: gemma4(
+        source, GEMMA4_UNIFIED, GEMMA4_UNIFIED_SOUND
+    ),
     "Qwen2VLForConditionalGeneration": QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
     "Qwen3VLForConditionalGeneration": QWEN3VL,

@@ -192,6 +192,36 @@ GEMMA4_SOUND = Tower(
     more=conformer_bounds,
 )
 
+
+def frame_facts(source: Source) -> Metadata:
+    """Samples of a frame, which the projection reads as they are."""
+    tower = source.tower
+    width = tower.size("audio_embed_dim", 640)
+    tower.require(rms_norm_eps=1e-6)
+    for name in ("hidden_size", "output_proj_dims", "audio_samples_per_token"):  # names of the same number
+        tower.only(name, width)
+    return {
+        "audio.num_mel_bins": width,
+        "audio.embedding_length": width,
+        "audio.feed_forward_length": 0,
+        "audio.block_count": 0,
+        "audio.attention.head_count": 0,
+        "audio.attention.layer_norm_epsilon": 1e-6,
+        "audio.projection_dim": source.text.size("hidden_size"),
+    }
+
+
+GEMMA4_UNIFIED_SOUND = Tower(
+    "gemma4ua",
+    ("embed_audio.",),
+    "embed_audio.layers.{}.",
+    (),
+    items("embed_audio.embedding_projection mm.a.input_projection"),
+    frame_facts,
+    modality="audio",
+    config="audio_config",
+)
+
 QWEN2_AUDIO = Tower(
     "qwen2a",
     ("audio_tower.", "multi_modal_projector."),

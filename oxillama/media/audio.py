@@ -12,7 +12,7 @@ from oxillama.errors import LoadError
 from oxillama.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, load_blocks, normed
 from oxillama.media.conformer import Conformer
 from oxillama.media.facts import AudioFacts
-from oxillama.media.spectrum import WHISPER_FRAMES, conformer_pieces, whisper_pieces
+from oxillama.media.spectrum import WHISPER_FRAMES, whisper_pieces
 from oxillama.models.layers.norm import Norm
 
 EPS = 1e-6
@@ -20,11 +20,17 @@ EPS = 1e-6
 
 ACTIVATION = "gelu_erf"
 
+MOST_ROWS = 2048
+"""Rows that a merger runs in one step."""
+
 
 class Encoder(Protocol):
     """What gives rows of ``width`` for a spectrogram."""
 
     width: int
+
+    def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
+        """Spectrograms, float32 (frames, n_mels), of a sound float32 (n,) at 16,000 samples per second."""
 
     def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (rows, width) of float32 (frames, n_mels)."""
@@ -44,21 +50,21 @@ class AudioEncoder:
 
     def __init__(self, tools: Tools, facts: AudioFacts) -> None:
         self.facts = facts
-        is_whisper = facts.projector.encoder == "whisper"
-        self.encoder: Encoder = Whisper(tools, facts) if is_whisper else Conformer(tools, facts)
+        self.encoder: Encoder = ENCODERS[facts.projector.encoder](tools, facts)
         self.merger: AudioMerger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
         self.out_width: int = self.merger.width
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Spectrograms, float32 (frames, n_mels), of a sound float32 (n,) at 16,000 samples per second."""
-        cut = whisper_pieces if self.facts.projector.encoder == "whisper" else conformer_pieces
-        return cut(samples, self.facts.n_mels)
+        """As `Encoder.pieces`."""
+        return self.encoder.pieces(samples)
 
     def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (tokens, out_width) of a piece."""
-        x = yield from self.encoder.steps(mel)
-        yield
-        return self.merger.run(x)
+        x, parts = (yield from self.encoder.steps(mel)), []
+        for start in range(0, len(x), MOST_ROWS):
+            yield
+            parts.append(self.merger.run(x[start : start + MOST_ROWS]))
+        return np.concatenate(parts)
 
 
 class Whisper:
@@ -97,6 +103,10 @@ class Whisper:
         self.blocks: list[Block] = load_blocks(tools, self.shape, facts.n_blocks)
         self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
+    def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
+        """As `Encoder.pieces`."""
+        return whisper_pieces(samples, self.facts.n_mels)
+
     def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (rows, width) of float32 (frames, n_mels)."""
         x = mel
@@ -123,6 +133,33 @@ def stacked(x: np.ndarray, n: int) -> np.ndarray:
     """float32 (rows / n, n * width): neighbouring rows joined; zeros behind the last."""
     missing = -len(x) % n
     return np.concatenate([x, np.zeros((missing, x.shape[1]), np.float32)]).reshape(-1, n * x.shape[1])
+
+
+class Frames:
+    """No encoder: frames of samples, as many as the projection's rows are wide (Gemma 4 Unified)."""
+
+    def __init__(self, tools: Tools, facts: AudioFacts) -> None:
+        self.width: int = facts.width
+
+    def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
+        """The frames of a sound, float32 (frames, width), with zeros behind the last sample."""
+        n = -(-len(samples) // self.width)
+        frames = np.zeros((n, self.width), np.float32)
+        frames.reshape(-1)[: len(samples)] = samples
+        return [frames]
+
+    def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
+        """The frames as they are."""
+        yield from ()
+        return mel
+
+
+ENCODERS: dict[str, Callable[[Tools, AudioFacts], Encoder]] = {
+    "whisper": Whisper,
+    "conformer": Conformer,
+    "frames": Frames,
+}
+"""By `AudioProjector.encoder`."""
 
 
 # --- mergers --------------------------------------------------------------------------------------------
@@ -199,6 +236,6 @@ MERGERS: dict[str, Callable[[Tools, AudioFacts, int], AudioMerger]] = {
     "one": One,
     "two": Two,
     "ultravox": Ultravox,
-    "conformer": Projected,
+    "projected": Projected,
 }
 """By `AudioProjector.merger`."""

@@ -9,6 +9,7 @@ import numpy as np
 from oxillama.media.blocks import Matrix, Steps, Tools, normed
 from oxillama.media.facts import AudioFacts
 from oxillama.media.positions import angles
+from oxillama.media.spectrum import conformer_pieces
 from oxillama.models.layers.norm import Norm
 from oxillama.models.rope import log_of, rope_powers
 
@@ -32,7 +33,7 @@ class Conformer:
     """
 
     def __init__(self, tools: Tools, facts: AudioFacts) -> None:
-        self.tools = tools
+        self.tools, self.n_mels = tools, facts.n_mels
         self.convolutions = []
         channels = 1
         for i in (0, 1):
@@ -48,6 +49,10 @@ class Conformer:
         ]
         self.output: Matrix = tools.matrix("a.pre_encode.out", facts.width)
         self.width: int = self.output.rows
+
+    def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
+        """Spectrograms, float32 (frames, n_mels), of a sound float32 (n,) at 16,000 samples per second."""
+        return conformer_pieces(samples, self.n_mels)
 
     def steps(self, mel: np.ndarray) -> Steps[np.ndarray]:
         """float32 (frames / 4, width) of float32 (frames, n_mels)."""

@@ -150,7 +150,7 @@ class AudioProjector:
 
     Attributes
     ----------
-    encoder : "whisper" or "conformer".
+    encoder : "whisper", "conformer" or "frames", the samples themselves.
     begin, end : text around each piece of a sound.
     pools : neighbouring rows are averaged before the last norm (but see `AudioFacts.pools`).
     stacks : rows are joined, as many as ``projector.stack_factor``.
@@ -169,7 +169,8 @@ AUDIO: dict[str, AudioProjector] = {
     "qwen2a": AudioProjector(begin="<|audio_bos|>", end="<|audio_eos|>", pools=True, merger="one"),
     "ultravox": AudioProjector(stacks=True, merger="ultravox"),
     "voxtral": AudioProjector(begin="[BEGIN_AUDIO]", pools=True, stacks=True, merger="two"),
-    "gemma4a": AudioProjector(encoder="conformer", begin="<|audio>", end="<audio|>", merger="conformer"),
+    "gemma4a": AudioProjector(encoder="conformer", begin="<|audio>", end="<audio|>", merger="projected"),
+    "gemma4ua": AudioProjector(encoder="frames", begin="<|audio>", end="<audio|>", merger="projected"),
 }
 """By ``projector_type``."""
 

@@ -199,14 +199,14 @@ class Media:
         texts = checks.instance("text", text, str).split(checks.instance("marker", marker, str))
         if len(texts) != len(found) + 1:
             raise ConfigError(f"media: expected one for each of {len(texts) - 1} markers, got {len(found)}")
-        return self._built(texts, found)
+        return self._built(texts, found, closes=True)
 
-    def _built(self, texts: Sequence[str], media: Sequence[Any]) -> MediaPrompt:
+    def _built(self, texts: Sequence[str], media: Sequence[Any], *, closes: bool) -> MediaPrompt:
         model, encoder = self._model, self.encoder
         encoded = [self.encode(medium) for medium in media]
         ready(model, encoder.out_width)
         axes, most = position_axes(model), model.context_size - 1
-        return build(model.tokenizer, texts, encoded, axes, lambda: encoder.content, most)
+        return build(model.tokenizer, texts, encoded, axes, lambda: encoder.content, most, closes=closes)
 
     def decode(self, source: Any) -> Picture | Sound:
         """What `encode` takes, decoded. Raises MediaError, ConfigError."""
@@ -274,10 +274,13 @@ class HeldMedia:
     def _marker(self, i: int) -> str:
         return f"<__media {self._secret} {i}__>"
 
-    def prompt(self, text: str) -> MediaPrompt:
-        """The prompt of a rendered conversation. Raises ConfigError if the template hides a medium."""
+    def prompt(self, text: str, closes: bool = False) -> MediaPrompt:
+        """The prompt of a rendered conversation. Raises ConfigError if the template hides a medium.
+
+        ``closes`` adds the tokens that the vocabulary puts behind every text.
+        """
         markers = [self._marker(i + 1) for i in range(len(self.sources))]
-        return self._media._built(cut_at(text, markers), self.sources)
+        return self._media._built(cut_at(text, markers), self.sources, closes=closes)
 
 
 def with_parts(where: str, message: Any, make: Callable[[str, Any], Any]) -> Any:

@@ -73,9 +73,14 @@ class Builder:
                 self.tokens += [0] * len(rows.values)
         self.media.append(Use(medium.digest, tuple(span.start for span in self.spans[first:])))
 
-    def prompt(self, axes: np.ndarray | None, projector: Callable[[], bytes]) -> MediaPrompt:
-        """The prompt, with the tokens that the vocabulary puts before every text."""
+    def prompt(self, axes: np.ndarray | None, projector: Callable[[], bytes], closes: bool) -> MediaPrompt:
+        """The prompt, with the tokens that the vocabulary puts before every text.
+
+        ``closes`` adds those that it puts behind every text.
+        """
         opening = self.tokenizer.encode_rendered("")
+        if closes:
+            self.tokens += self.tokenizer.encode("")[len(opening) :]
         begins_so = self.tokens[: len(opening)] == opening and not any(
             s.start < len(opening) for s in self.spans
         )
@@ -102,10 +107,13 @@ def build(
     axes: np.ndarray | None,
     projector: Callable[[], bytes],
     most: int,
+    *,
+    closes: bool,
 ) -> MediaPrompt:
     """A prompt of texts with a medium between each two.
 
-    Each text is tokenized for itself; names of control tokens in it are these tokens.
+    Each text is tokenized for itself; names of control tokens in it are these tokens. ``closes`` adds the
+    tokens that the vocabulary puts behind every text.
 
     Raises
     ------
@@ -123,7 +131,7 @@ def build(
     for medium, text in zip(media, texts[1:], strict=True):
         builder.add(medium)
         builder.add_text(text)
-    return builder.prompt(axes, projector)
+    return builder.prompt(axes, projector, closes)
 
 
 def cut_at(text: str, markers: Sequence[str]) -> list[str]:

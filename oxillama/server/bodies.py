@@ -224,9 +224,13 @@ class ChatBody(TemplateBody, Generating):
     return_progress: bool = False
 
 
-class EmbeddingBody(Body):
-    input: PromptField
-    model: str | None = None
+class EmbeddingBody(TemplateBody):
+    """Texts, or one conversation, whose fields are vLLM's."""
+
+    input: PromptField = None
+    messages: list[dict[str, Any]] = Field(default_factory=list, min_length=1)
+    add_generation_prompt: bool = False
+    add_special_tokens: bool = False
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
     pooling: str | None = None

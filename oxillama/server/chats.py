@@ -63,12 +63,25 @@ class Chat:
 
     def n_tokens(self, engine: InferenceEngine) -> int:
         """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
+        return len(self.tokens(engine, fits=False))
+
+    def tokens(self, engine: InferenceEngine, *, fits: bool = True, closes: bool = False) -> list[int]:
+        """The token ids of the prompt, a `MediaPrompt` if it has media. Raises as `chat_text`.
+
+        Parameters
+        ----------
+        fits : whether a text that is too long for the context is an error before it is tokenized.
+        closes : adds the tokens that the vocabulary puts behind every text.
+        """
+        given: Any
         if all(map(is_text, self.messages)):
-            return len(bounded(engine, self.name, fits=False).encode_rendered(self.text(engine)))
+            given = bounded(engine, self.name, fits=fits).encode_rendered(self.text(engine), closes)
+            return given  # type: ignore[no-any-return]
         messages, held = ClientMedia(engine, self.name).take(self.messages)
         text = replace(self, messages=messages).text(engine)  # which refuses parts of other kinds
         assert held is not None
-        return len(held.prompt(text))
+        given = held.prompt(text, closes)
+        return given  # type: ignore[no-any-return]
 
     def prepared(
         self,

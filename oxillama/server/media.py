@@ -305,10 +305,10 @@ class HeldPrompt:
     def __init__(self, held: HeldMedia, media: ClientMedia) -> None:
         self._held, self._media = held, media
 
-    def prompt(self, text: str) -> MediaPrompt:
+    def prompt(self, text: str, closes: bool = False) -> MediaPrompt:
         """As `HeldMedia.prompt`. Raises ApiError for a text that is too long."""
         check_text(self._media.engine, text, self._media.name)
-        return self._held.prompt(text)
+        return self._held.prompt(text, closes)
 
 
 def is_sound(text: str) -> bool:

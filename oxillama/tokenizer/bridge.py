@@ -316,11 +316,15 @@ class TokenizerBridge:
         """
         return self.encode_rendered(self.apply_chat_template(messages, add_generation_prompt, **kwargs))
 
-    def encode_rendered(self, text: str) -> list[int]:
-        """Encode what a chat template has rendered, as `encode_chat` does."""
+    def encode_rendered(self, text: str, closes: bool = False) -> list[int]:
+        """Encode what a chat template has rendered, as `encode_chat` does.
+
+        ``closes`` adds the tokens that the vocabulary puts behind every text, as for embeddings.
+        """
         ids = self.encode(text, add_special=False, parse_special=True)
         opening = self._encoder.opening()
-        return ids if ids[: len(opening)] == opening else opening + ids
+        ids = ids if ids[: len(opening)] == opening else opening + ids
+        return ids + self.encode("")[len(opening) :] if closes else ids
 
 
 def _check_text(text: str) -> None:

@@ -62,7 +62,9 @@ class JsonEncoder:
         return ids
 
     def opening(self) -> list[int]:
-        return self.encode("", add_special=True, parse_special=True)[:1]
+        plain, whole = (self.encode("a", add_special, True) for add_special in (False, True))
+        starts = (i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
+        return whole[: next(starts, 0)]
 
 
 def read_tokenizer_json(

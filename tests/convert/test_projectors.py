@@ -18,6 +18,7 @@ from oxillama._kernels import best
 from oxillama.convert import convert
 from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.model_file import ModelFile
+from oxillama.media.decode import Sound
 from oxillama.media.encoder import MediaEncoder
 from tests.support.sighted_configs import CONFIGS
 from tests.support.sighted_models import (
@@ -166,6 +167,8 @@ CHANGES: list[tuple[str, str, dict[str, Any], str]] = [
     ("gemma4", "vision_config", {"global_head_dim": 8}, "global_head_dim: 8 is not supported"),
     ("gemma4_sound", "audio_config", {"conv_kernel_size": 7}, "conv_kernel_size: 7 is not supported"),
     ("gemma4_sound", "audio_config", {"subsampling_conv_channels": [8]}, "channels: expected two numbers"),
+    ("gemma4_unified", "audio_config", {"rms_norm_eps": 1e-5}, "rms_norm_eps: 1e-05 is not supported"),
+    ("gemma4_unified", "audio_config", {"hidden_size": 32}, "hidden_size: 32 is not supported"),
     ("gemma4_unified", "vision_config", {"output_proj_dims": 32}, "output_proj_dims: 32 is not supported"),
     ("gemma4_unified", "vision_config", {"patch_size": 8}, "patches: expected rows of 768 numbers, got 192"),
     ("gemma4", "", {"vision_config": None}, "expected a vision_config or an audio_config, got none"),
@@ -213,6 +216,28 @@ def test_the_scales_of_gemma4s_sounds(tmp_path: Path) -> None:
     with ModelFile.open(tmp_path / "out.gguf") as file:
         found = np.frombuffer(file.data("a.blk.1.per_dim_scale.weight"), np.float32)
     np.testing.assert_allclose(found, np.log1p(np.exp(stored)), rtol=1e-6)
+
+
+def test_gemma4_unified_has_frames_of_samples(tmp_path: Path) -> None:
+    """A norm without weight and one matrix, for the samples of a sound as they are."""
+    _, shapes, _ = recorded("gemma4_unified")
+    convert(folder_of("gemma4_unified", tmp_path / "model"), tmp_path / "out.gguf", "F32", mmproj=True)
+    encoder = MediaEncoder(tmp_path / "out.gguf", best(), 1)
+    assert encoder.vision is not None and encoder.audio is not None and encoder.unused == []
+    samples = np.random.default_rng(3).normal(0, 0.1, 48 * 5 - 11).astype(np.float32)
+    found = encoder.encode(Sound(samples))
+    assert found.texts == [["<|audio>"], ["<audio|>"]]
+    frames = np.concatenate([samples, np.zeros(11, np.float32)]).reshape(5, 48).astype(np.float64)
+    normed = frames / np.sqrt((frames * frames).mean(axis=1, keepdims=True) + 1e-6)
+    wanted = normed @ weights_of(shapes)["model.embed_audio.embedding_projection.weight"].T
+    assert cosines(found.rows[0].values, wanted).max() < 1e-5
+    np.testing.assert_allclose(found.rows[0].values, wanted, rtol=1e-2, atol=1e-2 * np.abs(wanted).max())
+    many = np.tile(samples, 500)  # more frames than one step takes
+    rows = encoder.encode(Sound(many)).rows[0].values
+    assert len(rows) == -(-len(many) // 48)
+    at = len(rows) - 2
+    alone = encoder.encode(Sound(many[48 * at :])).rows[0].values
+    assert (alone == rows[at:]).all()
 
 
 def test_the_layer_that_llava_reads(tmp_path: Path) -> None:

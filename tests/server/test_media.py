@@ -16,6 +16,7 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.config import SchedulerConfig
+from oxillama.conversations.prompt import chat_text
 from oxillama.media.decode import Picture
 from oxillama.server import media as module
 from oxillama.server.callers import CONTEXT, RequestContext
@@ -258,6 +259,48 @@ def test_embeddings(client: Client, alone: InferenceEngine) -> None:
         found = np.array(answer.json["data"][i]["embedding"], np.float32)
         assert (found == alone.embed(given, pooling="mean", normalize=True)).all()
     assert answer.json["usage"]["prompt_tokens"] > len(with_picture)
+
+
+def test_embeddings_of_a_conversation(client: Client, alone: InferenceEngine) -> None:
+    """In vLLM's form: one vector for all messages, of the prompt that the template makes of them."""
+    picture_part = {"type": "image_url", "image_url": {"url": url(png())}}
+    for parts, kept in (
+        ((picture_part, text("once")), ({"type": "image", "image": png()}, text("once"))),
+        ((text("once"),), (text("once"),)),
+    ):
+        answer = client.ask("/v1/embeddings", {"messages": said(*parts), "pooling": "mean"})
+        assert answer.status == 200, answer.text
+        rows = [np.array(item["embedding"], np.float32) for item in answer.json["data"]]
+        messages, held = alone.model.feature("media").take(said(*kept))
+        rendered = chat_text(alone.tokenizer, messages, None, {"add_generation_prompt": False})
+        prompt = alone.tokenizer.encode_rendered(rendered) if held is None else held.prompt(rendered)
+        assert len(rows) == 1 and (rows[0] == alone.embed(prompt, pooling="mean", normalize=True)).all()
+        assert answer.json["usage"]["prompt_tokens"] == len(prompt)
+    opened = client.ask("/v1/embeddings", {"messages": said(text("once")), "add_generation_prompt": True})
+    assert opened.json["usage"]["prompt_tokens"] > len(prompt)
+
+
+def test_conversations_that_have_no_embedding(client: Client) -> None:
+    video = {"type": "video_url", "video_url": {"url": url(b"")}}
+    remote = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    messages = said(text("once"))
+    for body, message in (
+        ({"messages": messages, "input": "a"}, "messages: expected none beside input"),
+        ({"messages": []}, "messages: expected"),
+        ({}, "input: expected a value, got none, nor messages"),
+        ({"input": "a", "add_generation_prompt": False}, "add_generation_prompt: expected messages, not in"),
+        ({"input": "a", "add_special_tokens": True}, "add_special_tokens: expected messages, not input"),
+        ({"input": "a", "chat_template_kwargs": {}}, "chat_template_kwargs: expected messages, not input"),
+        ({"messages": messages, "truncate_prompt_tokens": 3}, "truncate_prompt_tokens: is no option"),
+        ({"messages": said(video)}, "expected a part of type text, got 'video_url'"),
+        ({"messages": said(remote)}, "the server fetches nothing"),
+        ({"messages": messages, "continue_final_message": True}, "messages[0]: expected a text of the assi"),
+        ({"messages": said(PICTURE), "model": "plain"}, "the model takes no pictures"),
+        ({"messages": said(text("once " * 400))}, "messages: expected at most"),
+    ):
+        found = client.ask("/v1/embeddings", body)
+        assert found.status == 400, found.text
+        assert message in found.error["message"], found.text
 
 
 def test_sounds_are_for_models_that_take_them(client: Client) -> None:

@@ -217,7 +217,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "model_type": "gemma4_unified_vision", "patch_size": 4, "pooling_kernel_size": 2,
             "mm_embed_dim": 24, "mm_posemb_size": 40, "output_proj_dims": 24,
         },
-        "audio_config": None, **GEMMA4_TOKENS,
+        "audio_config": {"model_type": "gemma4_unified_audio", "audio_embed_dim": 48},
+        **GEMMA4_TOKENS, "audio_token_id": 384,
     },
     "llama4": {
         "architectures": ["Llama4ForConditionalGeneration"],

@@ -34,7 +34,7 @@ EDGES = ("shortest_edge", "longest_edge")
 def medium(name: str, seed: int = 0) -> Picture | Sound:
     """What the model of a config is asked about: a picture that no rule resizes, or 30 seconds of noise."""
     rng = np.random.default_rng(seed)
-    if "audio_config" in CONFIGS[name] and CONFIGS[name]["audio_config"]:
+    if name not in SIZES and CONFIGS[name].get("audio_config"):
         return Sound(rng.uniform(-0.5, 0.5, 400_000).astype(np.float32))
     columns, rows = SIZES.get(name, (32, 32))
     return Picture(rng.integers(0, 256, (rows, columns, 3)).astype(np.uint8))

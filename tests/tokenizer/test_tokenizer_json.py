@@ -67,6 +67,17 @@ def test_tokenizer_json_with_metadata(json_file: Path) -> None:
     assert ids.count(0) == 1
 
 
+def test_tokenizer_json_that_only_ends_texts(json_file: Path) -> None:
+    document = json.loads(json_file.read_text())
+    document["post_processor"]["single"].reverse()  # the text, then the token
+    json_file.write_text(json.dumps(document))
+    tokenizer = TokenizerBridge.from_file(json_file, {"tokenizer.chat_template": CHATML})
+    plain = tokenizer.encode("hello", add_special=False)
+    assert tokenizer.encode("hello") == [*plain, 0]
+    assert tokenizer.encode_rendered("hello") == plain
+    assert tokenizer.encode_rendered("hello", closes=True) == [*plain, 0]
+
+
 def test_tokenizer_json_failures(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot be read"):
         TokenizerBridge.from_file(tmp_path / "absent.json")

@@ -14,24 +14,30 @@ from starlette.responses import Response
 
 from oxillama.embeddings.pooling import Embedding, rankings
 from oxillama.embeddings.pooling import embeddings as start_embeddings
-from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
+from oxillama.engine.engine import InferenceEngine
+from oxillama.server.bodies import EmbeddingBody, RerankBody, TemplateBody, read_body
 from oxillama.server.callers import context, whose
+from oxillama.server.chats import chat_of
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.prompts import check_text
-from oxillama.server.running import chosen, connected, in_thread, prompt_lists
+from oxillama.server.running import checked_prompt, chosen, connected, in_thread, prompt_lists
+
+OF_MESSAGES = {*TemplateBody.model_fields, "add_special_tokens"} - {"model"}
+"""Fields of a body that say something of a conversation."""
 
 
 async def embeddings(request: Request) -> Response:
-    """Vectors of length 1 for texts, token ids, or texts with media."""
+    """Vectors of length 1 for texts, token ids, texts with media, or a conversation."""
     body = await read_body(request, EmbeddingBody)
+    check_fields(body)
     here, engine = await chosen(request, body.model)
     if body.dimensions is not None and body.dimensions > engine.model.spec.n_embd:
         most = engine.model.spec.n_embd
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
 
     def start() -> tuple[list[list[int]], list[Embedding]]:
-        texts = prompt_lists(engine, body.input.each, name="input", free=0, media=True)
+        texts = prompts_of(engine, body)
         return texts, start_embeddings(engine.model, texts, body.pooling, True, **whose())
 
     async def run() -> Response:
@@ -48,6 +54,25 @@ async def embeddings(request: Request) -> Response:
         return JsonAnswer({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
 
     return await connected(request, run())
+
+
+def check_fields(body: EmbeddingBody) -> None:
+    """Raises ApiError unless a body has texts or a conversation, and fields of what it has alone."""
+    given = body.model_fields_set
+    if "input" not in given and "messages" not in given:
+        raise ApiError(400, "input: expected a value, got none, nor messages", param="input", code="missing")
+    name = next((name for name in sorted(OF_MESSAGES) if name in given), None)
+    if "input" in given and name is not None:
+        wanted = "none beside input" if name == "messages" else "messages, not input, beside it"
+        raise ApiError(400, f"{name}: expected {wanted}", param=name, code="invalid_value")
+
+
+def prompts_of(engine: InferenceEngine, body: EmbeddingBody) -> list[list[int]]:
+    """The token ids of each prompt of a body. Raises as `prompt_lists`, and as `Chat.tokens`."""
+    if not body.messages:
+        return prompt_lists(engine, body.input.each, name="input", free=0, media=True)
+    tokens = chat_of(body).tokens(engine, closes=body.add_special_tokens)
+    return [checked_prompt(engine, tokens, name="messages", free=0)]
 
 
 async def all_of(handles: Sequence[Embedding]) -> list[np.ndarray]:
