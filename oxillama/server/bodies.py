@@ -222,6 +222,8 @@ class ChatBody(TemplateBody, Generating):
     parallel_tool_calls: bool = True
     timings_per_token: bool = False
     return_progress: bool = False
+    id_slot: int = Field(-1, ge=-1)
+    verbose: bool = False
 
 
 class EmbeddingBody(Body):
@@ -231,6 +233,16 @@ class EmbeddingBody(Body):
     dimensions: int | None = Field(None, ge=1)
     pooling: str | None = None
     user: Any = None
+
+
+class NativeEmbeddingBody(Body):
+    """llama-server's."""
+
+    content: PromptField = None
+    input: PromptField = None
+    model: str | None = None
+    pooling: str | None = None
+    embd_normalize: Literal[-1, 2] = 2
 
 
 class RerankBody(Body):

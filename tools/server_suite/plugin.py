@@ -4,6 +4,7 @@ All of it is listed in `changes.toml`:
 
 ``words`` : regular expressions for the words of the suite's models; any text that is not empty matches them.
 ``[[parameter]]`` : what a parameter of a test has in place of its value.
+``[[replaced]]`` : texts of the suite that `run.py` replaces: numbers and words of other models.
 ``[[deviation]]`` : tests that are expected to fail, and why. One that passes is an error.
 ``[[left_out]]`` : tests that are not run, and why.
 """

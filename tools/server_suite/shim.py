@@ -35,6 +35,9 @@ SAME = {
     "--parallel": "--max-sequences",
     "--api-key": "--api-key",
     "--slot-save-path": "--slot-save-path",
+    "--host": "--host",
+    "--tags": "--tags",
+    "--pooling": "--pooling",
 }
 """Flags with a value that `oxillama serve` has, too."""
 
@@ -47,20 +50,21 @@ WITHOUT_EFFECT = {
     "--n-predict": "the number of tokens is a matter of the request",
     "--spec-draft-n-min": "drafts are as long as is fastest",
     "--spec-type": "the draft model says it",
-    "--tags": "the list of models has no tags",
     "--reasoning": "the template's variables are a matter of the request",
     "--reasoning-format": "a matter of the request",
     "--cache-ram": "the prefix cache is one for all sequences",
-    "--pooling": "a matter of the request",
 }
 """Flags with a value that are left out, and why."""
 
 SWITCHES = (
-    *("--offline", "--cont-batching", "--embedding", "--reranking", "--metrics", "--swa-full", "--slots"),
-    *("--no-slots", "--verbose", "--no-ui", "--jinja", "--no-jinja", "--no-mmproj", "--context-shift"),
-    *("--backend_sampling", "--no-cache-idle-slots", "--no-models-autoload", "--kv-unified"),
+    *("--offline", "--cont-batching", "--embedding", "--reranking", "--swa-full", "--slots", "--verbose"),
+    *("--jinja", "--no-jinja", "--context-shift", "--backend_sampling"),
+    *("--no-cache-idle-slots", "--no-models-autoload"),
 )
-"""Flags without a value. Only the last has an effect: the context is not divided by the slots."""
+"""Flags without a value, and without an effect."""
+
+WITH_EFFECT = ("--metrics", "--no-slots", "--no-ui", "--no-mmproj", "--kv-unified")
+"""Flags without a value that have an effect."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,10 +72,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
     for flag in (*SAME, *WITHOUT_EFFECT):
         made.add_argument(flag)
-    for flag in SWITCHES:
+    for flag in (*SWITCHES, *WITH_EFFECT):
         made.add_argument(flag, action="store_true")
     for flag in (
-        *("--host", "--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
+        *("--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
         *("--spec-draft-n-max", "--chat-template", "--chat-template-file", "--cors-origins"),
     ):
         made.add_argument(flag)
@@ -95,7 +99,10 @@ def command(flags: list[str], folder: Path) -> list[str]:
         template = Path(args.chat_template_file).read_text(encoding="utf-8")
     name = MODELS[args.hf_file or args.hf_repo or "ggml-org/test-model-stories260K"]
     path = models.with_template(folder / name, models.NAMED_TEMPLATES.get(template, template))
-    found += ["--alias", args.alias or "model"]
+    found += ["--alias", ",".join(sorted((args.alias or "model").split(",")))]
+    found += [] if args.metrics else ["--no-metrics"]
+    found += ["--no-slots"] if args.no_slots else []
+    found += ["--no-ui"] if args.no_ui else []
     for origin in (args.cors_origins or "").split(","):
         found += ["--cors-origin", origin] if origin else []
     for adapter in args.lora:
