@@ -101,5 +101,8 @@ def create_app(
 async def refused(request: Request, error: Exception) -> Response:
     """What the router answers: no such path, or another method."""
     assert isinstance(error, HTTPException)
-    found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    status, why = error.status_code, error.detail
+    if request.url.path == "/" and not request.app.state.served.config.page:  # there is HEAD, for Ollama
+        status, why = 404, "Not Found"
+    found = ApiError(status, f"{request.method} {request.url.path}: {why}")
     return JSONResponse(error_body(request.url.path)(found), found.status, error.headers)

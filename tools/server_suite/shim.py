@@ -19,7 +19,7 @@ MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
     "stories15M_MOE-F16.gguf": "story.gguf",
-    "ggml-org/tinygemma3-GGUF:Q8_0": "story.gguf",
+    "ggml-org/tinygemma3-GGUF:Q8_0": "vision/story.gguf",
     "bert-bge-small/ggml-model-f16.gguf": "embed.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "rank.gguf",
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "story.gguf",
@@ -34,6 +34,7 @@ SAME = {
     "--batch-size": "--prefill-chunk",
     "--parallel": "--max-sequences",
     "--api-key": "--api-key",
+    "--n-predict": "--max-tokens",
     "--slot-save-path": "--slot-save-path",
     "--host": "--host",
     "--tags": "--tags",
@@ -47,11 +48,11 @@ WITHOUT_EFFECT = {
     "-fa": "attention never holds the whole matrix of scores",
     "-ctk": "keys and values are of one type",
     "-ctv": "keys and values are of one type",
-    "--n-predict": "the number of tokens is a matter of the request",
     "--spec-draft-n-min": "drafts are as long as is fastest",
     "--spec-type": "the draft model says it",
     "--reasoning": "the template's variables are a matter of the request",
     "--reasoning-format": "a matter of the request",
+    "--media-path": "no file is opened for a client",
     "--cache-ram": "the prefix cache is one for all sequences",
 }
 """Flags with a value that are left out, and why."""
@@ -87,6 +88,8 @@ def command(flags: list[str], folder: Path) -> list[str]:
     """The command line of `oxillama serve` for flags of llama-server."""
     args = parser().parse_args(flags)
     given = {flag: getattr(args, flag.lstrip("-").replace("-", "_")) for flag in SAME}
+    if given["--n-predict"] == "-1":  # for as many as the context holds
+        given["--n-predict"] = None
     found = [part for flag, value in given.items() if value is not None for part in (SAME[flag], value)]
     slots = int(args.parallel or 4)
     context = int(args.ctx_size or 0)
@@ -107,6 +110,8 @@ def command(flags: list[str], folder: Path) -> list[str]:
         found += ["--cors-origin", origin] if origin else []
     for adapter in args.lora:
         found += ["--lora", adapter]
+    if name.startswith("vision/") and not args.no_mmproj:
+        found += ["--mmproj", str(folder / "vision" / "mmproj-story.gguf")]
     if args.model_draft:
         found += ["--speculate", args.model_draft]
         found += ["--draft-max", args.spec_draft_n_max] if args.spec_draft_n_max else []

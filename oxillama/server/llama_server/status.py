@@ -124,7 +124,14 @@ def llama_server_text(found: Mapping[str, MetricsSnapshot], labelled: bool) -> s
 
 async def models(request: Request) -> Response:
     """The models that requests may name."""
-    return JsonAnswer({"object": "list", "data": [model_card(each) for each in served(request).models]})
+    hosted = list(served(request).models)
+    named = [{"name": each.name, "model": each.name, "capabilities": capabilities(each)} for each in hosted]
+    return JsonAnswer({"object": "list", "data": [model_card(each) for each in hosted], "models": named})
+
+
+def capabilities(hosted: Hosted) -> list[str]:
+    """What a model can do, in llama-server's words."""
+    return ["completion", *(["multimodal"] if hosted.takes else [])]
 
 
 async def model(request: Request) -> Response:
