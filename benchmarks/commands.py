@@ -15,6 +15,7 @@ from benchmarks import (
     generation,
     grammar,
     handover,
+    harness,
     kernels,
     kv_types,
     loading,
@@ -114,6 +115,9 @@ def parser() -> argparse.ArgumentParser:
     both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
     quantizers.add_arguments(both)
     both.set_defaults(run=quantizers.run)
+    asked = commands.add_parser("harness", help="a task of lm-evaluation-harness, beside llama-cpp-python")
+    harness.add_arguments(asked)
+    asked.set_defaults(run=harness.run)
     choosing = commands.add_parser(
         "sampling", help="time to choose a token, by stage, and for many sequences"
     )

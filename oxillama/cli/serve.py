@@ -17,7 +17,7 @@ from oxillama.cli import options
 from oxillama.cli.generate import load_engine
 from oxillama.cli.models import add_model, model_path
 from oxillama.config import EngineConfig, SchedulerConfig
-from oxillama.config.server import ServerConfig
+from oxillama.config.server import ServerConfig, names_in
 from oxillama.distribution import install
 from oxillama.errors import ConfigError
 
@@ -107,7 +107,9 @@ def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted
     for name, model in wanted:
         path = model_path(model, args, projector=config.pull_mmproj and own.mmproj is None)
         engine_config = own if not found else for_others(own)
-        found.append(hosted_model(args, config, engine_config, name or name_of_file(path), path))
+        tags = names_in(None if found else config.model_tags)
+        first, *others = names_in(name) or (name_of_file(path),)
+        found.append(hosted_model(args, config, engine_config, first, path, others, tags))
     return found
 
 
@@ -121,15 +123,22 @@ def engine_options(args: argparse.Namespace) -> EngineConfig:
 
 
 def hosted_model(
-    args: argparse.Namespace, config: ServerConfig, engine_config: EngineConfig, name: str, path: str
+    args: argparse.Namespace,
+    config: ServerConfig,
+    engine_config: EngineConfig,
+    name: str,
+    path: str,
+    others: Sequence[str] = (),
+    tags: Sequence[str] = (),
 ) -> Hosted:
-    """A model, not loaded yet."""
+    """A model, not loaded yet; ``others`` and ``tags`` are as for `Hosted`."""
     from oxillama.server.models import Hosted
 
     engine_config = replace(engine_config, model_path=path)
     n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
     load, mmproj = partial(load_engine, engine_config, args), engine_config.mmproj
-    return Hosted(name, load=load, path=path, n_bytes=n_bytes, mmproj=mmproj)
+    more: Any = {"path": path, "n_bytes": n_bytes, "mmproj": mmproj, "others": others, "tags": tags}
+    return Hosted(name, load=load, **more)
 
 
 def for_others(config: EngineConfig) -> EngineConfig:

@@ -25,6 +25,14 @@ def _text(expected: str) -> Callable[[str, Any], str]:
     return lambda name, value: filled(name, checks.encodable(name, value))
 
 
+def _names(name: str, value: Any) -> str:
+    """A text with at least one name, and commas between several. Raises ConfigError."""
+    found = _text("names")(name, value)
+    if not all(map(str.strip, found.split(","))) or len(set(names_in(found))) != found.count(",") + 1:
+        raise checks.refuse(name, "unlike names with commas between them", value)
+    return found
+
+
 def _folder(name: str, value: Any) -> Any:
     """The path of a folder that exists. Raises ConfigError."""
     if not os.path.isdir(checks.path(name, value)):
@@ -39,6 +47,11 @@ def _keys(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def names_in(text: str | None) -> tuple[str, ...]:
+    """The names of a text with commas between them; () for None."""
+    return () if text is None else tuple(name.strip() for name in text.split(","))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(Options):
     """Options of `oxillama serve`.
@@ -49,11 +62,14 @@ class ServerConfig(Options):
     """
 
     # fmt: off
-    host: str = option("127.0.0.1", check=_text('an address'),
-        help="address to listen at; 0.0.0.0 for all of this machine's")
+    host: str = option("127.0.0.1", check=_names,
+        help="address to listen at, or several with commas between them; 0.0.0.0 for all of this machine's")
     port: int = option(8080, low=0, high=65535, help="to listen at; 0 for a free one")
-    model_name: str | None = option(None, check=_text('a name'), flags="--alias",
-        help="what clients call the model; None for the name of its file")
+    model_name: str | None = option(None, check=_names, flags="--alias",
+        help="what clients call the model, with commas before further names that it answers to; None for the "
+             "name of its file")
+    model_tags: str | None = option(None, check=_names, flags="--tags",
+        help="words with commas between them that the list of models has beside the model; None for none")
     models_max: int | None = option(None, low=1, help="max models that are loaded at a time; None for all")
     models_memory: int | None = option(None, low=1, argument="BYTES",
         help="max bytes of weights of the models that are loaded at a time; None for no limit")
@@ -94,7 +110,8 @@ class ServerConfig(Options):
         help="whether all keys share cached prompts. Then an answer tells with its number of cached tokens "
              "whether another key has sent the same beginning of a prompt")
     cors_origins: tuple[str, ...] = option((), flags="--cors-origin",
-        help='origins whose pages may use the server ("https://example.org", or "*"); () for none')
+        help='origins whose pages may use the server ("https://example.org"; "localhost" for pages of this '
+             'machine at any port; "*" for all); () for none')
     allowed_hosts: tuple[str, ...] = option((), flags="--allowed-host",
         help="names by which clients may address a server that only this machine reaches, beside its own; "
              '"*" for any')
@@ -128,7 +145,12 @@ class ServerConfig(Options):
              "server cuts")
     ping_seconds: float = option(10.0, low=ABOVE_ZERO, high=DAY,
         help="seconds without text after which a stream sends a comment, as a sign of life")
-    page: bool = option(True, help="whether / is a page to talk to the model")
+    pooling: str | None = option(None, choices=("last", "mean", "max", "cls", "none"),
+        help="how one vector comes from those of a text's tokens where a request does not say; none for the "
+             "vectors of all tokens, which /embedding alone has; None for what the model's file says")
+    page: bool = option(True, flags="--ui --webui", help="whether / is a page to talk to the model")
+    metrics: bool = option(True, help="whether /metrics tells Prometheus what was done")
+    slots: bool = option(True, help="whether /slots tells which sequences are busy")
     mcp: AnyPath | None = option(None,
         help='file with "mcpServers", whose tools the page and requests may use; None for no tools. Whoever '
              "may use the server may call them")
@@ -150,9 +172,14 @@ class ServerConfig(Options):
             raise ConfigError("record_snapshots: expected none with record_texts hashes: they hold the texts")
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen at."""
+        return names_in(self.host)
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine reaches the server."""
-        return self.unix_socket is not None or self.host in LOOPBACK
+        return self.unix_socket is not None or all(host in LOOPBACK for host in self.hosts)
 
     @property
     def has_keys(self) -> bool:

@@ -21,6 +21,9 @@ from oxillama.errors import ConfigError
 
 Reduce = Callable[[np.ndarray], np.ndarray]
 
+NONE = "none"
+"""The word of files and clients for no pooling: a vector for each token."""
+
 
 class PoolingMode(str, Enum):  # noqa: UP042 - str() of a member stays what it was
     """How one vector comes from those of a text's tokens."""
@@ -209,6 +212,15 @@ def embeddings(
 
     prompts = [model.prompt_parts(text) for text in listed(texts, "texts")]
     return started(model, prompts, pooled, adapters, pooling, tenant, salt)
+
+
+def token_vectors(
+    model: LoadedModel, texts: Iterable[Prompt], *, tenant: str = "", salt: str = ""
+) -> list[Embedding]:
+    """Starts to embed each token of texts, or of prompts with media; each result is float32 (tokens, n_embd):
+    the hidden states after the last norm. ``tenant`` and ``salt`` are as in `GenerationOptions`."""
+    prompts = [model.prompt_parts(text) for text in listed(texts, "texts")]
+    return started(model, prompts, np.copy, None, PoolingMode.MEAN, tenant, salt)
 
 
 def started(

@@ -378,6 +378,7 @@ class EngineLoop:
         for request, is_prefill in zip(batch.requests, batch.prefills):
             if is_prefill:
                 request.prefill_seconds += seconds
+                request.prefill_steps.append((request.sequence.cached_len, request.prefill_seconds))
             else:
                 request.decode_seconds += seconds
 

@@ -10,7 +10,6 @@ from functools import cache, partial
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -21,6 +20,7 @@ from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate, InFlight
 from oxillama.server.models import Models
 from oxillama.server.openapi import document
+from oxillama.server.origins import Cors
 from oxillama.server.page.files import the_page
 from oxillama.server.recording import folder_of
 from oxillama.server.responses.store import ResponseStore
@@ -78,14 +78,7 @@ def create_app(
         Middleware(Leases, models=models),
     ]
     if config.cors_origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id"],
-        )
-        middleware.insert(0, cors)
+        middleware.insert(0, Middleware(Cors, allowed=config.cors_origins))
     interfaces = [each for each in INTERFACES if config.page or each is not PAGE]
     app = Starlette(
         routes=[
@@ -108,5 +101,8 @@ def create_app(
 async def refused(request: Request, error: Exception) -> Response:
     """What the router answers: no such path, or another method."""
     assert isinstance(error, HTTPException)
-    found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    status, why = error.status_code, error.detail
+    if request.url.path == "/" and not request.app.state.served.config.page:  # there is HEAD, for Ollama
+        status, why = 404, "Not Found"
+    found = ApiError(status, f"{request.method} {request.url.path}: {why}")
     return JSONResponse(error_body(request.url.path)(found), found.status, error.headers)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from starlette.requests import Request
 
+from oxillama.media.prompt import MARKER
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import parsed
@@ -89,9 +90,23 @@ def prompt(value: Any) -> Prompt | None:
     text, parts = value.get("prompt_string"), value.get("content")
     if isinstance(text, str):
         return text
-    if isinstance(parts, list) and parts and all(map(is_text_part, parts)):
-        return "".join(part["text"] for part in parts)
+    if isinstance(parts, list) and parts:
+        media = [medium for part in parts if (medium := medium_of(part)) is not None]
+        texts = [part["text"] if is_text_part(part) else MARKER for part in parts]
+        if len(media) + sum(map(is_text_part, parts)) == len(parts):
+            return media_text("".join(texts), media)
     return None
+
+
+def medium_of(part: Any) -> str | None:
+    """The data URL or the base64 of a content part that is a picture or a sound and nothing else; or None."""
+    name = part.get("type") if isinstance(part, dict) else None
+    if name not in ("image_url", "input_audio") or set(part) != {"type", name}:
+        return None
+    inner, field = part[name], "url" if name == "image_url" else "data"
+    known = {field} if name == "image_url" else {field, "format"}
+    found = inner.get(field) if isinstance(inner, dict) and set(inner) <= known else inner
+    return found if isinstance(found, str) else None
 
 
 def media_text(text: Any, data: Any) -> Prompt | None:
@@ -222,6 +237,8 @@ class ChatBody(TemplateBody, Generating):
     parallel_tool_calls: bool = True
     timings_per_token: bool = False
     return_progress: bool = False
+    id_slot: int = Field(-1, ge=-1)
+    verbose: bool = False
 
 
 class EmbeddingBody(TemplateBody):
@@ -235,6 +252,16 @@ class EmbeddingBody(TemplateBody):
     dimensions: int | None = Field(None, ge=1)
     pooling: str | None = None
     user: Any = None
+
+
+class NativeEmbeddingBody(Body):
+    """llama-server's."""
+
+    content: PromptField = None
+    input: PromptField = None
+    model: str | None = None
+    pooling: str | None = None
+    embd_normalize: Literal[-1, 2] = 2
 
 
 class RerankBody(Body):

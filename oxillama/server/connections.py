@@ -16,7 +16,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -138,17 +138,22 @@ class Connections:
     # --- accepting ------------------------------------------------------------------------------------
 
     async def listen(
-        self, listener: socket.socket, make: Callable[[], asyncio.Protocol], secure: ssl.SSLContext | None
+        self,
+        listeners: Sequence[socket.socket],
+        make: Callable[[], asyncio.Protocol],
+        secure: ssl.SSLContext | None,
     ) -> None:
         """Accepts clients until `close`, of which each gets a protocol."""
-        self._loop, self._listener, self._make, self._secure = _loop(), listener, make, secure
+        self._loop, self._listeners, self._make, self._secure = _loop(), listeners, make, secure
         self._loop.set_exception_handler(self.unhandled)
         self._spare = NONE
-        listener.setblocking(False)
+        for listener in listeners:
+            listener.setblocking(False)
         try:
             self._resume()
         except NotImplementedError:  # Windows: there are no limits of descriptors to run into
-            await self._loop.create_server(make, sock=listener, ssl=secure)
+            for listener in listeners:
+                await self._loop.create_server(make, sock=listener, ssl=secure)
 
     def _resume(self) -> None:
         if self._spare is None:  # it was closed meanwhile
@@ -157,28 +162,30 @@ class Connections:
             if self._spare == NONE:
                 self._spare = os.open(os.devnull, os.O_RDONLY)
         try:
-            self._loop.add_reader(self._listener, self._accept)
+            for listener in self._listeners:
+                self._loop.add_reader(listener, self._accept, listener)
         except OSError as error:
             self._refused.add(0, error)
             self._loop.call_later(PAUSE, self._resume)
 
     def _pause(self) -> None:
         """Accepts nobody for a moment."""
-        self._loop.remove_reader(self._listener)
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
         self._loop.call_later(PAUSE, self._resume)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Accepts those who wait, as far as there is room; an idle connection makes some."""
         for _ in range(AT_ONCE):
             if self._coming and self._n_taken >= self.most and self._secure is None:
                 return  # those begin in the next turn of the loop, and are idle then: they can make room
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno in SHORT:
-                    self._answer_without()
+                    self._answer_without(listener)
                 elif error.errno not in GONE:
                     self._refused.add(1, error)
                     self._pause()
@@ -217,7 +224,7 @@ class Connections:
             if self._secure is None:
                 client.send(BUSY)
 
-    def _answer_without(self) -> None:
+    def _answer_without(self, listener: socket.socket) -> None:
         """Answers those who wait, one after another, with the descriptor that was kept for that."""
         if self._spare not in (None, NONE):
             os.close(self._spare)
@@ -225,7 +232,7 @@ class Connections:
         n = 0
         with suppress(OSError):  # nobody waits any more
             while n < AT_ONCE:
-                self._refuse(self._listener.accept()[0])
+                self._refuse(listener.accept()[0])
                 n += 1
         self._refused.add(n, "no descriptors are left")
         self._pause()
@@ -234,7 +241,8 @@ class Connections:
         """Accepts nobody any more."""
         if self._spare is not None:
             with suppress(NotImplementedError):
-                self._loop.remove_reader(self._listener)
+                for listener in self._listeners:
+                    self._loop.remove_reader(listener)
             with suppress(OSError):
                 os.close(self._spare)
             self._spare = None

@@ -152,8 +152,8 @@ def prompt_too_long(name: str, n_tokens: int, context_size: int, free: int) -> A
     most = context_size - free
     return ApiError(
         400,
-        f"{name}: expected at most {most} tokens for the context of {context_size}, got {n_tokens} "
-        "(context_length_exceeded)",
+        f"{name}: expected at most {most} tokens for the context of {context_size}, got {n_tokens}: "
+        "too large, it exceeds the available context size (context_length_exceeded)",
         param=name,
         code="context_length_exceeded",
         type="exceed_context_size_error",

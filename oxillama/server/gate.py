@@ -21,6 +21,7 @@ from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.callers import CONTEXT, Caller, Keys, Limits, RequestContext, too_many
 from oxillama.server.connections import most_connections
 from oxillama.server.errors import ApiError, ClientGone, ErrorBody, api_error, stopping
+from oxillama.server.origins import is_allowed
 from oxillama.server.recording import Recording
 from oxillama.server.workers import Pools
 
@@ -230,10 +231,9 @@ class Gate:
 
     def check_site(self, scope: Scope, headers: Headers) -> None:
         """Raises ApiError for a request that a page of a foreign site makes, and not its user."""
-        if scope["path"] in self.open_paths or "*" in self.config.cors_origins:
+        if scope["path"] in self.open_paths or headers.get("sec-fetch-site") != "cross-site":
             return
-        origin = headers.get("origin")
-        if headers.get("sec-fetch-site") == "cross-site" and origin not in self.config.cors_origins:
+        if not is_allowed(headers.get("origin"), self.config.cors_origins):
             raise ApiError(403, "origin: expected this server or one of --cors-origin, got another")
 
     def limited(self, receive: Receive, headers: Headers) -> Receive:

@@ -36,7 +36,7 @@ POLL = 0.02
 
 
 class Listening:
-    """A server at an address.
+    """A server at an address, or at several.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Listening:
 
     Attributes
     ----------
-    url : of the server, once it is `bound`.
+    url : of the server, the first of several, once it is `bound`.
     failure : what a model that is loaded at the start raised; it ends `run`.
     """
 
@@ -55,7 +55,7 @@ class Listening:
         self.config = config
         self.url: str = ""
         self.failure: BaseException | None = None
-        self._socket: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
         self._app = create_app(models, config, self._fail, ready)
         self._connections = Connections(config)
         self._server = Server(
@@ -76,16 +76,19 @@ class Listening:
 
     @contextmanager
     def bound(self) -> Iterator[None]:
-        """Has the address inside the block. Raises ConfigError if it cannot be had."""
+        """Has the addresses inside the block, all at one port. Raises ConfigError if one cannot be had."""
         config = self.config
-        with listener(config) as bound:
-            self._socket = bound
+        with ExitStack() as stack:
             if config.unix_socket is not None:
+                self._sockets = [stack.enter_context(listener(config))]
                 self.url = f"unix:{os.fspath(config.unix_socket)}"
             else:
-                host = f"[{config.host}]" if bound.family == socket.AF_INET6 else config.host
-                scheme = "https" if config.ssl_certfile else "http"
-                self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
+                first, *others = config.hosts
+                bound = stack.enter_context(listener(config, first, config.port))
+                port = bound.getsockname()[1]
+                self._sockets = [bound, *(stack.enter_context(listener(config, x, port)) for x in others)]
+                host = f"[{first}]" if bound.family == socket.AF_INET6 else first
+                self.url = f"{'https' if config.ssl_certfile else 'http'}://{host}:{port}"
             yield
 
     def run(self) -> None:
@@ -93,9 +96,9 @@ class Listening:
 
         In the main thread of a process SIGINT and SIGTERM stop it, and are raised again at the end.
         """
-        assert self._socket is not None
+        assert self._sockets
         be_urgent()
-        self._server.run(sockets=[self._socket])
+        self._server.run(sockets=self._sockets)
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
@@ -118,7 +121,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         here, loop = self.listening, asyncio.get_running_loop()
-        assert here._socket is not None
+        assert here._sockets
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise ConfigError("server: its application did not start")
@@ -130,7 +133,7 @@ class Server(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         self.servers = []
-        await here._connections.listen(here._socket, make, self.config.ssl)
+        await here._connections.listen(here._sockets, make, self.config.ssl)
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, here._app.state.keys.reload)
         if not here.config.is_local and not here.config.has_keys:
@@ -164,8 +167,11 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def listener(config: ServerConfig) -> Iterator[socket.socket]:
-    """A socket that listens inside the block. Raises ConfigError if its address cannot be had."""
+def listener(config: ServerConfig, host: str = "", port: int = 0) -> Iterator[socket.socket]:
+    """A socket that listens inside the block: the Unix socket, if there is one, or that of an address.
+
+    Raises ConfigError if it cannot be had.
+    """
     path = path_of(config.unix_socket)
     if path is not None:
         if not hasattr(socket, "AF_UNIX"):
@@ -173,10 +179,10 @@ def listener(config: ServerConfig) -> Iterator[socket.socket]:
         family, protocol, address = socket.AF_UNIX, 0, path
         where = f"unix_socket: expected a free path, got {path}"
     else:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         protocol = socket.IPPROTO_TCP  # named, or asyncio leaves Nagle's algorithm on: 40 ms for each answer
-        address = (config.host, config.port)  # type: ignore[assignment]
-        where = f"host, port: expected a free address, got {config.host}:{config.port}"
+        address = (host, port)  # type: ignore[assignment]
+        where = f"host, port: expected a free address, got {host}:{port}"
     with ExitStack() as stack:
         try:
             bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
@@ -184,6 +190,8 @@ def listener(config: ServerConfig) -> Iterator[socket.socket]:
                 remove_dead(path)
             elif os.name == "posix":
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and len(config.hosts) > 1:  # or :: could not be had beside 0.0.0.0
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             bound.bind(address)
             if path is not None:
                 os.chmod(path, 0o600)

@@ -275,7 +275,8 @@ class ClientMedia:
         try:
             media_of(self.engine).check_takes(where, kind)
         except ConfigError as error:
-            raise ApiError(400, str(error), param=where, code="unsupported_value") from error
+            message = f"{error} ({kind} input is not supported)"
+            raise ApiError(400, message, param=where, code="unsupported_value") from error
         self._n += 1
         if self._n > MOST_MEDIA:
             raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)

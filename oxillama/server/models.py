@@ -47,10 +47,13 @@ class Hosted:
     path : of its file; None for the one that the engine was made with.
     n_bytes : of its weights in memory, known before it is loaded.
     mmproj : its projector file; None for the one beside the model.
+    others : further names that clients may have for it.
+    tags : words about it, for clients.
 
     Attributes
     ----------
     name : in answers, and in requests that name a model.
+    names : it and the others of requests.
     created : seconds since 1970 at which the server began to have it.
     engine : None while it is not loaded.
     n_running : requests that have it now.
@@ -75,8 +78,12 @@ class Hosted:
         path: str | None = None,
         n_bytes: int = 0,
         mmproj: str | os.PathLike[str] | None = None,
+        others: Sequence[str] = (),
+        tags: Sequence[str] = (),
     ) -> None:
         self.name: str = name
+        self.names: tuple[str, ...] = (name, *others)
+        self.tags: tuple[str, ...] = tuple(tags)
         self.mmproj = mmproj
         self.engine: InferenceEngine | None = engine
         self.load = load
@@ -170,21 +177,22 @@ class Models:
         self._has_ended = False
 
     def __iter__(self) -> Iterator[Hosted]:
-        return iter(list(self.by_name.values()))  # one may be added meanwhile
+        return iter(list(dict.fromkeys(self.by_name.values())))  # one may be added meanwhile
 
     def __len__(self) -> int:
-        return len(self.by_name)
+        return len(set(self.by_name.values()))
 
     def add(self, hosted: Hosted) -> None:
-        """Adds a model. Raises ConfigError if there is one of this name, or it exceeds the memory for all."""
-        if hosted.name in self.by_name:
-            raise ConfigError(f"model: expected another name for each, got {hosted.name} twice")
+        """Adds a model. Raises ConfigError if there is one of a name, or it exceeds the memory for all."""
+        for name in hosted.names:
+            if name in self.by_name:
+                raise ConfigError(f"model: expected another name for each, got {name} twice")
         most = self.config.models_memory
         if most is not None and hosted.n_bytes > most:
             raise ConfigError(
                 f"models_memory: expected at least the {hosted.n_bytes} bytes of {hosted.name}, got {most}"
             )
-        self.by_name[hosted.name] = hosted
+        self.by_name |= dict.fromkeys(hosted.names, hosted)
 
     def find(self, name: str | None) -> Hosted:
         """The model of a name; the default for None. Raises ApiError."""
@@ -192,7 +200,7 @@ class Models:
             return self.default
         if name not in self.by_name:
             listed = ", ".join(self.by_name)
-            wanted = listed if len(self) == 1 else f"one of {listed}"
+            wanted = listed if len(self.by_name) == 1 else f"one of {listed}"
             raise ApiError(
                 404, f"model: expected {wanted}, got {name[:200]}", param="model", code="model_not_found"
             )

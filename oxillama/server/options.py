@@ -181,6 +181,10 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep")),  # Ollama
     **dict.fromkeys(("low_vram", "numa", "use_mmap", "use_mlock")),
     "guided_decoding_backend": None,  # vLLM: there is one
+    "backend_sampling": (True, False),  # llama-server: where tokens are chosen, which changes none
+    **dict.fromkeys(("speculative.n_max", "speculative.n_min", "speculative.p_min")),  # how much is drafted
+    "adaptive_target": (-1, -1.0),  # off
+    "adaptive_decay": None,
     "functions": ([],),
     "function_call": ("none", "auto"),
 }

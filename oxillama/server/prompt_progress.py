@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama.engine.generation import Generation
-from oxillama.server.running import Delta
+from oxillama.server.running import Delta, times
 
 SECONDS = 0.1
 """Between two looks at a prompt."""
@@ -19,7 +19,7 @@ SECONDS = 0.1
 
 @dataclass(frozen=True)
 class PromptProgress:
-    """Tokens of a prompt.
+    """Tokens of a prompt, before its first step or after one.
 
     Attributes
     ----------
@@ -27,6 +27,7 @@ class PromptProgress:
     total, cache : of the prompt; those that need not be run.
     processed : those that have been run or need not be.
     time_ms : milliseconds since the request was admitted.
+    run_ms : milliseconds of the steps that ran the prompt so far.
     """
 
     index: int
@@ -34,6 +35,7 @@ class PromptProgress:
     cache: int
     processed: int
     time_ms: float
+    run_ms: float = 0.0
 
     @property
     def field(self) -> dict[str, Any]:
@@ -41,13 +43,20 @@ class PromptProgress:
         value = {"total": self.total, "cache": self.cache, "processed": self.processed}
         return {"prompt_progress": {**value, "time_ms": self.time_ms}}
 
+    @property
+    def timings(self) -> dict[str, Any]:
+        """llama-server's times, as they were then: no token of the text is there."""
+        n = self.processed - self.cache
+        return {"timings": times(self.cache, (n, n, self.run_ms / 1000), (0, 0, 0.0))}
+
 
 async def with_progress(
     generations: Sequence[Generation], found: AsyncIterator[Delta]
 ) -> AsyncIterator[Delta | PromptProgress]:
     """The deltas of generations, and before the first one of each how far its prompt is.
 
-    The first progress of a prompt is what was cached, the last one is the whole prompt.
+    The first progress of a prompt is what was cached, then there is one for each step that runs some of it,
+    and the last one is the whole prompt.
     """
     told: dict[int, int] = {}  # tokens of each prompt
 
@@ -58,11 +67,14 @@ async def with_progress(
                 continue
             total, cache = generation.prefill_total, generation.usage.cached_tokens
             spent = 1000 * (time.perf_counter() - generation._request.admitted_at) if is_admitted else 0.0
-            done = total if index == has_begun else generation.prefill_progress
-            for n in sorted({told.get(index, cache), done}):
+            steps = [(cache, 0.0), *generation._request.prefill_steps[:]]
+            if index == has_begun:
+                steps.append((total, steps[-1][1]))
+            for n, seconds in steps:
+                n = min(n, total)
                 if n > told.get(index, -1):
                     told[index] = n
-                    yield PromptProgress(index, total, cache, n, spent)
+                    yield PromptProgress(index, total, cache, n, spent, 1000 * seconds)
 
     coming: asyncio.Future[Delta | None] | None = None
     try:

@@ -9,6 +9,7 @@ from oxillama.server.anthropic import messages
 from oxillama.server.anthropic.bodies import CountBody, MessagesBody
 from oxillama.server.errors import ApiError, ErrorBody
 from oxillama.server.llama_server import adapters, completion, slots, status, tokens
+from oxillama.server.llama_server import vectors as native_vectors
 from oxillama.server.ollama import about, pulling, texts
 from oxillama.server.ollama import bodies as ollama
 from oxillama.server.ollama import vectors as ollama_vectors
@@ -36,12 +37,12 @@ LLAMA_SERVER = Interface(
     (
         Path("GET", "/health", status.health),
         Path("GET", "/v1/health", status.health),
-        Path("GET", "/metrics", status.metrics, answers=("text/plain",)),
+        Path("GET", "/metrics", status.metrics, answers=("text/plain",), statuses=(501,)),
         Path("GET", "/v1/models", status.models),
         Path("GET", "/v1/models/{model:path}", status.model),
         Path("GET", "/models", status.models),
         Path("GET", "/props", status.props, queries=OF_MODEL),
-        Path("GET", "/slots", slots.slots, queries=(*OF_MODEL, FREE_SLOT)),
+        Path("GET", "/slots", slots.slots, statuses=(501,), queries=(*OF_MODEL, FREE_SLOT)),
         Path(
             "POST",
             "/slots/{id_slot}",
@@ -56,6 +57,8 @@ LLAMA_SERVER = Interface(
         Path("POST", "/completion", completion.completion, bodies.NativeBody, JSON_OR_EVENTS),
         Path("POST", "/completions", completion.completion, bodies.NativeBody, JSON_OR_EVENTS),
         Path("POST", "/infill", completion.infill, bodies.InfillBody, JSON_OR_EVENTS),
+        Path("POST", "/embedding", native_vectors.embedding, bodies.NativeEmbeddingBody),
+        Path("POST", "/embeddings", native_vectors.embedding, bodies.NativeEmbeddingBody),
         Path("POST", "/tokenize", tokens.tokenize, bodies.TokenizeBody),
         Path("POST", "/detokenize", tokens.detokenize, bodies.DetokenizeBody),
         Path("POST", "/apply-template", tokens.apply_template, bodies.TemplateBody),

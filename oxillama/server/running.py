@@ -464,18 +464,21 @@ def timings(generation: Generation) -> dict[str, float]:
     """
     usage, seconds = generation.usage, generation.timings
     n_run, n_text = seconds.prefill_tokens, usage.generated_tokens
-    found: dict[str, float] = {"cache_n": usage.cached_tokens}
-    parts = (
-        ("prompt", n_run, n_run, seconds.prefill),
-        ("predicted", n_text, seconds.decode_tokens, seconds.decode),
-    )
-    for name, n, n_steps, spent in parts:
+    prompt, text = (n_run, n_run, seconds.prefill), (n_text, seconds.decode_tokens, seconds.decode)
+    found = times(usage.cached_tokens, prompt, text)
+    drafts = generation.speculation
+    if drafts is not None:
+        found |= {"draft_n": drafts.drafted, "draft_n_accepted": drafts.accepted}
+    return found
+
+
+def times(n_cached: int, prompt: tuple[int, int, float], text: tuple[int, int, float]) -> dict[str, float]:
+    """`timings`: of prompt and text the tokens, those that count for the speed, and seconds, or nan."""
+    found: dict[str, float] = {"cache_n": n_cached}
+    for name, (n, n_steps, spent) in (("prompt", prompt), ("predicted", text)):
         spent = 0.0 if math.isnan(spent) else spent
         found[f"{name}_n"] = n
         found[f"{name}_ms"] = 1000 * spent
         found[f"{name}_per_token_ms"] = 1000 * spent / n_steps if n_steps > 0 else 0.0
         found[f"{name}_per_second"] = n_steps / spent if spent and n_steps > 0 else 0.0
-    drafts = generation.speculation
-    if drafts is not None:
-        found |= {"draft_n": drafts.drafted, "draft_n_accepted": drafts.accepted}
     return found

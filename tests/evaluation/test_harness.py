@@ -258,3 +258,21 @@ def test_options_that_do_not_fit(lm: OxillamaLM) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             OxillamaLM(lm.engine, **options)  # type: ignore[arg-type]
+
+
+def test_the_benchmark_asks_the_same_of_all(tmp_path: Path) -> None:
+    from lm_eval import evaluate
+    from lm_eval.tasks import TaskManager, get_task_dict
+
+    from benchmarks.harness import CHOICES, model_of, write_tasks
+
+    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
+        write_tasks(tmp_path, engine, 2, 2, 5)
+        manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+        found = []
+        for model in (model_of(engine, 8), model_of(engine, 1, alone=True)):
+            answers = evaluate(model, get_task_dict(["choices1"], manager), bootstrap_iters=0)
+            found.append([sample["filtered_resps"] for sample in answers["samples"]["choices1"]])
+        questions = [(tmp_path / f"choices{number}.jsonl").read_text("utf-8") for number in range(2)]
+    assert found[0] == found[1] and [len(each) for each in found[0]] == [CHOICES] * 2
+    assert questions[0] != questions[1]

@@ -488,3 +488,26 @@ def test_an_answer_behind_reasoning_goes_on(tmp_path: Path) -> None:
         assert message["content"] and "reasoning" not in message
         answer = client.ask(PATH, begun("hello"))
         assert answer.status == 400 and "opens reasoning" in answer.error["message"]
+
+
+def test_what_a_request_came_to(client: Client) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "A fox"}],
+        "max_tokens": 4,
+        "seed": 3,
+        "temperature": 0.5,
+    }
+    prompt = client.ask("/apply-template", {"messages": body["messages"]}).json["prompt"]
+    plain = client.ask(PATH, body).json
+    assert "__verbose" not in plain
+    found = client.ask(PATH, {**body, "verbose": True}).json
+    told = found.pop("__verbose")
+    assert found["choices"] == plain["choices"]
+    assert told["prompt"].endswith(prompt)
+    assert told["content"] == found["choices"][0]["message"]["content"] and len(told["tokens"]) == 4
+    settings = told["generation_settings"]
+    assert (settings["seed"], settings["temperature"], settings["max_tokens"]) == (3, 0.5, 4)
+    *others, last, done = client.ask(PATH, {**body, "verbose": True, "stream": True}).events
+    assert done == "[DONE]" and not any("__verbose" in event for event in others)
+    same = {name: value for name, value in told.items() if name != "timings"}
+    assert {name: last["__verbose"][name] for name in same} == same

@@ -376,7 +376,7 @@ def test_clients_are_accepted_again_when_no_descriptor_could_be_kept(
     real_accept, real_open, n_short = socket.socket.accept, os.open, 3
 
     def accept(self: socket.socket) -> Any:
-        if n_short and self is client.server._socket:
+        if n_short and self is client.server._sockets[0]:
             raise OSError(errno.EMFILE, "none")
         return real_accept(self)
 
@@ -403,7 +403,7 @@ def test_accept_is_not_tried_all_the_time(
 
     def accept(self: socket.socket) -> Any:
         nonlocal n_calls
-        if self is client.server._socket:
+        if self is client.server._sockets[0]:
             n_calls += 1
             if fails:
                 raise OSError(code, os.strerror(code))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import re
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -12,6 +14,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, TokenizerBridge, demo
 from oxillama.config.server import ServerConfig
+from oxillama.server.listening import listener
 from oxillama.server.models import Hosted
 from oxillama.server.page.files import the_page
 from tests.support.server import Client, serving, serving_models
@@ -24,6 +27,16 @@ HELLO = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
 def client() -> Iterator[Client]:
     with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1), max_body_bytes=10000) as found:
         yield found
+
+
+def has_ipv6() -> bool:
+    """Whether something can listen at ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def draft() -> InferenceEngine:
@@ -267,7 +280,9 @@ def test_requests_behind_the_deadline_are_cancelled() -> None:
     ("field", "value"),
     [
         *(("port", value) for value in (-1, 65536, "8080", True)),
-        *(("host", value) for value in ("", 5)),
+        *(("host", value) for value in ("", 5, "a,,b", "::1,::1")),
+        *(("model_tags", value) for value in ("a,", "a,a")),
+        ("pooling", "sum"),
         *(("api_keys", value) for value in ("abc", ("",), (" a",), ("ä",), ("a\n",))),
         *(("max_body_bytes", value) for value in (0, 1.5)),
         *(("stored_response_bytes", value) for value in (-1, None)),
@@ -302,3 +317,52 @@ def test_the_access_log_has_tokens_and_rates_and_no_files_of_the_page(
     work = rf"; {n_prompt} prompt tokens, \d+ cached, [\d.]+/s, 5 tokens, [\d.]+/s"
     for line, n in zip(lines[2:], (1, 2, 1), strict=True):
         assert re.search(rf" POST /v1/completions 200 [\d.]+ s({work}){{{n}}}$", line), line
+
+
+def test_paths_that_a_server_is_started_without(client: Client) -> None:
+    with serving(draft(), metrics=False, slots=False) as other:
+        for path in ("/metrics", "/slots"):
+            assert client.ask(path).status == 200
+            answer = other.ask(path)
+            assert (answer.status, answer.error["type"]) == (501, "not_supported_error")
+            assert f"--no-{path[1:]}" in answer.error["message"]
+
+
+def test_pages_of_this_machine() -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    here = (
+        "http://localhost",
+        "https://localhost:8080",
+        "http://127.0.0.1:3000",
+        "http://[::1]:1",
+        "http://a.b",
+    )
+    others = (
+        "http://evil.example",
+        "http://localhost.evil.example",
+        "http://notlocalhost",
+        "http://127.0.0.11",
+    )
+    with serving(draft(), cors_origins=("localhost", "http://a.b")) as client:
+        for origin in (*here, *others):
+            headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+            preflight = client.ask("/v1/completions", method="OPTIONS", headers={**headers, **asked})
+            assert preflight.status == 200
+            allowed = preflight.headers.get("access-control-allow-origin")
+            assert allowed == (origin if origin in here else None)
+            answer = client.ask("/v1/models", headers=headers)
+            assert answer.status == (200 if origin in here else 403)
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="the machine has no IPv6")
+def test_several_addresses() -> None:
+    with serving(draft(), host="127.0.0.1, ::1") as client:
+        for host in ("127.0.0.1", "::1"):
+            connection = http.client.HTTPConnection(host, client.port, timeout=60)
+            connection.request("GET", "/v1/models")
+            assert connection.getresponse().status == 200
+            connection.close()
+        taken = ServerConfig(host="::1", port=client.port)
+        message = "host, port: expected a free address, got ::1"
+        with pytest.raises(ConfigError, match=message), listener(taken, taken.host, taken.port):
+            pass

@@ -252,13 +252,19 @@ def test_slots(folder: Path, tmp_path: Path) -> None:
 def test_embeddings(client: Client, alone: InferenceEngine) -> None:
     """Of a text with pictures, in llama-server's form, beside texts."""
     image = {"prompt_string": "a <__media__> b", "multimodal_data": [encoded(png())]}
-    answer = client.ask("/v1/embeddings", {"input": [image, "a b"], "pooling": "mean"})
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(png())}"}}
+    parts = [{"type": "text", "text": "a "}, part, {"type": "text", "text": " b"}]
+    answer = client.ask("/v1/embeddings", {"input": [image, "a b", {"content": parts}], "pooling": "mean"})
     assert answer.status == 200, answer.text
     with_picture = alone.model.feature("media").prompt("a <__media__> b", [png()])
-    for i, given in enumerate((with_picture, "a b")):
+    for i, given in enumerate((with_picture, "a b", with_picture)):
         found = np.array(answer.json["data"][i]["embedding"], np.float32)
         assert (found == alone.embed(given, pooling="mean", normalize=True)).all()
     assert answer.json["usage"]["prompt_tokens"] > len(with_picture)
+    native = client.ask("/embedding", {"content": {"content": parts}, "pooling": "mean"}).json
+    assert native[0]["embedding"] == [answer.json["data"][2]["embedding"]]
+    for wrong in ({**part, "detail": 1}, {"type": "input_video", "input_video": {"url": "data:,"}}):
+        assert client.ask("/v1/embeddings", {"input": {"content": [*parts, wrong]}}).status == 400
 
 
 def test_embeddings_of_a_conversation(client: Client, alone: InferenceEngine) -> None:

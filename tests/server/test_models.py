@@ -363,3 +363,26 @@ def test_who_waits_for_a_model_takes_nobodys_place(monkeypatch: pytest.MonkeyPat
         assert (refused.status, refused.error["code"]) == (429, "queue_full")
         slow.may_load.set()
         assert [answer_of(connection).status for connection in held] == [200] * 3
+
+
+def test_a_model_with_several_names() -> None:
+    loader, other = Loader(), Loader()
+    models_of = [
+        Hosted("small", load=loader, others=("fast", "tiny"), tags=("a", "b")),
+        Hosted("big", load=other),
+    ]
+    with serving_models(*models_of) as client:
+        cards = client.ask("/v1/models").json["data"]
+        assert [(card["id"], card["aliases"], card["tags"]) for card in cards] == [
+            ("small", ["small", "fast", "tiny"], ["a", "b"]),
+            ("big", ["big"], []),
+        ]
+        for name in ("small", "fast", "tiny"):
+            answer = client.ask(PATH, {**BODY, "model": name})
+            assert (answer.status, answer.json["model"]) == (200, "small")
+        assert client.ask("/v1/models/tiny").json["id"] == "small"
+        assert (loader.n_loads, other.n_loads) == (1, 0)
+        assert "small, fast, tiny, big" in client.ask(PATH, {**BODY, "model": "x"}).error["message"]
+        assert client.ask("/api/generate", {"model": "tiny:latest", "prompt": ""}).status == 200
+    with pytest.raises(ConfigError, match="expected another name for each, got fast twice"):
+        Models([Hosted("fast", load=loader), Hosted("x", load=other, others=("fast",))], ServerConfig())

@@ -217,3 +217,15 @@ def test_a_model_without_tokens_for_infill(client: Client) -> None:
     assert client.ask("/infill", body).error["message"] == f"input_suffix: {wanted}"
     answer = client.ask("/v1/completions", {"prompt": "a", "suffix": "b"})
     assert (answer.status, answer.error["message"]) == (400, f"suffix: {wanted}")
+
+
+def test_banned_tokens_are_in_the_settings(client: Client, alone: InferenceEngine) -> None:
+    body = {"prompt": PROMPT, "n_predict": 2, "logit_bias": [[5, 1.5], [7, False]]}
+    found = client.ask(PATH, body).json["generation_settings"]["logit_bias"]
+    assert found == [{"token": 5, "bias": 1.5}, {"token": 7, "bias": None}]
+    found = client.ask(PATH, {"prompt": PROMPT, "n_predict": 2, "ignore_eos": True}).json
+    ends = sorted(alone.tokenizer.eog_ids)
+    assert ends and found["generation_settings"]["logit_bias"] == [{"token": e, "bias": None} for e in ends]
+    assert client.ask("/props").json["default_generation_settings"]["params"]["logit_bias"] == []
+    refused = client.ask(PATH, {"prompt": PROMPT, "adaptive_target": 0.5}).error
+    assert refused["code"] == "unsupported_value"

@@ -320,3 +320,25 @@ def test_names_that_files_of_slots_cannot_have(name: str, tmp_path: Path) -> Non
     with pytest.raises(ApiError, match="filename: expected letters, digits"):
         file_in(tmp_path, name)
     assert file_in(tmp_path, "a" * 200) == tmp_path / ("a" * 200)
+
+
+def test_chats_in_a_slot(client: Client) -> None:
+    path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "A fox"}], "max_tokens": 6}
+    body |= {"seed": 5, "n": 2}
+    alone = [choice["message"] for choice in client.ask(path, body).json["choices"]]
+    assert alone[0] != alone[1]
+    for _ in range(2):
+        answer = client.ask(path, {**body, "id_slot": 2})
+        assert [choice["message"] for choice in answer.json["choices"]] == alone
+    slot = client.ask("/slots").json[2]
+    assert slot["n_tokens"] > 6 and not slot["is_processing"]
+    one = {**body, "n": 1, "id_slot": 2}
+    events = client.ask(path, {**one, "stream": True}).events
+    assert "".join(e["choices"][0]["delta"].get("content") or "" for e in events[:-1]) == alone[0]["content"]
+    assert client.ask(path, one).json["timings"]["prompt_n"] == 1
+    connection, response = client.open(path, {**one, "stream": True, "max_tokens": 400, "ignore_eos": True})
+    assert b"role" in response.readline()
+    connection.close()
+    until(lambda: not any(busy(client)))
+    assert client.ask(path, one).json["choices"][0]["message"] == alone[0]
+    assert client.ask(path, {**body, "id_slot": 4}).error["param"] == "id_slot"

@@ -144,7 +144,7 @@ def test_a_fault_of_a_socket_is_the_end_of_one_client_at_most(
 ) -> None:
     client, connect = room
     server, engine = client.server, client.hosted.ready()
-    assert server._socket is not None
+    assert server._sockets
     expected = texts(used(connect))
     assert [text[:3] for text in expected] == [b"200"] * len(REQUESTS)
 
@@ -167,7 +167,7 @@ def test_a_fault_of_a_socket_is_the_end_of_one_client_at_most(
     for code in FAULTS[operation][:n_codes]:
         for n in range(1, MOST):
             where = f"{operation} {n} failed with {errno.errorcode[code]}"
-            calls = SocketCalls(server._socket, "serve", operation, n, code)
+            calls = SocketCalls(server._sockets[0], "serve", operation, n, code)
             caplog.clear()
             with failing_sockets(calls):
                 found = used(connect)

@@ -74,7 +74,8 @@ def test_fewer_dimensions_are_scaled_again(client: Client) -> None:
             {"input": "x", "encoding_format": "int8"},
             "encoding_format: expected 'float' or 'base64'",
         ),
-        ({"input": "x", "pooling": "none"}, "pooling: expected one of last, mean, max, cls"),
+        ({"input": "x", "pooling": "none"}, "pooling: expected one vector for a text"),
+        ({"input": "x", "pooling": "sum"}, "pooling: expected one of last, mean, max, cls"),
         ({"input": "x", "truncate": True}, "truncate: is no option"),
         ({"input": [5000]}, "prompt: expected token ids below 1024"),
     ],
@@ -125,3 +126,32 @@ def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
             {"oops": 1},
         ):
             assert client.ask("/v1/rerank", {**body, **wrong}).status == 400
+
+
+def test_vectors_in_llama_servers_form(client: Client) -> None:
+    engine = client.hosted.ready()
+    texts = ["Mia went to the sea.", "Rita"]
+    for normalize, value in ((True, 2), (False, -1)):
+        wanted = engine.embed_batch(texts, pooling="mean", normalize=normalize).tolist()
+        for path in ("/embedding", "/embeddings"):
+            body = {"content": texts, "pooling": "mean", "embd_normalize": value}
+            assert client.ask(path, body).json == [
+                {"index": i, "embedding": [vector]} for i, vector in enumerate(wanted)
+            ]
+    assert client.ask("/embedding", {"input": "Rita"}).json[0]["embedding"] == [
+        engine.embed("Rita", normalize=True).tolist()
+    ]
+    for given, message in (({}, "got none"), ({"input": "a", "content": "a"}, "got both")):
+        assert client.ask("/embedding", given).error["message"].endswith(message)
+
+
+def test_vectors_of_all_tokens() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    with serving(engine, pooling="none") as client:
+        wanted = engine.hidden_states("Rita went").tolist()
+        assert len(wanted) == len(engine.tokenizer.encode("Rita went")) > 1
+        assert client.ask("/embedding", {"content": "Rita went"}).json == [{"index": 0, "embedding": wanted}]
+        refused = client.ask(PATH, {"input": "Rita went"})
+        assert (refused.status, refused.error["param"]) == (400, "pooling")
+        own = client.ask(PATH, {"input": "Rita went", "pooling": "max"}).json
+        assert (vectors(own) == engine.embed_batch(["Rita went"], pooling="max", normalize=True)).all()

@@ -32,6 +32,9 @@ NAMED_TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "command-r": COMMAND_R}
 CONTEXT = 8192
 """Tokens of context that the files promise; the story model was trained with 512."""
 
+RANK_SEED = 14
+"""Of the reranker's weights: with these the documents of the suite have the order that it expects."""
+
 WIDTH, FEED, LAYERS, HEADS, POSITIONS = 64, 96, 2, 4, 512
 
 
@@ -50,13 +53,16 @@ def make_all(folder: Path, texts: list[str]) -> None:
     rewrite(demo.STORY, folder / "infill.gguf", {"llama.context_length": CONTEXT, **marks})
     words = sorted({word for text in texts for word in re.findall(r"[a-z]+|[0-9]|[^\sa-z0-9]", text.lower())})
     write_encoder(folder / "embed.gguf", words, ranks=False)
-    write_encoder(folder / "rank.gguf", words, ranks=True)
+    write_encoder(folder / "rank.gguf", words, ranks=True, seed=RANK_SEED)
+    rewrite(demo.STORY, folder / "vision" / "story.gguf", {"llama.context_length": CONTEXT})
+    write_projector(folder / "vision" / "mmproj-story.gguf", width=256)
 
 
 def rewrite(source: Path, target: Path, changed: dict[str, int | str]) -> Path:
     """Copies a GGUF file with other metadata."""
     import gguf
 
+    target.parent.mkdir(exist_ok=True)
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     own = ("general.architecture", "GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")
@@ -91,7 +97,7 @@ def with_template(model: Path, template: str) -> Path:
     return target
 
 
-def write_encoder(path: Path, words: list[str], *, ranks: bool) -> None:
+def write_encoder(path: Path, words: list[str], *, ranks: bool, seed: int = 0) -> None:
     """Writes a BERT of random weights whose vocabulary is whole words, pieces of a letter and marks."""
     import gguf
     import numpy as np
@@ -116,7 +122,7 @@ def write_encoder(path: Path, words: list[str], *, ranks: bool) -> None:
     writer.add_token_type_count(2)
     for name, token in (("pad", 0), ("unk", 1), ("sep", 3), ("mask", 4), ("bos", 2)):
         getattr(writer, f"add_{name}_token_id")(token)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def add(name: str, *shape: int, spread: float | None = None) -> None:
         spread = shape[-1] ** -0.5 if spread is None else spread
@@ -144,6 +150,50 @@ def write_encoder(path: Path, words: list[str], *, ranks: bool) -> None:
     if ranks:
         add_linear("cls", WIDTH, WIDTH)
         add_linear("cls.output", 1, WIDTH)
+    finish(writer)
+
+
+def write_projector(path: Path, width: int) -> None:
+    """Writes an encoder of pictures of random weights, as LLaVA has them: 64 rows for a picture.
+
+    Parameters
+    ----------
+    width : of the embeddings of the model beside it.
+    """
+    import gguf
+    import numpy as np
+
+    inner, feed, patch, side = 32, 48, 7, 56
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    for name, value in (
+        ("image_size", side),
+        ("patch_size", patch),
+        ("embedding_length", inner),
+        ("feed_forward_length", feed),
+        ("projection_dim", width),
+        ("block_count", 2),
+        ("attention.head_count", 2),
+    ):
+        writer.add_uint32(f"clip.vision.{name}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    for name in ("image_mean", "image_std"):
+        writer.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
+    shapes: dict[str, tuple[int, ...]] = {"v.patch_embd": (inner, 3, patch, patch), "v.post_ln": (inner,)}
+    for i in range(2):
+        shapes |= {f"v.blk.{i}.ln{n}": (inner,) for n in (1, 2)}
+        shapes |= {f"v.blk.{i}.attn_{part}": (inner, inner) for part in ("q", "k", "v", "out")}
+        shapes |= {f"v.blk.{i}.ffn_up": (feed, inner), f"v.blk.{i}.ffn_down": (inner, feed)}
+    shapes |= {
+        "v.position_embd": ((side // patch) ** 2, inner),
+        "mm.0": (inner, inner),
+        "mm.2": (width, inner),
+    }
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        spread = float(np.prod(shape[1:])) ** -0.5
+        writer.add_tensor(f"{name}.weight", (rng.standard_normal(shape) * spread).astype(np.float32))
     finish(writer)
 
 

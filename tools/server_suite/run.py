@@ -75,6 +75,12 @@ def prepare(source: Path, folder: Path) -> Path:
     tests = folder / "tools" / "server" / "tests"
     shutil.rmtree(tests, ignore_errors=True)
     shutil.copytree(source / "tools" / "server" / "tests", tests)
+    for entry in tomllib.loads((HERE / "changes.toml").read_text(encoding="utf-8"))["replaced"]:
+        path = tests / "unit" / entry["file"]
+        text = path.read_text(encoding="utf-8")
+        n = text.count(entry["old"])
+        assert n == entry.get("times", 1), f"{entry['file']}: {entry['old']} occurs {n} times"
+        path.write_text(text.replace(entry["old"], entry["new"]), encoding="utf-8")
     link = folder / "models"
     if not link.exists():
         link.symlink_to(source / "models")

@@ -19,7 +19,7 @@ MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
     "stories15M_MOE-F16.gguf": "story.gguf",
-    "ggml-org/tinygemma3-GGUF:Q8_0": "story.gguf",
+    "ggml-org/tinygemma3-GGUF:Q8_0": "vision/story.gguf",
     "bert-bge-small/ggml-model-f16.gguf": "embed.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "rank.gguf",
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "story.gguf",
@@ -34,7 +34,11 @@ SAME = {
     "--batch-size": "--prefill-chunk",
     "--parallel": "--max-sequences",
     "--api-key": "--api-key",
+    "--n-predict": "--max-tokens",
     "--slot-save-path": "--slot-save-path",
+    "--host": "--host",
+    "--tags": "--tags",
+    "--pooling": "--pooling",
 }
 """Flags with a value that `oxillama serve` has, too."""
 
@@ -44,23 +48,24 @@ WITHOUT_EFFECT = {
     "-fa": "attention never holds the whole matrix of scores",
     "-ctk": "keys and values are of one type",
     "-ctv": "keys and values are of one type",
-    "--n-predict": "the number of tokens is a matter of the request",
     "--spec-draft-n-min": "drafts are as long as is fastest",
     "--spec-type": "the draft model says it",
-    "--tags": "the list of models has no tags",
     "--reasoning": "the template's variables are a matter of the request",
     "--reasoning-format": "a matter of the request",
+    "--media-path": "no file is opened for a client",
     "--cache-ram": "the prefix cache is one for all sequences",
-    "--pooling": "a matter of the request",
 }
 """Flags with a value that are left out, and why."""
 
 SWITCHES = (
-    *("--offline", "--cont-batching", "--embedding", "--reranking", "--metrics", "--swa-full", "--slots"),
-    *("--no-slots", "--verbose", "--no-ui", "--jinja", "--no-jinja", "--no-mmproj", "--context-shift"),
-    *("--backend_sampling", "--no-cache-idle-slots", "--no-models-autoload", "--kv-unified"),
+    *("--offline", "--cont-batching", "--embedding", "--reranking", "--swa-full", "--slots", "--verbose"),
+    *("--jinja", "--no-jinja", "--context-shift", "--backend_sampling"),
+    *("--no-cache-idle-slots", "--no-models-autoload"),
 )
-"""Flags without a value. Only the last has an effect: the context is not divided by the slots."""
+"""Flags without a value, and without an effect."""
+
+WITH_EFFECT = ("--metrics", "--no-slots", "--no-ui", "--no-mmproj", "--kv-unified")
+"""Flags without a value that have an effect."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,10 +73,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
     for flag in (*SAME, *WITHOUT_EFFECT):
         made.add_argument(flag)
-    for flag in SWITCHES:
+    for flag in (*SWITCHES, *WITH_EFFECT):
         made.add_argument(flag, action="store_true")
     for flag in (
-        *("--host", "--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
+        *("--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
         *("--spec-draft-n-max", "--chat-template", "--chat-template-file", "--cors-origins"),
     ):
         made.add_argument(flag)
@@ -83,6 +88,8 @@ def command(flags: list[str], folder: Path) -> list[str]:
     """The command line of `oxillama serve` for flags of llama-server."""
     args = parser().parse_args(flags)
     given = {flag: getattr(args, flag.lstrip("-").replace("-", "_")) for flag in SAME}
+    if given["--n-predict"] == "-1":  # for as many as the context holds
+        given["--n-predict"] = None
     found = [part for flag, value in given.items() if value is not None for part in (SAME[flag], value)]
     slots = int(args.parallel or 4)
     context = int(args.ctx_size or 0)
@@ -95,11 +102,16 @@ def command(flags: list[str], folder: Path) -> list[str]:
         template = Path(args.chat_template_file).read_text(encoding="utf-8")
     name = MODELS[args.hf_file or args.hf_repo or "ggml-org/test-model-stories260K"]
     path = models.with_template(folder / name, models.NAMED_TEMPLATES.get(template, template))
-    found += ["--alias", args.alias or "model"]
+    found += ["--alias", ",".join(sorted((args.alias or "model").split(",")))]
+    found += [] if args.metrics else ["--no-metrics"]
+    found += ["--no-slots"] if args.no_slots else []
+    found += ["--no-ui"] if args.no_ui else []
     for origin in (args.cors_origins or "").split(","):
         found += ["--cors-origin", origin] if origin else []
     for adapter in args.lora:
         found += ["--lora", adapter]
+    if name.startswith("vision/") and not args.no_mmproj:
+        found += ["--mmproj", str(folder / "vision" / "mmproj-story.gguf")]
     if args.model_draft:
         found += ["--speculate", args.model_draft]
         found += ["--draft-max", args.spec_draft_n_max] if args.spec_draft_n_max else []

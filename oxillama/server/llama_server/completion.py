@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from contextvars import copy_context
-from functools import partial
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from starlette.requests import Request
@@ -17,33 +15,28 @@ from oxillama.engine.generation import Generation
 from oxillama.media.prompt import MediaPrompt
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
-from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
 from oxillama.server.json_text import JsonAnswer
-from oxillama.server.llama_server.status import settings
 from oxillama.server.models import Hosted
 from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.prompt_progress import PromptProgress, with_progress
-from oxillama.server.recording import with_receipt
 from oxillama.server.running import (
     Delta,
-    begin,
     checked_prompt,
     chosen,
-    compile_rules,
     connected,
     deltas,
     encoded,
     in_thread,
     prompt_lists,
-    receipt_of,
     results,
     timings,
 )
-from oxillama.server.slots import to_its_end
+from oxillama.server.slot_requests import started
 from oxillama.server.stream import EventStream, data_line
+from oxillama.server.text_facts import facts_of
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 ABSENT = object()
@@ -101,22 +94,9 @@ class Answer:
         else:
             self.prompts = prompt_lists(engine, body.prompt.each, media=True)
 
-    @asynccontextmanager
-    async def started(self) -> AsyncIterator[list[Generation]]:
+    def started(self) -> AbstractAsyncContextManager[list[Generation]]:
         """The generations; the slot, if the body names one, is theirs until the block ends."""
-        id, prompts = self.body.id_slot, self.prompts
-        if id < 0:
-            yield await begin(self.engine, prompts, self.options)
-            return
-        if len(prompts) > 1:
-            message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
-            raise ApiError(400, message, param="id_slot", code="invalid_value")
-        await compile_rules(self.engine, prompts, self.options)
-        async with self.hosted.slots.used(self.engine, id, context().caller.name) as slot:
-            start = partial(slot.start, self.engine, prompts[0])
-            generation = await to_its_end(copy_context().run, with_receipt, start, self.options)
-            context().generations.append(generation)
-            yield [generation]
+        return started(self.engine, self.hosted.slots, self.body.id_slot, self.prompts, self.options)
 
     async def whole(self) -> Response:
         """The answer of a body that asks for no stream."""
@@ -138,7 +118,8 @@ class Answer:
             async for delta in with_progress(generations, found) if self.body.return_progress else found:
                 if isinstance(delta, PromptProgress):
                     empty = Delta(delta.index, None, [], [])
-                    yield data_line(self.part(empty, generations[delta.index]) | delta.field)
+                    part = self.part(empty, generations[delta.index]) | delta.field
+                    yield data_line(part | delta.timings if self.body.timings_per_token else part)
                 else:
                     yield data_line(self.part(delta, generations[delta.index]))
 
@@ -163,32 +144,16 @@ class Answer:
 
     def last_part(self, index: int, generation: Generation) -> dict[str, Any]:
         """What is known when a text has ended."""
-        kind, word = stop_type(generation)
         return {
             "index": index,
-            "content": "",
-            "tokens": [],
             "id_slot": self.body.id_slot,
-            "stop": True,
-            "model": self.hosted.name,
-            "tokens_predicted": len(generation.tokens),
-            "tokens_evaluated": len(generation.prompt_tokens),
-            "generation_settings": settings(self.options) | {"seed": generation.seed},
-            "prompt": self.prompt_text(index, generation),
-            "has_new_line": "\n" in generation.text,
-            "truncated": False,
-            "stop_type": kind,
-            "stopping_word": word,
-            "tokens_cached": len(generation.prompt_tokens) + len(generation.tokens) - 1,
-            "timings": timings(generation),
-            **receipt_of(generation),
+            **facts_of(self.engine, self.hosted.name, generation, self.prompt_text(index)),
         }
 
-    def prompt_text(self, index: int, generation: Generation) -> str:
-        """The text that the prompt's tokens stand for; one with media as the body has it."""
-        if isinstance(self.prompts[index], MediaPrompt):
-            return str(self.body.prompt.each[index].text)
-        return self.engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
+    def prompt_text(self, index: int) -> str | None:
+        """The text of a prompt with media, as the body has it; None for that of its tokens."""
+        has_media = isinstance(self.prompts[index], MediaPrompt)
+        return str(self.body.prompt.each[index].text) if has_media else None
 
     def probabilities(self, sampled: list[SampledToken]) -> dict[str, Any]:
         """Of tokens and of the likeliest others, if they are wanted: log-probabilities in the model's own
@@ -197,13 +162,6 @@ class Answer:
             return {}
         each_of = drawn if self.body.post_sampling_probs else raw
         return {"completion_probabilities": [each_of(self.engine.tokenizer, each) for each in sampled]}
-
-
-def stop_type(generation: Generation) -> tuple[str, str]:
-    """Why a text has ended, in llama-server's words, and the stop string, if it was one."""
-    if generation.finish_reason != "stop":
-        return {"length": "limit"}.get(generation.finish_reason or "", generation.finish_reason or ""), ""
-    return ("eos", "") if generation.stop_string is None else ("word", generation.stop_string)
 
 
 def wanted(part: dict[str, Any], paths: list[str]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from oxillama.server.bodies import Body, read_body, require_json
 from oxillama.server.callers import context
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
-from oxillama.server.running import chosen, connected, present
+from oxillama.server.llama_server.status import refuse_unless
+from oxillama.server.running import chosen, connected, present, served
 from oxillama.server.slots import file_in, to_its_end
 
 ACTIONS = ("save", "restore", "erase")
@@ -25,6 +26,7 @@ class SlotBody(Body):
 
 async def slots(request: Request) -> Response:
     """The slots, and how many requests run."""
+    refuse_unless(served(request).config.slots, "slots")
     here, engine = await present(request, request.query_params.get("model"))
     found = here.hosted.slots.listed(engine, context().caller.name)
     if request.query_params.get("fail_on_no_slot") == "1" and all(slot["is_processing"] for slot in found):

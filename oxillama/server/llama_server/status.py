@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from oxillama.observability.exposition import prometheus_text
 from oxillama.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.server.callers import context
 from oxillama.server.chats import thinking_of
+from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
 from oxillama.server.models import Hosted, Models
-from oxillama.server.options import OPTIONS
 from oxillama.server.running import present, served
+from oxillama.server.text_facts import settings
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -74,6 +74,7 @@ async def metrics(request: Request) -> Response:
     They tell of everybody's requests: for an operator alone.
     """
     context().caller.check_admin()
+    refuse_unless(served(request).config.metrics, "metrics")
     models = served(request).models
     found = {each.name: now for each in models if (now := each.metrics()) is not None}
     text = models_text(models)
@@ -83,6 +84,13 @@ async def metrics(request: Request) -> Response:
     if request.app.state.records is not None:
         text += request.app.state.records.counts.metrics_text()
     return PlainTextResponse(text, media_type=PROMETHEUS, headers={"Process-Start-Time-Unix": str(STARTED)})
+
+
+def refuse_unless(is_on: bool, name: str) -> None:
+    """Raises ApiError for a path that the server was started without."""
+    if not is_on:
+        message = f"{name}: expected a server without --no-{name}, this one has it"
+        raise ApiError(501, message, type="not_supported_error", code="not_supported")
 
 
 def models_text(models: Models) -> str:
@@ -116,7 +124,14 @@ def llama_server_text(found: Mapping[str, MetricsSnapshot], labelled: bool) -> s
 
 async def models(request: Request) -> Response:
     """The models that requests may name."""
-    return JsonAnswer({"object": "list", "data": [model_card(each) for each in served(request).models]})
+    hosted = list(served(request).models)
+    named = [{"name": each.name, "model": each.name, "capabilities": capabilities(each)} for each in hosted]
+    return JsonAnswer({"object": "list", "data": [model_card(each) for each in hosted], "models": named})
+
+
+def capabilities(hosted: Hosted) -> list[str]:
+    """What a model can do, in llama-server's words."""
+    return ["completion", *(["multimodal"] if hosted.takes else [])]
 
 
 async def model(request: Request) -> Response:
@@ -128,6 +143,8 @@ def model_card(hosted: Hosted) -> dict[str, Any]:
     """What clients are told of a model; its sizes while it is loaded."""
     card: dict[str, Any] = {
         "id": hosted.name,
+        "aliases": list(hosted.names),
+        "tags": list(hosted.tags),
         "object": "model",
         "created": hosted.created,
         "owned_by": "oxillama",
@@ -157,7 +174,7 @@ async def props(request: Request) -> Response:
         {
             "default_generation_settings": {
                 "n_ctx": engine.context_size,
-                "params": settings(usual),
+                "params": settings(engine, usual),
             },
             "total_slots": engine.config.scheduler.max_sequences,
             "model_alias": here.hosted.name,
@@ -180,11 +197,3 @@ def name_of(path: object) -> str:
 
 def special_text(engine: InferenceEngine, token: int | None) -> str:
     return "" if token is None else engine.tokenizer.token_text(token)
-
-
-def settings(options: GenerationOptions) -> dict[str, Any]:
-    """The options of a request, by their names in a body; those with plain values."""
-    both = {field.name: getattr(options, field.name) for field in fields(options)}
-    both |= vars(options.sampler)
-    found = {name: both[field] for name, field in OPTIONS.items()}
-    return {name: value for name, value in found.items() if isinstance(value, (bool, int, float, str))}

@@ -54,8 +54,7 @@ class Asked:
 
 def find(models: Models, name: str | None) -> Hosted:
     """A model by its name, with or without ":latest". Raises ApiError."""
-    known = {each.name for each in models}
-    if name is not None and name not in known and name.endswith(LATEST):
+    if name is not None and name not in models.by_name and name.endswith(LATEST):
         name = name.removesuffix(LATEST)
     return models.find(name)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -13,17 +14,21 @@ from starlette.responses import Response
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.events import Event, TextPart
+from oxillama.media.prompt import MediaPrompt
 from oxillama.on_use import on_use
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, read_body
 from oxillama.server.chats import chat_of, rules_text
 from oxillama.server.errors import ApiError
 from oxillama.server.json_text import JsonAnswer
+from oxillama.server.models import Hosted
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.prompt_progress import PromptProgress, with_progress
-from oxillama.server.running import begin, chosen, connected, deltas, in_thread, receipt_of, times_of, timings
+from oxillama.server.running import chosen, connected, deltas, in_thread, receipt_of, times_of, timings
+from oxillama.server.slot_requests import started
 from oxillama.server.stream import DONE, EventStream, Relay, TextLine, data_line
+from oxillama.server.text_facts import facts_of
 from oxillama.toolcalls.conversation import delta_of, whole_message
 
 answered_with_tools: Callable[..., Awaitable[Response | EventStream]] = on_use(
@@ -37,7 +42,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     if any(tool.get("type") == "mcp" for tool in body.tools):
         return await answered_with_tools(request, body)
     here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
+    answer = await in_thread(Answer, engine, here.hosted, body, request.state.request_id)
     if body.stream:
         return EventStream(answer.lines(), here.config.ping_seconds)
     return await connected(request, answer.whole())
@@ -57,12 +62,12 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, model: str, body: ChatBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody, request_id: str) -> None:
         if body.top_logprobs is not None and not body.logprobs:
             message = "top_logprobs: expected logprobs true beside it, got false"
             raise ApiError(400, message, param="top_logprobs")
         self.engine: InferenceEngine = engine
-        self.model: str = model
+        self.hosted: Hosted = hosted
         self.body: ChatBody = body
         chat = chat_of(
             body,
@@ -78,12 +83,16 @@ class Answer:
             logprobs=body.logprobs or None,
             top_logprobs=body.top_logprobs or None,
         )
+        has_text = body.verbose and isinstance(self.prompt, MediaPrompt)
+        self.prompt_text: str | None = chat.text(engine) if has_text else None
         if body.continue_final_message and rules_text(self.options):
             message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
             raise ApiError(400, message, param="continue_final_message", code="invalid_value")
 
-    async def start(self) -> list[Generation]:
-        return await begin(self.engine, [self.prompt], self.options, self.body.n)
+    def started(self) -> AbstractAsyncContextManager[list[Generation]]:
+        """The generations; the slot, if the body names one, is theirs until the block ends."""
+        body = self.body
+        return started(self.engine, self.hosted.slots, body.id_slot, [self.prompt], self.options, body.n)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every part of an answer has."""
@@ -91,16 +100,16 @@ class Answer:
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": kind,
             "created": int(time.time()),
-            "model": self.model,
+            "model": self.hosted.name,
             "system_fingerprint": FINGERPRINT,
         }
 
     async def whole(self) -> Response:
         """The answer as one object."""
-        generations = await self.start()
-        found: list[list[dict[str, Any]]] = [[] for _ in generations]
-        async for delta in deltas(generations):
-            found[delta.index].append(delta_of(delta.event, self.n_calls))
+        async with self.started() as generations:
+            found: list[list[dict[str, Any]]] = [[] for _ in generations]
+            async for delta in deltas(generations):
+                found[delta.index].append(delta_of(delta.event, self.n_calls))
         choices = [
             {
                 "index": index,
@@ -112,11 +121,19 @@ class Answer:
             for index, generation in enumerate(generations)
         ]
         head = self.head("chat.completion")
-        return JsonAnswer({**head, "choices": choices, **self.usage(generations), **times_of(generations)})
+        facts = {**self.usage(generations), **times_of(generations), **self.verbose(generations)}
+        return JsonAnswer({**head, "choices": choices, **facts})
 
     async def lines(self) -> AsyncIterator[str | Relay]:
         """The answer as chunks. What has no chunk of its own has its log-probabilities in the next one."""
-        generations, body = await self.start(), self.body
+        async with self.started() as generations, aclosing(self.lines_of(generations)) as found:
+            async for line in found:
+                yield line
+        yield DONE
+
+    async def lines_of(self, generations: list[Generation]) -> AsyncGenerator[str | Relay]:
+        """The chunks of generations."""
+        body = self.body
         head = self.head("chat.completion.chunk")
         waiting: list[list[SampledToken]] = [[] for _ in generations]
         more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
@@ -148,6 +165,7 @@ class Answer:
             if reason is not None:
                 chunk["choices"][0] |= receipt_of(generation)
                 chunk |= {} if body.wants_usage else times_of(generations)
+                chunk |= self.verbose([generation])
             if body.timings_per_token:
                 chunk["timings"] = timings(generation)
             yield data_line(chunk)
@@ -155,11 +173,18 @@ class Answer:
                 yield Relay(generation, line_of)
         if body.wants_usage:
             yield data_line({**head, "choices": [], **self.usage(generations), **times_of(generations)})
-        yield DONE
 
     def logprobs(self, sampled: Sequence[SampledToken] | None) -> Any:
         """Of tokens, if they were asked for."""
         return chat_logprobs(self.engine.tokenizer, sampled or []) if self.body.logprobs else None
+
+    def verbose(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        """What `/completion` tells of the first of some texts, and what the model wrote, if it is wanted."""
+        if not self.body.verbose:
+            return {}
+        first = generations[0]
+        facts = facts_of(self.engine, self.hosted.name, first, self.prompt_text)
+        return {"__verbose": {**facts, "content": first.raw_text, "tokens": first.tokens}}
 
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Numbers of tokens."""

@@ -38,7 +38,7 @@ async def answered_with_tools(request: Request, body: ChatBody) -> Response | Ev
     names = [server.name for server in servers.client.servers()]
     tools = chosen_tools(body.tools, await connected(request, servers.client.atools()), names)
     here, engine = await chosen(request, body.model)
-    make = partial(Answer, engine, here.hosted.name, request_id=request.state.request_id)
+    make = partial(Answer, engine, here.hosted, request_id=request.state.request_id)
     answer = ServedTools(make, body, servers.client, tools)
     if body.stream:
         return EventStream(answer.lines(), here.config.ping_seconds)
@@ -106,10 +106,11 @@ class Round:
 
     async def events(self) -> AsyncIterator[Event]:
         self.answer = await in_thread(self._make)
-        (self.generation,) = generations = await self.answer.start()
-        async for delta in deltas(generations):
-            if delta.event is not None:
-                yield delta.event
+        async with self.answer.started() as generations:
+            (self.generation,) = generations
+            async for delta in deltas(generations):
+                if delta.event is not None:
+                    yield delta.event
 
     def __await__(self) -> Any:
         assert self.generation is not None
@@ -129,7 +130,7 @@ class ServedTools:
     def __init__(
         self, make: Callable[[ChatBody], Answer], body: ChatBody, client: McpClient, tools: list[McpTool]
     ) -> None:
-        for name, usual in (("n", 1), ("logprobs", False), ("timings_per_token", False)):
+        for name, usual in (("n", 1), ("logprobs", False), ("timings_per_token", False), ("verbose", False)):
             if getattr(body, name) != usual:
                 raise invalid(name, f"{usual} beside tools of servers", getattr(body, name))
         self._make = make

@@ -12,7 +12,8 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oxillama.embeddings.pooling import Embedding, rankings
+from oxillama.config.server import ServerConfig
+from oxillama.embeddings.pooling import NONE, Embedding, pooling_of, rankings
 from oxillama.embeddings.pooling import embeddings as start_embeddings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, TemplateBody, read_body
@@ -36,9 +37,14 @@ async def embeddings(request: Request) -> Response:
         most = engine.model.spec.n_embd
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
 
+    pooling = pooling_for(here.config, engine, body.pooling)
+    if pooling == NONE:
+        message = 'pooling: expected one vector for a text, got "none": /embedding has those of each token'
+        raise ApiError(400, message, param="pooling", code="unsupported_value")
+
     def start() -> tuple[list[list[int]], list[Embedding]]:
         texts = prompts_of(engine, body)
-        return texts, start_embeddings(engine.model, texts, body.pooling, True, **whose())
+        return texts, start_embeddings(engine.model, texts, pooling, True, **whose())
 
     async def run() -> Response:
         texts, handles = await in_thread(start)
@@ -73,6 +79,15 @@ def prompts_of(engine: InferenceEngine, body: EmbeddingBody) -> list[list[int]]:
         return prompt_lists(engine, body.input.each, name="input", free=0, media=True)
     tokens = chat_of(body).tokens(engine, closes=body.add_special_tokens)
     return [checked_prompt(engine, tokens, name="messages", free=0)]
+
+
+def pooling_for(config: ServerConfig, engine: InferenceEngine, wanted: str | None) -> str:
+    """The pooling of a request: its own, else that of the server, else that of the model's file.
+
+    Raises ConfigError if there is no such pooling.
+    """
+    mode = wanted or config.pooling
+    return NONE if mode == NONE else pooling_of(mode, engine.model).value
 
 
 async def all_of(handles: Sequence[Embedding]) -> list[np.ndarray]:

@@ -1,0 +1,57 @@
+"""Requests for text, in a slot if they name one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
+
+from oxillama.config import GenerationOptions
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.generation import Generation
+from oxillama.samples.seeds import seeded
+from oxillama.server.callers import context
+from oxillama.server.errors import ApiError
+from oxillama.server.recording import with_receipt
+from oxillama.server.running import begin, cancel, compile_rules
+from oxillama.server.slots import Slots, to_its_end
+
+
+@asynccontextmanager
+async def started(
+    engine: InferenceEngine,
+    slots: Slots,
+    id: int,
+    prompts: Sequence[list[int]],
+    options: GenerationOptions,
+    n: int = 1,
+) -> AsyncIterator[list[Generation]]:
+    """``n`` generations of each prompt, as `begin` starts them.
+
+    Parameters
+    ----------
+    id : of the slot whose session runs the first of them, and which is theirs until the block ends; -1 for
+        none. Then there must be one prompt.
+
+    Raises ApiError, and what `begin` raises.
+    """
+    if id < 0:
+        yield await begin(engine, prompts, options, n)
+        return
+    if len(prompts) > 1:
+        message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
+        raise ApiError(400, message, param="id_slot", code="invalid_value")
+    await compile_rules(engine, prompts, options)
+    first, *others = [options] if n == 1 else seeded(options, n, engine.config.seed)
+    async with slots.used(engine, id, context().caller.name) as slot:
+        start = partial(slot.start, engine, prompts[0])
+        found = [await to_its_end(copy_context().run, with_receipt, start, first)]
+        context().generations += found
+        try:
+            for each in others:
+                found += await begin(engine, prompts, each)
+        except BaseException:
+            cancel(found)
+            raise
+        yield found
