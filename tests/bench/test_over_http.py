@@ -15,10 +15,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import over_http, server_peer, timing, vllm
+from benchmarks import over_http, plot, server_peer, timing, vllm
 from benchmarks.__main__ import main
 from benchmarks.commands import parser
 from benchmarks.make_model import write_model
+from oxillama.bench.report import Summary
 from oxillama.errors import ConfigError
 from tests.bench.test_benchmark_suite import SVG, TINY
 
@@ -138,3 +139,22 @@ def test_streams_beside_prompts_of_both_ways_to_compute(
     assert all(values[0] > 0 for row in (*long, *waits) for values in row["samples"].values())
     lines = ElementTree.parse(drawn).getroot().iter(f"{SVG}polyline")
     assert len([*lines]) == 4  # two charts of two servers
+
+
+def test_an_axis_names_sizes_as_long_as_they_are_few() -> None:
+    def names(n: int) -> set[str | None]:
+        points = [(100.0 + i, Summary.of([1.0])) for i in range(n)]
+        root = ElementTree.fromstring(plot.svg([plot.Chart("gap", "ms", "tokens / s", {"one": points})]))
+        return {each.text for each in root.iter(f"{SVG}text")}
+
+    assert "107" in names(12)
+    assert "107" not in names(13)
+
+
+def test_names_of_lines_stand_within_the_chart() -> None:
+    lines = {f"server {i}": [(1.0, Summary.of([2.0]))] for i in range(5)}
+    root = ElementTree.fromstring(plot.svg([plot.Chart("gap", "ms", "tokens / s", lines)]))
+    at = [
+        float(each.attrib["x"]) for each in root.iter(f"{SVG}text") if (each.text or "").startswith("server")
+    ]
+    assert len(at) == 5 and at == sorted(at) and at[-1] < plot.WIDTH - plot.RIGHT - 60
