@@ -1,7 +1,8 @@
 """A server with many clients: beside the library, beside a long prompt, and its waits against its throughput.
 
 Prompts are token ids, texts are greedy and of a fixed length, and the clients are one process
-(`http_clients`). A peer is a llama-server, which reads the same bodies.
+(`http_clients`). Peers are llama-server and vLLM's server, which read the same bodies, and our own with
+``compute="w8a8"``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,14 +24,17 @@ import numpy as np
 
 from benchmarks import plot, server_peer
 from benchmarks.http_clients import Body, Clients, Turn, clients
+from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
+from benchmarks.vllm import Vllm, vllm_server
 from oxillama.bench.report import Metric, Row, Summary, rows
 from oxillama.gguf.model_file import ModelFile
 
 PROMPT = 16  # tokens of a stream's prompt
 STREAMS = 4  # beside long prompts
 NO_LIMIT = 1e9  # milliseconds
-PEER = "llama-server"
+OURS, W8A8, LLAMA = "oxillama", "oxillama-w8a8", "llama-server"
+COMPUTE = {OURS: "int8", W8A8: "w8a8"}
 
 
 @dataclass(frozen=True)
@@ -135,19 +139,19 @@ def in_process(engine: Any, n: int, new: int) -> dict[str, float]:
 
 
 def mixed(
-    readers: Clients, port: int, n_vocab: int, length: int, n_prompts: int, **options: Any
+    readers: Clients, port: int, n_vocab: int, length: int, n_prompts: int, context: int, **options: Any
 ) -> dict[str, float]:
     """Prompts one after another beside four streams.
 
     Parameters
     ----------
-    options : of the streams.
+    context : that all servers have; a stream may fill it. options : of the streams.
 
     Returns
     -------
     dict : the seconds and tokens/s of the prompts, tokens/s of the streams, and their gaps in ms.
     """
-    beside = [body_of(random_prompt(PROMPT, n_vocab), 100_000, **options) for _ in range(STREAMS)]
+    beside = [body_of(random_prompt(PROMPT, n_vocab), context - PROMPT, **options) for _ in range(STREAMS)]
     prompts = [body_of(random_prompt(length, n_vocab), 1) for _ in range(n_prompts)]
     turn = readers.read(port, prompts, beside)
     return figures(turn, length * n_prompts)
@@ -175,24 +179,43 @@ MIXED = (
 )
 
 
-def peer(args: argparse.Namespace, context: int, *more: str) -> AbstractContextManager[int]:
-    """A llama-server with room for all streams, though the model may know shorter contexts; its port."""
-    with ModelFile.open(args.model) as file:
-        key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
+def http_peers(args: argparse.Namespace) -> list[str]:
+    """The names of the servers to compare with."""
+    return [LLAMA if isinstance(peer, Path) else peer for peer in args.peer if peer != LlamaCpp.name]
+
+
+@contextmanager
+def started(name: str, args: argparse.Namespace, context: int, batch: int | None = None) -> Iterator[int]:
+    """A server by its name, with room for all streams, though the model may know shorter contexts; its port.
+
+    ``batch`` is the most tokens of a peer's step; None for its default.
+    """
     how = args.model, args.threads, STREAMS + 1, context
-    return server_peer.llama_server(args.peer, *how, "--override-kv", key, *more)
+    with ExitStack() as stack:
+        if name in COMPUTE:
+            yield stack.enter_context(served(args.model, args.threads, context, "--compute", COMPUTE[name])).port
+        elif name == Vllm.name:
+            more = ["--max-num-batched-tokens", str(batch)] if batch else []
+            yield stack.enter_context(vllm_server(*how, args.vllm_preload, *more))
+        else:
+            (path,) = (peer for peer in args.peer if isinstance(peer, Path))
+            with ModelFile.open(args.model) as file:
+                key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
+            more = ["-b", str(batch), "-ub", str(batch)] if batch else []
+            server = server_peer.llama_server(path, *how, "--override-kv", key, *more)
+            yield stack.enter_context(server)
 
 
 def beside_prompt(args: argparse.Namespace, n_vocab: int) -> list[Row]:
-    """Four streams beside one long prompt; the peer's too."""
+    """Four streams beside one long prompt; the peers' too."""
     context = args.http_long + 2048
     with ExitStack() as stack:
-        ports = {"oxillama": stack.enter_context(served(args.model, args.threads, context)).port}
-        if isinstance(args.peer, Path):
-            ports[PEER] = stack.enter_context(peer(args, context))
+        names = [OURS, *http_peers(args)]
+        ports = {name: stack.enter_context(started(name, args, context)) for name in names}
         readers = stack.enter_context(clients())
         turns = {
-            name: partial(mixed, readers, port, n_vocab, args.http_long, 1) for name, port in ports.items()
+            name: partial(mixed, readers, port, n_vocab, args.http_long, 1, context)
+            for name, port in ports.items()
         }
         samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
     return rows(f"{args.model.stem}, {STREAMS} streams beside {args.http_long}", samples, MIXED)
@@ -202,19 +225,20 @@ def waits(args: argparse.Namespace, n_vocab: int) -> list[Row]:
     """The same beside prompts that come one after another, for each limit of the wait in turn, and for a peer
     with each size of its batch; drawn if a plot is asked for."""
     context = 8 * args.mixed_prompt
-    with ExitStack() as stack:
-        port = stack.enter_context(served(args.model, args.threads, context)).port
-        readers = stack.enter_context(clients())
-        run = partial(mixed, readers, n_vocab=n_vocab, length=args.mixed_prompt, n_prompts=MIXED_PROMPTS)
-        turns: dict[str, Callable[[], dict[str, float]]] = {}
-        for limit in args.waits:
-            name = "no limit" if limit >= NO_LIMIT else f"{limit:g} ms"
-            turns[name] = partial(run, port=port, max_decode_wait_ms=limit)
-        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
-        if isinstance(args.peer, Path):
-            for size in args.peer_batches:
-                with peer(args, context, "-b", str(size), "-ub", str(size)) as other:
-                    turns = {f"{PEER} -b {size}": partial(run, port=other)}
+    samples: dict[str, Any] = {}
+    with clients() as readers:
+        what = {"length": args.mixed_prompt, "n_prompts": MIXED_PROMPTS, "context": context}
+        run = partial(mixed, readers, n_vocab=n_vocab, **what)
+        for name in (OURS, *http_peers(args)):
+            for batch in (None,) if name in COMPUTE else args.peer_batches:
+                with started(name, args, context, batch) as port:
+                    turns: dict[str, Callable[[], dict[str, float]]] = {}
+                    if batch is None:
+                        for limit in args.waits:
+                            turn = f"{name} no limit" if limit >= NO_LIMIT else f"{name} {limit:g} ms"
+                            turns[turn] = partial(run, port=port, max_decode_wait_ms=limit)
+                    else:
+                        turns[f"{name} {batch}"] = partial(run, port=port)
                     samples |= alternate(turns, rounds=args.rounds, warmup=args.warmup)
     if args.plot is not None:
         plot.write(args.plot, charts(samples))
@@ -225,15 +249,15 @@ MIXED_PROMPTS = 2  # one after another
 
 
 def charts(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[plot.Chart]:
-    """Tokens/s of the prompts, and of the streams, against the worst gap of the streams."""
+    """Tokens/s of the prompts, and of the streams, against the worst gap of the streams; a line a server."""
     found = []
     for metric in MIXED[1:3]:
-        series: dict[str, list[tuple[float, Summary]]] = {"oxillama": [], PEER: []}
+        series: dict[str, list[tuple[float, Summary]]] = {}
         for name, values in samples.items():
             gap = Summary.of(values[MIXED[-1].name]).median
-            engine = PEER if name.startswith(PEER) else "oxillama"
-            series[engine].append((gap, Summary.of(values[metric.name])))
-        points = {name: sorted(line, key=lambda point: point[0]) for name, line in series.items() if line}
+            point = gap, Summary.of(values[metric.name])
+            series.setdefault(name.partition(" ")[0], []).append(point)
+        points = {name: sorted(line, key=lambda point: point[0]) for name, line in series.items()}
         found.append(
             plot.Chart(f"{metric.name}, tokens / s", "worst gap of a stream, ms", "tokens / s", points)
         )

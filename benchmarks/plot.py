@@ -17,6 +17,7 @@ from oxillama.errors import ConfigError
 
 WIDTH, HEIGHT = 460, 320  # of a chart, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 46, 46  # its margins
+MOST_SIZES = 12  # that are named on an axis; more would cover each other
 COLOURS = ("#0b62a4", "#d9822b", "#2e8b57", "#8e44ad", "#b03a2e", "#5d6d7e")
 
 
@@ -81,7 +82,8 @@ def _chart(chart: Chart) -> list[str]:
         _text(middle, HEIGHT - 8, chart.x_name),
         f'<g transform="rotate(-90)">{_text(-HEIGHT / 2, 14, chart.y_name)}</g>',
     ]
-    for value in sorted({at for at, _ in points}):
+    sizes = sorted({at for at, _ in points})
+    for value in sizes if len(sizes) <= MOST_SIZES else x.ticks():
         parts += [
             _line(x.at(value), TOP, x.at(value), HEIGHT - BOTTOM),
             _text(x.at(value), HEIGHT - BOTTOM + 15, _number(value)),
@@ -92,12 +94,13 @@ def _chart(chart: Chart) -> list[str]:
             _text(LEFT - 6, y.at(value) + 4, _number(value), anchor="end"),
         ]
     for i, (name, line) in enumerate(chart.series.items()):
-        parts += _series(name, line, x, y, COLOURS[i % len(COLOURS)], i)
+        name_at = LEFT + i * min(120, (WIDTH - LEFT - RIGHT) // len(chart.series))
+        parts += _series(name, line, x, y, COLOURS[i % len(COLOURS)], name_at)
     return parts
 
 
 def _series(
-    name: str, line: Sequence[tuple[float, Summary]], x: Axis, y: Axis, colour: str, number: int
+    name: str, line: Sequence[tuple[float, Summary]], x: Axis, y: Axis, colour: str, name_at: float
 ) -> list[str]:
     at = [(x.at(value), y.at(s.median)) for value, s in line]
     parts = [
@@ -107,7 +110,7 @@ def _series(
     for (value, s), (px, py) in zip(line, at, strict=True):
         parts.append(_line(x.at(value), y.at(s.low), px, y.at(s.high), colour))
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>')
-    return [*parts, _text(LEFT + 120 * number, TOP - 10, name, anchor="start", colour=colour)]
+    return [*parts, _text(name_at, TOP - 10, name, anchor="start", colour=colour)]
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str = "#e3e3e3") -> str:

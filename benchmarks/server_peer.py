@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
@@ -36,24 +36,42 @@ def llama_server(
     path: Path, model: Path, threads: int, slots: int, context: int, *more: str
 ) -> Iterator[int]:
     """llama-server in a process of its own, with batches of all slots, and more options; its port."""
+    command = [
+        *(str(path), "-m", str(model), "-np", str(slots), "-cb"),
+        *("-c", str(slots * context), "-t", str(threads), "--no-ui", *more),
+    ]
+    with running(command, f"a llama-server that serves {model}") as port:
+        yield port
+
+
+@contextmanager
+def running(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
+    """A server in a process of its own, once it answers ``/health``; its port.
+
+    Parameters
+    ----------
+    command : to which ``--port`` is added. what : it is expected to be, in the ConfigError if it ends.
+    env : of the process; None for this one's.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        *(str(path), "-m", str(model), "--port", str(port), "-np", str(slots), "-cb"),
-        *("-c", str(slots * context), "-t", str(threads), "--no-ui", *more),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*command, "--port", str(port)], env=env, **silent)
     try:
         deadline = time.monotonic() + START_SECONDS
         while not is_ready(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(f"--peer: expected a llama-server that serves {model}, got none at {path}")
+                raise ConfigError(f"--peer: expected {what}, got none from {command[0]}")
             time.sleep(0.05)
         yield port
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # vLLM's ends its other processes
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def is_ready(port: int) -> bool:

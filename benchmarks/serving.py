@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks import over_http, plot, runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
+from benchmarks.vllm import Vllm
 from oxillama.bench.report import Metric, Row, Summary, align, rows
 from oxillama.bench.run import fixed_tokens
 from oxillama.errors import PromptError
@@ -34,7 +35,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--peer",
         type=engine_or_server,
-        help="to compare with: llama.cpp, decoding together, or a llama-server, over HTTP",
+        action="append",
+        default=[],
+        help="to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of "
+        "a llama-server; repeatable",
+    )
+    command.add_argument(
+        "--vllm-preload", metavar="LIBS", help="libraries for vLLM's server alone, by colons (LD_PRELOAD)"
     )
     runs.add_threads(command)
     command.add_argument(
@@ -80,7 +87,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=runs.positive,
         nargs="*",
         default=[32, 128, 512],
-        help="a llama-server's -b with --waits (default: 32 128 512)",
+        help="tokens of a peer's step with --waits, -b or --max-num-batched-tokens (default: 32 128 512)",
     )
     command.add_argument("--plot", type=Path, help="draw --waits as .svg or .png")
     runs.add_arguments(command)
@@ -88,15 +95,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def engine_or_server(text: str) -> str | Path:
     """The name of the engine that is a peer, or the path of a server."""
-    return text if text == LlamaCpp.name else Path(text)
+    return text if text in (LlamaCpp.name, Vllm.name, over_http.W8A8) else Path(text)
 
 
 def run(args: argparse.Namespace) -> int:
     """`serving`: prints what was asked for."""
     runs.check_models([args.model])
     names = ("threads", "sequences", "new", "prefix", "long", "clients", "http_long", "waits", "mixed_prompt")
-    with_engine = args.peer == LlamaCpp.name
-    engines = ["oxillama", *([args.peer] if with_engine else [])]
+    with_engine = LlamaCpp.name in args.peer
+    engines = ["oxillama", *(peer for peer in args.peer if isinstance(peer, str))]
     if args.plot is not None:
         plot.check(args.plot)
     whole = runs.Run("serving", args, {name: getattr(args, name) for name in names}, engines)

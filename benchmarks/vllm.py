@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.runner import Logits, Runner
+from benchmarks.server_peer import running
 from oxillama.errors import ConfigError, LoadError, PromptError
 
 NAMES = {
@@ -55,15 +58,8 @@ class Vllm(Runner):
         return f"vllm {self._module.__version__}"
 
     def _import(self) -> None:
-        os.environ.update(
-            HF_HUB_OFFLINE="1",
-            VLLM_NO_USAGE_STATS="1",
-            VLLM_ENABLE_V1_MULTIPROCESSING="0",  # in this process, as the other engines
-            VLLM_CPU_OMP_THREADS_BIND="nobind",
-            VLLM_CPU_KVCACHE_SPACE="2",
-            VLLM_CPU_NUM_OF_RESERVED_CPU="0",
-            OMP_NUM_THREADS=str(self.threads),
-        )
+        os.environ.update(settings(self.threads))
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, as the other engines
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         try:
             import vllm
@@ -127,6 +123,36 @@ class Vllm(Runner):
 
     def close(self) -> None:
         self._engine = None
+
+
+def settings(threads: int) -> dict[str, str]:
+    """Variables of vLLM's process."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def vllm_server(
+    model: Path, threads: int, slots: int, context: int, preload: str | None = None, *more: str
+) -> AbstractContextManager[int]:
+    """vLLM's server in processes of its own, from this interpreter's environment; its port.
+
+    Parameters
+    ----------
+    preload : libraries, by colons, as its documentation asks for. more : options of its own.
+    """
+    folder = w8a8_folder(model)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    command += ["--dtype", "bfloat16", "--max-model-len", str(context), "--max-num-seqs", str(slots)]
+    command += ["--no-enable-prefix-caching", "--enforce-eager", "--skip-tokenizer-init", *more]
+    env = {**os.environ, **settings(threads), **({"LD_PRELOAD": preload} if preload else {})}
+    return running(command, f"vllm, which serves {folder}", env)
 
 
 def w8a8_folder(model: Path) -> Path:

@@ -15,7 +15,7 @@ from oxillama._kernels.attention.kvpage cimport LANES, KV_BLOCK
 from oxillama._kernels.attention.panels cimport BLOCK, PANELS, Panels
 from oxillama._kernels.packing.formats cimport L_C8, L_F32
 from oxillama._kernels.packing.layouts cimport float_load
-from oxillama._kernels.simd.mathfun cimport exp16, tanh16
+from oxillama._kernels.simd.mathfun cimport exp16, exp_below16, tanh16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
@@ -189,7 +189,7 @@ cdef inline void shrink_row(const Walk* w, Py_ssize_t row, float most) noexcept 
     cdef Py_ssize_t d
     if most == w.state.most[row]:  # it would be times 1
         return
-    shrink = exp16(f32_sub(f32_set1(w.state.most[row]), f32_set1(most)))
+    shrink = exp_below16(f32_sub(f32_set1(w.state.most[row]), f32_set1(most)))
     f32_store(w.state.sums + LANES * row, f32_mul(f32_load(w.state.sums + LANES * row), shrink))
     for d in range(0, w.value_pad, 16):
         f32_store(outputs + d, f32_mul(f32_load(outputs + d), shrink))
@@ -224,7 +224,7 @@ cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_s
     shrink_row(w, row, f32_hmax(highest))
     highest, sums = f32_set1(w.state.most[row]), f32_load(w.state.sums + LANES * row)
     for p in range(first, last):
-        s = exp16(f32_sub(scores[p], highest))
+        s = exp_below16(f32_sub(scores[p], highest))
         if LANES * p < low or LANES * (p + 1) > high:
             s = only(s, ramp, low - LANES * p, high - LANES * p, f32_zero())
         sums = f32_add(sums, s)
@@ -252,7 +252,7 @@ cdef inline void softmax_tile(const int T, const Walk* w, Py_ssize_t t0) noexcep
         weights = w.weights + t * LANES
         highest, sums = f32_set1(most[t]), f32_load(w.state.sums + LANES * (t0 + t))
         for p in range(PANELS):
-            s = exp16(f32_sub(f32_load(weights + p * T * LANES), highest))
+            s = exp_below16(f32_sub(f32_load(weights + p * T * LANES), highest))
             sums = f32_add(sums, s)
             f32_store(weights + p * T * LANES, s)
         f32_store(w.state.sums + LANES * (t0 + t), sums)

@@ -8,7 +8,13 @@ from oxillama._kernels.simd.simd cimport *
 
 
 cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
-    """e^x within 1 ulp for -87.3 <= x <= 88; below that exactly 0, above it e^88; NaN stays NaN.
+    """e^x within 1 ulp for -87.3 <= x <= 88; below that exactly 0, above it e^88; NaN stays NaN."""
+    cdef f32x16 top = f32_set1(88.0)
+    return exp_below16(f32_select_lt(top, x, top, x))
+
+
+cdef inline f32x16 exp_below16(f32x16 x) noexcept nogil:
+    """`exp16` of numbers that are known to be at most 88.
 
     x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), a polynomial of degree 6
     for e^r, times 2^n, which is exact. Its coefficients are 1, 1, and those of the degree-4 interpolation
@@ -16,8 +22,7 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     """
     cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
     cdef f32x16 low = f32_set1(-87.3)
-    cdef f32x16 top = f32_set1(88.0)
-    cdef f32x16 y = f32_select_lt(x, low, low, f32_select_lt(top, x, top, x))
+    cdef f32x16 y = f32_max(low, x)  # NaN stays NaN
     cdef f32x16 n = f32_fma(y, f32_set1(1.44269504), magic)
     cdef f32x16 p, r
     cdef f32x16 power = f32_from_bits(i32_add(i32_shl(i32_from_bits(n), 23), i32_set1(127 << 23)))
