@@ -35,7 +35,7 @@ class Layout:
     Attributes
     ----------
     name, id : the name, and the number the kernels know it by.
-    activation : "f32", "q8_32" (int8, one f32 scale per 32 values),
+    activation : "f32", "bf16", "q8_32" (int8, one f32 scale per 32 values),
         "q8_256" (int8, one f32 scale per 256 values) or "q8_row" (int8, one f32 scale per row).
     bits : of a code: 1, 2, 3, 4, 5, 6 or 8; 0 for floats.
     excess : value = code - excess, unless there is a table. Codes of 1 bit are doubled first.
@@ -60,7 +60,7 @@ class Layout:
     @property
     def block_len(self) -> int:
         """Columns of a block; 1 for floats. A row with one scale is a multiple of 32."""
-        return {"f32": 1, "q8_32": 32, "q8_256": 256, "q8_row": 32}[self.activation]
+        return {"f32": 1, "bf16": 1, "q8_32": 32, "q8_256": 256, "q8_row": 32}[self.activation]
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -68,7 +68,7 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         Layout("f32", 0, "f32", scale="f32"),  # 32-bit floats
         Layout("f16", 1, "f32"),  # IEEE half floats
-        Layout("bf16", 2, "f32", scale="bf16"),  # the upper halves of 32-bit floats
+        Layout("bf16", 2, "bf16", scale="bf16"),  # the upper halves of 32-bit floats
         Layout("c8", 3, "q8_32", 8),
         Layout("c4", 4, "q8_32", 4, excess=8),
         Layout("c5", 5, "q8_32", 5, excess=16),

@@ -137,6 +137,12 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
                 lambda x: x.activation == "q8_row",
                 False,
             ),
+            fact(
+                "bint is_pairs",
+                "Floats that are multiplied in pairs of columns, with activations of 16 bits.",
+                lambda x: x.activation == "bf16",
+                False,
+            ),
             fact("bint has_minima", "A block has a minimum.", lambda x: x.minima, False),
             fact("bint has_subs", "Sub-blocks have integer scales.", lambda x: x.subs > 0, False),
             fact("bint has_subs_of_16", "Sub-blocks have 16 columns.", lambda x: x.subs == 16, False),

@@ -159,7 +159,7 @@ class _Binding:
         return self.kernels.linear.LowRank(a, packed, factors)
 
     def _linear(self, values: np.ndarray) -> Any:
-        """The kernels' `Linear` of float32 (rows, cols): in the shortest format that is exact."""
+        """The kernels' `Linear` of float32 (rows, cols), exact: as halves where they are."""
         rows, cols = values.shape
         values = np.ascontiguousarray(values)
         name, stored = "F32", values
@@ -167,8 +167,6 @@ class _Binding:
             half = values.astype(np.float16)
         if np.array_equal(half.astype(np.float32), values):
             name, stored = "F16", half
-        elif not (values.view(np.uint32) & 0xFFFF).any():
-            name, stored = "BF16", (values.view(np.uint32) >> 16).astype(np.uint16)
         fmt = FORMATS[name]
         panels = aligned_empty(pack.packed_bytes(fmt.id, rows, cols))
         pack.pack(fmt.id, stored.reshape(-1).view(np.uint8), rows, cols, panels, 1)

@@ -160,8 +160,9 @@ class EngineConfig(Options):
              '32 or 256 columns; "w8a8" rounds the matrices, those of floats too, to int8 with one scale per '
              "row, and the activations to int8 with one scale per token, the fastest for prompts and batches "
              'and the least exact; "f32" dequantizes the matrices to float32, to compare with a reference; '
-             '"bf16" dequantizes them to bfloat16, in half the memory. Matrices of floats are multiplied in '
-             'float32 unless it is "w8a8"; encoders of pictures and sounds take "int8" for it')
+             '"bf16" dequantizes them to bfloat16, in half the memory. Activations of BF16 matrices are '
+             'rounded to bfloat16 unless it is "f32"; F32 and F16 matrices are multiplied in float32 unless '
+             'it is "w8a8"; encoders of pictures and sounds take "int8" for it')
     packed: AnyPath = option("auto", choices=("auto", "make", "off"),
         help='a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside '
              'the model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, '

@@ -49,6 +49,7 @@ class Matrix:
     ----------
     rows, cols : its shape.
     floats : float32 (rows, cols) of a float format; None for a quantized one.
+    paired : the floats are bf16, multiplied in pairs of columns with activations that are rounded to bf16.
     blocks : of a quantized format, all rows one after another.
     layout : name of the packed layout, which says how blocks are multiplied (`formats.LAYOUTS`).
     whole : a matrix with one scale per row, as rows of activations.
@@ -60,11 +61,12 @@ class Matrix:
     blocks: Blocks | None
     layout: str
     whole: Activations | None = None
+    paired: bool = False
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows): x (n, cols) times the transposed matrix."""
         if self.floats is not None:
-            return float_products(self.floats, x)
+            return pair_products(self.floats, x) if self.paired else float_products(self.floats, x)
         if self.whole is not None:
             return row_products(self.whole, x)
         assert self.blocks is not None
@@ -75,11 +77,11 @@ def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: st
     """The matrix of a tensor's bytes, which ``compute`` dequantizes first ("w8a8" then rounds it) or not."""
     if fmt.name in FLOATS or compute != "int8":
         values = dequantize(fmt, data).reshape(rows, cols)
-        if fmt.name not in FLOATS and compute == "bf16":
-            values = to_bf16(values)
         if compute == "w8a8":
             return Matrix(rows, cols, None, None, "", quantize_activations(values, cols))
-        return Matrix(rows, cols, values, None, "")
+        if fmt.name not in FLOATS and compute == "bf16":
+            return Matrix(rows, cols, to_bf16(values), None, "", paired=True)
+        return Matrix(rows, cols, values, None, "", paired=fmt.name == "BF16" and compute != "f32")
     blocks = take_apart(fmt, np.ascontiguousarray(data, np.uint8).reshape(-1, fmt.block_bytes))
     return Matrix(rows, cols, None, blocks, fmt.layout or "")
 
@@ -89,6 +91,22 @@ def float_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     out = np.zeros((len(x), len(w)), F32)
     for k in range(w.shape[1]):
         out = fma(w[None, :, k], x[:, k, None], out)
+    return out
+
+
+def flush(x: np.ndarray) -> np.ndarray:
+    """x, and 0 where |x| < 2^-56: all other products, and their sums, are multiples of 2^-126."""
+    return np.where(np.abs(x) < F32(2**-56), F32(0), x)
+
+
+def pair_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """One fused product for each column, the odd one of a pair of columns first; x rounded to bf16."""
+    w, x = flush(w), to_bf16(flush(x))
+    out = np.zeros((len(x), len(w)), F32)
+    for pair in range(0, w.shape[1], 2):
+        for k in (pair + 1, pair):
+            if k < w.shape[1]:
+                out = fma(w[None, :, k], x[:, k, None], out)
     return out
 
 

@@ -37,9 +37,10 @@ class Weights:
         routers and the like keep their format, and `file_types.FALLBACK` replaces a format that does not fit
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
-        to that format and multiply in float32. Float matrices are multiplied in float32. "w8a8" rounds all
-        matrices to `formats.W8A8`, except float matrices that keep their format (as with ``quantize``), that
-        have rows whose length is not a multiple of 32, or that are computed from several.
+        to that format. Activations of BF16 matrices are rounded to bf16, but with "f32" these become F32;
+        F32 and F16 matrices are multiplied in float32. "w8a8" rounds all matrices to `formats.W8A8`,
+        except float matrices that keep their format (as with ``quantize``), that have rows whose length is
+        not a multiple of 32, or that are computed from several.
     store : makes the `PanelStore` from which linear layers get their packed matrices, given a `Packer`.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
@@ -120,7 +121,8 @@ class Weights:
                     f"{info.name}: expected rows of at most {LONGEST_ROW} for w8a8, got {info.shape[0]}"
                 )
             return W8A8
-        if self.compute in ("bf16", "f32") and info.format.name not in FLOATS:
+        exact = ("F32", "F16") if self.compute == "f32" else FLOATS  # BF16 rounds activations
+        if self.compute in ("bf16", "f32") and info.format.name not in exact:
             return FORMATS[self.compute.upper()]
         return self._quantized_format(info)
 

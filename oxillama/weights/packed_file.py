@@ -47,7 +47,7 @@ DIGEST = 32
 SUFFIX = ".packed"
 """Of the names of packed files."""
 
-PANELS_VERSION = 1
+PANELS_VERSION = 2
 """Version of the panels and of the set of matrices. Any change of either increments it."""
 
 PAGE = 4096

@@ -52,7 +52,19 @@ def test_dequantized_products(compute: str) -> None:
     data, x = matrix("Q4_K", ROWS, COLS, seed=5), normal(2, COLS, seed=6)
     found = load_matrix(FORMATS["Q4_K"], data, ROWS, COLS, compute)
     assert found.floats is not None
+    bits = found.floats.view(np.uint32)
     if compute == "bf16":
-        assert not (found.floats.view(np.uint32) & 0xFFFF).any()
+        assert not (bits & 0xFFFF).any()
+        bits = (bits >> 16).astype("<u2")
+    stored = bits.view(np.uint8).reshape(ROWS, -1)
+    assert same_bits(found.times(x), apply(linear(PRESENT[0], [(compute.upper(), stored)], COLS), x))
+
+
+def test_exact_products_of_bf16() -> None:
+    """With ``compute="f32"`` a BF16 matrix is one of F32, and activations keep their bits."""
+    data, x = matrix("BF16", ROWS, COLS, seed=5), normal(2, COLS, seed=6)
+    found = load_matrix(FORMATS["BF16"], data, ROWS, COLS, "f32")
+    assert found.floats is not None
     stored = found.floats.view(np.uint8).reshape(ROWS, -1)
     assert same_bits(found.times(x), apply(linear(PRESENT[0], [("F32", stored)], COLS), x))
+    assert not same_bits(found.times(x), load_matrix(FORMATS["BF16"], data, ROWS, COLS).times(x))

@@ -1,7 +1,8 @@
 """Reference of `Linear`: y = W x in float64, over activations quantized the way a layout asks for.
 
 Activations: symmetric int8 per block, scale = max|x| / 127 in float32, codes round(x * (127 / max|x|)) with
-ties to even (the scheme of ggml's Q8_0 and Q8_K). Blocks below 1e-36 count as zero.
+ties to even (the scheme of ggml's Q8_0 and Q8_K). Blocks below 1e-36 count as zero. For BF16:
+rounded to bf16, ties to even; what is below 2^-56 counts as zero.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ def quantize(x: np.ndarray, block: int) -> np.ndarray:
 
 def activations(x: np.ndarray, kind: str) -> np.ndarray:
     """What a layout with activations of this kind sees of x, float64."""
+    if kind == "bf16":
+        fraction, exponent = np.frexp(x.astype(np.float64))
+        rounded: np.ndarray = np.ldexp(np.rint(fraction * 256) / 256, exponent)
+        return np.where(np.abs(x) < 2.0**-56, 0, rounded)
     return x.astype(np.float64) if kind == "f32" else quantize(x, BLOCK.get(kind, x.shape[1]))
 
 

@@ -277,6 +277,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
             cols=64,
             bias=normal(27),
         ),
+        "computes_bf16_dot": lambda: Call(k.linear.computes_bf16_dot, way=1),
         "Linear.give": lambda: Call(late.give, optional="panels", panels=[panels]),
         "Linear.scratch_bytes": lambda: Call(layer.scratch_bytes, sizes="n", n=3),
         "Linear.apply": lambda: Call(

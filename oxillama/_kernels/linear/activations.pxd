@@ -1,31 +1,44 @@
-"""Activations as the tile bodies read them: float32 rows copied or quantized into tiles of 8, 4, 2 or 1 tokens.
+"""Activations as the tile bodies read them: rows copied, rounded or quantized into tiles of 8, 4, 2 or 1 tokens.
 
 An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
 scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32; for r8 a row is one
 block. A block below 1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its
 products.
+
+For matrices of bf16 an activation is rounded to bf16, to nearest even, after those below 2^-56 have become 0; a NaN
+stays one. Where an instruction multiplies pairs of bf16 (`Job.dots`) the tile has such pairs, elsewhere float32.
 """
 
 from libc.math cimport NAN
-from libc.stdint cimport int8_t, int32_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdint cimport int8_t, int32_t, uint16_t, uint32_t
+from libc.string cimport memcpy, memset
 
 from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport LEAST_BF16, paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:  # forms of activations
     A_F32 = 0
-    A_32 = 1
-    A_256 = 2
-    A_ROW = 3
-    FORMS = 4
+    A_BF16 = 1   # bf16 as float32, two columns for an odd last one
+    A_PAIRS = 2  # the same as bf16
+    A_32 = 3
+    A_256 = 4
+    A_ROW = 5
+    FORMS = 6
 
 
-cdef inline int form_number(int layout) noexcept nogil:
+cdef inline int form_number(int layout, bint dots) noexcept nogil:
     if is_row(layout):
         return A_ROW
+    if is_pairs(layout):
+        return A_PAIRS if dots else A_BF16
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
+
+
+cdef inline bint is_float(int form) noexcept nogil:
+    """Activations that are no codes with scales."""
+    return form <= A_PAIRS
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
@@ -40,14 +53,19 @@ cdef struct Form:
 
 
 cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
+    """Bytes of a token's codes, or values."""
+    if form == A_F32:
+        return 4 * cols
+    if form == A_BF16 or form == A_PAIRS:
+        return paired(cols) * (4 if form == A_BF16 else 2)
     return cols + ROW_PAD if form == A_ROW else cols
 
 
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
     """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
     cdef Py_ssize_t end
-    f.scale = padded(n * codes_of_token(form, cols) * (4 if form == A_F32 else 1))
-    if form == A_F32:
+    f.scale = padded(n * codes_of_token(form, cols))
+    if is_float(form):
         f.sums = f.more = f.scale
         return f.scale
     if form == A_ROW:
@@ -66,8 +84,8 @@ cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil
 
 
 cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
-    tile.values = <const float*>f.base + t0 * cols
     tile.codes = <const int8_t*>f.base + t0 * codes_of_token(form, cols)
+    tile.values = <const float*>tile.codes
     tile.scale = <const float*>(f.base + f.scale) + t0 * scales_of_token(form, cols)
     tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
     tile.sums16 = tile.nsum
@@ -163,6 +181,49 @@ cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile,
     (<float*>tile.scale)[t] = most / 127.0 if sum - sum == 0 else NAN
 
 
+cdef inline f32x16 to_bf16(f32x16 x) noexcept nogil:
+    """Rounded to 8 bits of mantissa, to nearest even; the lower half of each word is not cleared."""
+    cdef f32x16 size = f32_abs(x)
+    cdef i32x16 bits = i32_from_bits(x)
+    cdef i32x16 last = i32_sub(i32_zero(), i32_sar(i32_shl(bits, 15), 31))  # the last bit that stays
+    cdef f32x16 rounded = f32_from_bits(i32_add(i32_add(bits, i32_set1(0x7FFF)), last))
+    # x + x: an infinity, or a NaN whose upper half is one
+    rounded = f32_select_lt(size, f32_set1(ox_f32_from_bits(0x7F800000)), rounded, f32_add(x, x))
+    return f32_select_lt(size, f32_set1(ox_f32_from_bits(LEAST_BF16 << 16)), f32_zero(), rounded)
+
+
+cdef inline void round_token(const bint pairs, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
+                             int T, int t) noexcept nogil:
+    """Rounds columns ``first``, an even one, to ``last`` of token ``t`` of a tile of ``T``.
+
+    A zero follows a last column that has no other in its pair.
+    """
+    cdef uint32_t* out = <uint32_t*>tile.values
+    cdef float rest[16]
+    cdef uint32_t words[16]
+    cdef Py_ssize_t k, n
+    cdef int i
+    cdef f32x16 v
+    for k in range(first, last, 16):
+        n = min(<Py_ssize_t>16, last - k)
+        if n == 16:
+            v = f32_load(x + k)
+        else:
+            memset(rest, 0, sizeof(rest))
+            memcpy(rest, x + k, n * sizeof(float))
+            v = f32_load(rest)
+            n = paired(n)
+        v = to_bf16(v)
+        if pairs:
+            f32_store_bf16(<uint16_t*>words, v)
+            for i in range(n // 2):
+                out[(k // 2 + i) * T + t] = words[i]
+        else:
+            f32_store(<float*>words, v)
+            for i in range(n):
+                out[(k + i) * T + t] = words[i] >> 16 << 16
+
+
 cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float** x, Py_ssize_t first, Py_ssize_t last,
                            Py_ssize_t t0, int T) noexcept nogil:
     """Columns ``first`` to ``last`` of T tokens, whose rows ``x`` has, into the tile that starts at token ``t0``."""
@@ -179,6 +240,10 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
             quantize_token(A_256, x[t], first, last, &tile, T, t)
         elif form == A_ROW:
             quantize_row(x[t], cols, &tile, t)
+        elif form == A_PAIRS:
+            round_token(True, x[t], first, last, &tile, T, t)
+        elif form == A_BF16:
+            round_token(False, x[t], first, last, &tile, T, t)
         elif T == 1:
             memcpy(v + first, x[t] + first, (last - first) * sizeof(float))
         else:

@@ -8,14 +8,15 @@ which tile a token stands, changes no bit of the result.
 
 cimport numpy as cnp
 from cython.parallel cimport prange
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uintptr_t
+from libc.string cimport memcmp
 
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
-    A_F32, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size)
+    A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, tile_size)
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
@@ -24,6 +25,9 @@ from oxillama._kernels.simd.simd cimport *
 from oxillama.formats import LONGEST_ROW
 
 cnp.import_array()
+
+cdef extern from "cpu.h":
+    int ox_cpu_has(const char* name)
 
 cdef enum:
     MAX_PARTS = 16
@@ -88,7 +92,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     rows with one scale keep up with the memory: the first one, of 16 tokens if there are so many, asks ahead.
     """
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
-    cdef bint few = 0 < n_tiles <= FEW_TILES and w.form != A_F32 and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef bint few = 0 < n_tiles <= FEW_TILES and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
     cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 3
     cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, ahead
@@ -96,7 +100,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef int T
     ensure(0 <= p0 < p1 <= (w.rows + 15) // 16)
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
-    job.ld, job.accumulate = group.out_ld, group.accumulate
+    job.ld, job.accumulate, job.dots = group.out_ld, group.accumulate, w.form == A_PAIRS
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
     while p < p1:
         job.first, job.last = p, min(p + strip, p1)
@@ -219,6 +223,65 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             run(call, i)
 
 
+cdef bint is_bf16_dot(int way) noexcept nogil:
+    """Whether 64 random vectors get the bits of `bf16_fma` by a way of `computes_bf16_dot`."""
+    cdef uint32_t w[16]
+    cdef uint32_t a[16]
+    cdef float c[16]
+    cdef float wanted[16]
+    cdef float found[16]
+    cdef uint32_t state = 1
+    cdef f32x16 acc, sum
+    cdef u8x64 u, v
+    cdef int i, _r
+    for _r in range(64):
+        for i in range(16):
+            state = state * 1664525 + 1013904223
+            w[i] = (state >> 3 & <uint32_t>0x81FF81FF) + <uint32_t>0x3E003E00  # both signs, 2^-3 to 2^1
+            state = state * 1664525 + 1013904223
+            a[i] = (state >> 3 & <uint32_t>0x81FF81FF) + <uint32_t>0x3E003E00
+            state = state * 1664525 + 1013904223
+            c[i] = <float><int32_t>state * <float>9.313226e-10
+        acc, u, v = f32_load(c), u8_load(<const uint8_t*>w), u8_load(<const uint8_t*>a)
+        f32_store(wanted, bf16_fma(acc, u, v))
+        if way == 0:
+            sum = bf16_dot(acc, u, v)
+        elif way == 1:
+            sum = f32_fma(f32_from_high16(u), f32_from_high16(v),
+                          f32_fma(f32_from_low16(u), f32_from_low16(v), acc))
+        else:
+            sum = f32_add(acc, f32_fma(f32_from_high16(u), f32_from_high16(v),
+                                       f32_mul(f32_from_low16(u), f32_from_low16(v))))
+        f32_store(found, sum)
+        if memcmp(wanted, found, sizeof(found)):
+            return False
+    return True
+
+
+def computes_bf16_dot(int way):
+    """Whether a way to multiply pairs of bf16 gives the bits of two fused products, for random vectors.
+
+    Parameters
+    ----------
+    way : 0 the processor's instruction, 1 the products in the other order, 2 their rounded sum added.
+
+    Raises
+    ------
+    ValueError
+        Another way, or 0 where the processor has no instruction.
+    """
+    if not 0 <= way <= 2:
+        raise ValueError(f"way: expected 0, 1 or 2, got {way}")
+    if way == 0 and not (OX_BF16_DOT and ox_cpu_has("avx512_bf16")):
+        raise ValueError("way: expected 1 or 2 on a processor without an instruction for pairs of bf16, got 0")
+    return bool(is_bf16_dot(way))
+
+
+BF16_DOT = bool(OX_BF16_DOT and ox_cpu_has("avx512_bf16") and is_bf16_dot(0))
+"""Whether matrices of bf16 are multiplied by an instruction for pairs: the processor has it, and it does what
+`bf16_fma` says."""
+
+
 cdef const uint8_t* part_data(const Part* part, cnp.ndarray data) except NULL:
     """The panels of a matrix: ValueError unless the array holds them and is aligned."""
     cdef const uint8_t* found = u8_data(data, (part.rows + 15) // 16 * part.stride, "matrix")
@@ -236,11 +299,13 @@ cdef class Linear:
         (see `pack`), 64-byte aligned; None for all of them: `give` brings the panels.
     cols : columns of every matrix, a multiple of the layouts' block.
     bias : float32 (rows,) over all the matrices, or None.
+    bf16_dot : whether matrices of bf16 are multiplied by the processor's instruction for it; None: where it has one
+        (`BF16_DOT`). The bits are the same.
 
     Raises
     ------
     ValueError
-        A layout is unknown, or the data is too short, misaligned, or of a wrong width.
+        A layout is unknown, the data is too short, misaligned, or of a wrong width, or there is no instruction.
     """
 
     cdef readonly Py_ssize_t rows, cols
@@ -251,13 +316,16 @@ cdef class Linear:
     cdef bint late               # whether `give` may exchange them
     cdef Py_ssize_t running      # products that read them now
 
-    def __cinit__(self, matrices, Py_ssize_t cols, bias=None):
+    def __cinit__(self, matrices, Py_ssize_t cols, bias=None, bf16_dot=None):
         cdef Stack* stack = &self.stack
         cdef Part* part
         cdef Form f
         cdef int form, layout
         cdef Py_ssize_t rows
         cdef cnp.ndarray data
+        cdef bint dots = BF16_DOT if bf16_dot is None else bf16_dot
+        if dots and not BF16_DOT:
+            raise ValueError("bf16_dot: expected False where no instruction multiplies pairs of bf16, got True")
         given = []
         self.bias = bias
         self.cols = stack.cols = cols
@@ -274,7 +342,7 @@ cdef class Linear:
                 raise ValueError(f"shape: expected at most {LONGEST_ROW} columns, got {rows} x {cols}")
             part = &stack.parts[stack.n_parts]
             part.layout = layout
-            part.form = form_number(layout)
+            part.form = form_number(layout, dots)
             part.rows = rows
             part.stride = panel_bytes(layout, cols)
             if stack.n_parts and (data is None) != self.late:

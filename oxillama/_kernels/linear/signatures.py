@@ -20,6 +20,7 @@ class Linear(Protocol):
         matrices: Sequence[tuple[int, int, np.ndarray | None]],
         cols: int,
         bias: np.ndarray | None = None,
+        bf16_dot: bool | None = None,
     ) -> None: ...
     def give(self, panels: Sequence[np.ndarray] | None) -> None: ...
     def scratch_bytes(self, n: int) -> int: ...
@@ -72,7 +73,9 @@ class LinearModule(Protocol):
     Linear: LinearClass
     LowRank: LowRankClass
     LowRankPlan: LowRankPlanClass
+    BF16_DOT: bool
 
+    def computes_bf16_dot(self, way: int) -> bool: ...
     def apply_groups(
         self,
         linears: Linears,

@@ -21,7 +21,7 @@ cdef enum:
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
-    const float* values      # (cols, T), float layouts
+    const float* values      # (cols, T), float layouts; of pairs bf16 (cols / 2, T, 2), or their float32
     const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
@@ -39,6 +39,7 @@ cdef struct Job:
     Py_ssize_t ld             # floats between tokens in out
     const float* bias
     bint accumulate
+    bint dots                 # activations of pairs are bf16, for an instruction that multiplies a pair
     bint cold                 # the panels come from memory: what follows is asked for ahead
     const uint8_t* next       # where the tile's share of later panels begins
     Py_ssize_t step           # bytes of it that are asked for with 32 columns of a panel; 0: nothing
@@ -72,6 +73,41 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
             ox_prefetch(panel + p * stride + 16 * scale_bytes(layout) * k + OX_AHEAD)
             for t in range(T):
                 acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
+
+
+cdef inline void pair_tile(const bint dots, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
+                           Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
+    """P panels of pairs of columns, ``stride`` bytes apart, times T tokens: acc (P, T).
+
+    In each lane the product of an odd column is added, then that of the even one before it.
+    """
+    cdef Py_ssize_t k
+    cdef const float* x = a.values
+    cdef u8x64 w[4]
+    cdef u8x64 v
+    cdef f32x16 f
+    cdef int p, t
+    for p in range(P):
+        for t in range(T):
+            acc[p * T + t] = f32_zero()
+    for k in range(paired(cols) // 2):
+        for p in range(P):
+            w[p] = u8_load(panel + p * stride + 64 * k)
+            ox_prefetch(panel + p * stride + 64 * k + OX_AHEAD)
+        if dots:
+            for t in range(T):
+                v = u8_set4(<const int8_t*>(x + k * T + t))
+                for p in range(P):
+                    acc[p * T + t] = bf16_dot(acc[p * T + t], w[p], v)
+        else:
+            for p in range(P):
+                f = f32_from_high16(w[p])
+                for t in range(T):
+                    acc[p * T + t] = f32_fma(f, f32_set1(x[(2 * k + 1) * T + t]), acc[p * T + t])
+            for p in range(P):
+                f = f32_from_low16(w[p])
+                for t in range(T):
+                    acc[p * T + t] = f32_fma(f, f32_set1(x[2 * k * T + t]), acc[p * T + t])
 
 
 cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
@@ -492,17 +528,29 @@ cdef inline void row_tiles(const int P, const int T, const int chains, const int
         put_panel(job, T, i, 0, acc)
 
 
+cdef inline void any_float_tile(const int layout, const int P, const int T, const Job* job, Py_ssize_t p,
+                                f32x16* acc) noexcept nogil:
+    """P panels of floats from ``p`` on times T tokens: acc (P, T)."""
+    cdef const uint8_t* panel = job.data + p * job.stride
+    if not is_pairs(layout):
+        float_tile(layout, P, T, panel, job.stride, job.cols, &job.tile, acc)
+    elif OX_BF16_DOT and job.dots:
+        pair_tile(True, P, T, panel, job.stride, job.cols, &job.tile, acc)
+    else:
+        pair_tile(False, P, T, panel, job.stride, job.cols, &job.tile, acc)
+
+
 cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
     cdef int q
     while p + P <= job.last:
-        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
+        any_float_tile(layout, P, T, job, p, acc)
         for q in range(P):
             put_panel(job, T, p + q, 0, acc + q * T)
         p = p + P
     for i in range(p, job.last):
-        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
+        any_float_tile(layout, 1, T, job, i, acc)
         put_panel(job, T, i, 0, acc)
 
 

@@ -47,6 +47,8 @@ static int ox_cpu_has(const char *name) {
     if (!strcmp(name, "avx512vl")) return !!__builtin_cpu_supports("avx512vl");
     if (!strcmp(name, "avx512_vnni"))
         return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
+    if (!strcmp(name, "avx512_bf16"))
+        return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
     return 0;
 }
 #endif

@@ -8,7 +8,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.packing.formats cimport *
-from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at
+from oxillama._kernels.packing.layouts cimport LEAST_BF16, ROW_HEADER, codes_at, header_at, paired
 from oxillama._kernels.packing.unpack cimport Block, Unpack, half_at
 from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
 
@@ -32,9 +32,23 @@ cdef inline void float_dequantize(const int layout, const uint8_t* blocks, Py_ss
         out[i] = scale_of(layout, half_at(blocks + 2 * i))
 
 
+cdef inline void pair_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """bf16 in pairs of columns; numbers below 2^-56 become 0, so that no product is denormal."""
+    cdef uint16_t h
+    cdef Py_ssize_t k
+    cdef int r
+    for k in range(paired(cols)):
+        for r in range(16):
+            h = half_at(row[r] + 2 * k) if k < cols else 0
+            put_half(out + 64 * (k >> 1) + 4 * r + 2 * (k & 1), h if h & 0x7FFF >= LEAST_BF16 else 0)
+
+
 cdef inline void float_pack(const int layout, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
     cdef Py_ssize_t k
     cdef int r
+    if is_pairs(layout):
+        pair_pack(row, cols, out)
+        return
     for k in range(cols):
         for r in range(16):
             memcpy(out + scale_bytes(layout) * (16 * k + r), row[r] + scale_bytes(layout) * k, scale_bytes(layout))

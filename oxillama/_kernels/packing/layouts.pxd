@@ -19,6 +19,8 @@ a kind of scales:
       the same; k2 has both in one byte (low nibble, high nibble)
     scales of a block of 256 columns without sub-blocks (s2 s8)
       f16 d[16], for s8 f32 d[16]
+    floats (f32 f16)
+      the 16 rows' column 0, then column 1, ...; bf16 in pairs of columns [cols / 2][16][2], the last with a zero
     scales of whole rows (r8), before all codes of the panel
       f32 d[16], int32 sum of the row's codes [16]
 
@@ -32,7 +34,8 @@ from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    ROW_HEADER = 128  # bytes of a panel's scales and sums of rows
+    ROW_HEADER = 128     # bytes of a panel's scales and sums of rows
+    LEAST_BF16 = 0x2380  # 2^-56: products of pairs, and sums of them, are multiples of 2^-126
 
 
 cdef inline int dot_excess(const int layout) noexcept nogil:
@@ -88,10 +91,15 @@ cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
             + (b - first) * form_of(layout) * 2 * code_bits(layout))
 
 
+cdef inline Py_ssize_t paired(Py_ssize_t cols) noexcept nogil:
+    """Columns of whole pairs."""
+    return (cols + 1) & ~<Py_ssize_t>1
+
+
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
     """Bytes of one panel of 16 rows: up to the end of the last block's codes."""
     if form_of(layout) == 0:
-        return cols * 16 * scale_bytes(layout)
+        return (paired(cols) if is_pairs(layout) else cols) * 16 * scale_bytes(layout)
     return codes_at(layout, cols // form_of(layout) - 1) + form_of(layout) * 2 * code_bits(layout)
 
 

@@ -39,6 +39,15 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     f32x16 r = {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
     return r;
 }
+static OX_INLINE f32x16 f32_from_low16(i32x16 a) {
+    f32x16 r = {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};
+    return r;
+}
+static OX_INLINE f32x16 f32_from_high16(i32x16 a) {
+    const __m256i m = _mm256_set1_epi32((int32_t)0xffff0000);
+    f32x16 r = {_mm256_castsi256_ps(_mm256_and_si256(a.lo, m)), _mm256_castsi256_ps(_mm256_and_si256(a.hi, m))};
+    return r;
+}
 static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
     f32x16 r = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))))};

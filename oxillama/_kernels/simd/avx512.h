@@ -25,6 +25,10 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+static OX_INLINE f32x16 f32_from_low16(__m512i a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
+static OX_INLINE f32x16 f32_from_high16(__m512i a) {
+    return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int32_t)0xffff0000)));
+}
 static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
@@ -123,3 +127,15 @@ static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpb
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
 }
+/* Sums of 2 products of bf16 in one instruction. It is written in assembly, since not every processor of this target
+ * has it, and a compiler that may use it may use it anywhere: `has_bf16_dot` of linear.pyx asks first. */
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define OX_BF16_DOT 1
+static OX_INLINE f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(a));
+    return acc;
+}
+static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16)));
+}
+#endif

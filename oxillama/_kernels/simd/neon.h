@@ -25,6 +25,12 @@ static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
 static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     OX_Q(f32x16, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
 }
+static OX_INLINE f32x16 f32_from_low16(u8x64 a) {
+    OX_Q(f32x16, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_s8(a.q[i]), 16)));
+}
+static OX_INLINE f32x16 f32_from_high16(u8x64 a) {
+    OX_Q(f32x16, vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s8(a.q[i]), vdupq_n_u32(0xffff0000u))));
+}
 static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
     const int16x8_t lo = vmovl_s8(vld1_s8(p)), hi = vmovl_s8(vld1_s8(p + 8));
     f32x16 r = {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),

@@ -42,6 +42,11 @@ static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
     for (int i = 0; i < 16; i++) p[i] = ox_f16_from_f32(a.v[i]);
 }
 static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) { OX_EACH(f32x16, ox_f32_from_bf16(p[i])); }
+static OX_INLINE uint32_t ox_word(const uint8_t *p) { uint32_t u; memcpy(&u, p, 4); return u; }
+static OX_INLINE f32x16 f32_from_low16(u8x64 a) { OX_EACH(f32x16, ox_f32_from_bits(ox_word(a.v + 4 * i) << 16)); }
+static OX_INLINE f32x16 f32_from_high16(u8x64 a) {
+    OX_EACH(f32x16, ox_f32_from_bits(ox_word(a.v + 4 * i) & 0xffff0000u));
+}
 static OX_INLINE f32x16 f32_load_i8(const int8_t *p) { OX_EACH(f32x16, (float)p[i]); }
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] + b.v[i]); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] - b.v[i]); }

@@ -106,6 +106,24 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
 #define a8_dot s8_dot
 #endif
 
+/* acc + the products of two pairs of bf16 a lane: that of the upper halves is added first, then that of the lower
+ * ones, each with one rounding. bf16_dot is the same in one instruction, for sums and products of which none is
+ * denormal, where OX_BF16_DOT is 1 and the processor has it. */
+static OX_INLINE f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a) {
+    acc = f32_fma(f32_from_high16(w), f32_from_high16(a), acc);
+    return f32_fma(f32_from_low16(w), f32_from_low16(a), acc);
+}
+#ifndef OX_BF16_DOT
+#define OX_BF16_DOT 0
+#define bf16_dot bf16_fma
+/* 16 floats as bf16, by their upper halves. */
+static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
+    float lanes[16];
+    f32_store(lanes, a);
+    for (int i = 0; i < 16; i++) p[i] = (uint16_t)(ox_bits_from_f32(lanes[i]) >> 16);
+}
+#endif
+
 /* Where a dot product into 32 bits is one instruction, nothing is gained by adding in 16 bits first. */
 #ifndef OX_SUMS_OF_16
 #define OX_SUMS_OF_16 0

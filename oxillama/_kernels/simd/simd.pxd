@@ -16,6 +16,7 @@ cdef extern from "simd.h" nogil:
     const int OX_TILE
     const int OX_PANELS
     const int OX_SUMS_OF_16
+    const int OX_BF16_DOT
 
     void ox_prefetch(const void* p)
     void ox_prefetch_far(const void* p)
@@ -34,6 +35,9 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_load_f16(const uint16_t* p)
     void f32_store_f16(uint16_t* p, f32x16 a)
     f32x16 f32_load_bf16(const uint16_t* p)
+    void f32_store_bf16(uint16_t* p, f32x16 a)
+    f32x16 f32_from_low16(u8x64 a)
+    f32x16 f32_from_high16(u8x64 a)
     f32x16 f32_load_i8(const int8_t* p)
     f32x16 f32_add(f32x16 a, f32x16 b)
     f32x16 f32_sub(f32x16 a, f32x16 b)
@@ -77,6 +81,8 @@ cdef extern from "simd.h" nogil:
     u8x64 u8_or(u8x64 a, u8x64 b)
     u8x64 u8_move(u8x64 a, int move_from, int move_to, int mask)
     u8x64 u8_lookup(const int8_t* table, u8x64 a)
+    f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a)
+    f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a)
     i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
