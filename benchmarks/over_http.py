@@ -193,7 +193,8 @@ def started(name: str, args: argparse.Namespace, context: int, batch: int | None
     how = args.model, args.threads, STREAMS + 1, context
     with ExitStack() as stack:
         if name in COMPUTE:
-            yield stack.enter_context(served(args.model, args.threads, context, "--compute", COMPUTE[name])).port
+            more = "--compute", COMPUTE[name]
+            yield stack.enter_context(served(args.model, args.threads, context, *more)).port
         elif name == Vllm.name:
             more = ["--max-num-batched-tokens", str(batch)] if batch else []
             yield stack.enter_context(vllm_server(*how, args.vllm_preload, *more))
