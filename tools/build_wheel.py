@@ -38,7 +38,7 @@ def run(*command: object, **environment: str) -> str:
 
 
 def build_sdist(folder: Path, epoch: int) -> Path:
-    """The source distribution, with the same bytes for the same files.
+    """The source distribution, with the same bytes for the same files, and without what a build writes anew.
 
     Zopfli compresses, whose output is 1.5% smaller than gzip's: files of a kind stand together for it.
     """
@@ -47,7 +47,8 @@ def build_sdist(folder: Path, epoch: int) -> Path:
     run(sys.executable, "-m", "build", "--sdist", "-o", folder, ROOT)
     (path,) = folder.glob("*.tar.gz")
     with tarfile.open(path) as old:
-        members = [(member.name, old.extractfile(member)) for member in old.getmembers()]
+        files = [member for member in old.getmembers() if ".egg-info/" not in member.name]
+        members = [(member.name, old.extractfile(member)) for member in files]
         contents = {name: file.read() for name, file in members if file is not None}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
