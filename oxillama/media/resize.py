@@ -15,10 +15,10 @@ BITS = 22
 """Fractional bits of the weights."""
 
 STRIP = 64
-"""Outputs of a row that are computed together."""
+"""Outputs of a row that are computed together; fewer where each takes many inputs."""
 
-BLOCK = 1 << 21
-"""Most values that are computed together."""
+ALONE = 1 << 18
+"""Most products of a call: OpenBLAS wakes threads for more, which spin for 0.1 s on the encoders' cores."""
 
 Kernel = Callable[[np.ndarray], np.ndarray]
 
@@ -112,18 +112,19 @@ def resize_rows(rows: np.ndarray, width: int, kernel: str) -> np.ndarray:
         np.int64
     )  # towards 0: half away from it
     out = np.empty((n, width), np.uint8)
-    for x in range(0, width, STRIP):
-        firsts, band = first[x : x + STRIP], rounded[x : x + STRIP]
+    strip = max(8, STRIP * width // max(width, n_in))
+    for x in range(0, width, strip):
+        firsts, band = first[x : x + strip], rounded[x : x + strip]
         start = int(firsts[0])
         end = min(n_in, int(firsts[-1]) + band.shape[1])
         matrix = np.zeros((end - start + band.shape[1], len(band)))  # weights behind the last input are 0
         for k in range(band.shape[1]):
             matrix[firsts - start + k, np.arange(len(band))] = band[:, k]
-        step = max(1, BLOCK // (end - start + len(band)))
+        step = max(1, ALONE // ((end - start) * len(band)))
         for y in range(0, n, step):
             total = rows[y : y + step, start:end].astype(np.float64) @ matrix[: end - start]
             whole = total.astype(np.int64) + (1 << (BITS - 1)) >> BITS
-            out[y : y + step, x : x + STRIP] = np.clip(whole, 0, 255)
+            out[y : y + step, x : x + strip] = np.clip(whole, 0, 255)
     return out
 
 
