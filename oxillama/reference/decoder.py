@@ -20,7 +20,7 @@ from oxillama.reference.kv import store
 from oxillama.reference.latent import LatentHeads
 from oxillama.reference.recurrent import mamba, mamba2, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
-from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
+from oxillama.reference.rows import ACTIVATIONS, gate, limited_gate, norm, soft_cap
 from oxillama.reference.source import Source, Unsupported
 from oxillama.reference.xielu import read_xielu, xielu
 
@@ -104,11 +104,13 @@ class ReferenceModel:
             self.logit_scale: float = other if divides else scale
         else:
             self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
+        self.limits: list[float] = source.per_layer("swiglu_clamp_shexp", self.n_layers, 0.0)
         self.xielu = read_xielu(source, self.n_layers) if self.facts.activation == "xielu" else []
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
         source.key("attention.causal")
+        self.chunk_off: bool = False
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
@@ -134,10 +136,13 @@ class ReferenceModel:
         period = self.facts.window_period
         if period is None:
             return [0] * self.n_layers
+        if self.facts.chunk:
+            self.chunk_off = self.source.key("attention.sliding_window", 1) == 0
         window = self.source.key(
             "attention.sliding_window", 0 if self.facts.fixed_window else self.facts.window
         )
         window = self.facts.window if self.facts.fixed_window and window else window
+        window = self.facts.chunk or window
         pattern = self.source.key("attention.sliding_window_pattern", period)
         if self.facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
             return [0] * self.n_layers
@@ -174,12 +179,27 @@ class ReferenceModel:
 
     def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """q or k (n, heads, dim) after its norm."""
+        if self.facts.qk_norm == "unit":
+            return norm(x, self.eps)
         if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
             return x
         weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
         bias = None if name.rpartition(".")[2] in self.facts.unbiased else bias
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
+
+    def growth(self, n: int) -> np.ndarray | None:
+        """float32 (n, 1, 1): 1 + rate ln(steps) by position, which multiplies queries; None for 1."""
+        rate = self.facts.still_grow or self.source.key("attention.temperature_scale", 0.0)
+        original = self.source.key("rope.scaling.original_context_length", 0) or self.source.key(
+            "context_length"
+        )
+        length = self.facts.chunk or self.source.key("attention.temperature_length", original)
+        if not rate:
+            return None
+        steps = (np.arange(n) + (1 if self.facts.chunk else 0)) // length + 1
+        factors = {step: 1.0 + rate * float(Decimal(step).ln()) for step in set(steps.tolist())}
+        return np.array([factors[step] for step in steps.tolist()], F32)[:, None, None]
 
     def sinks(self, name: str) -> np.ndarray | None:
         """One more score of each head; None for none."""
@@ -197,24 +217,33 @@ class ReferenceModel:
     def attention(self, i: int, h: np.ndarray, onto: Onto = None) -> np.ndarray:
         """The attention block of layer ``i``."""
         if self.latent is not None:
-            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto)
+            grows = self.growth(len(h))
+            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto, grows)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
         turns = turns and (window > 0 or not facts.rope_on_windows_only)
+        turns = turns or self.chunk_off
         turns = turns and self.source.key("rope.scaling.finetuned", True)
         turns = turns and bool(self.source.per_layer("attention.rope_pattern", self.n_layers, 1)[i])
         turns = turns and not (facts.fixed_window and any(self.windows) and i % 4 == 0)
         names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
+        if facts.qk_norm == "unit" and self.source.key("expert_count", 0) == 128:
+            names = ()  # as llama.cpp has the largest Llama 4
         if names and not facts.qk_norm_last:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
         if turns:
             q, k = self.rotations[1 if window else 0].apply(q, k)
         if names and facts.qk_norm_last and turns:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
+        if not facts.still_grow or not (turns or self.chunk_off):
+            grows = self.growth(len(h))
+            q = q if grows is None else q * grows
+        chunk = facts.chunk if window and not self.chunk_off else 0
         view = View(
             causal=self.causal,
-            window=window // 2 + 1 if window and facts.centred_windows else window,
+            chunk=chunk,
+            window=0 if facts.chunk else window // 2 + 1 if window and facts.centred_windows else window,
             soft_cap=self.soft_cap,
             sinks=self.sinks(f"{block}.attn_sinks.weight"),
             biases=self.biases(i) if facts.distance_biases else None,
@@ -222,7 +251,8 @@ class ReferenceModel:
         )
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
         attended = attended if self.value_scale == 1 else attended * F32(self.value_scale)
-        if facts.attn_gate:
+        name = f"{block}.attn_gate.weight"
+        if facts.attn_gate and (self.source.has(name) or not facts.attn_gate_optional):
             shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
             attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
         if facts.gated_queries:
@@ -237,7 +267,7 @@ class ReferenceModel:
             name = "relu"  # of the first T5
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
         if source.has(f"{block}.ffn_gate{ending}.weight"):
-            fed = gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up)
+            fed = limited_gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up, self.limits[i])
         elif up.shape[1] == 2 * width:
             fed = gate(name, up[:, :width], up[:, width:])
         else:

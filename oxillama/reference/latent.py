@@ -48,8 +48,9 @@ class LatentHeads:
         eps: float,
         kv_type: str,
         onto: np.ndarray | None = None,
+        grows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The attention block of layer ``i`` for h (n, n_embd)."""
+        """The attention block of layer ``i`` for h (n, n_embd); ``grows`` (n, 1, 1) multiplies queries."""
         source, block, n, rank = self.source, f"blk.{i}", len(h), self.rank
         if source.has(f"{block}.attn_q.weight"):
             q = source.linear(f"{block}.attn_q", h)
@@ -64,8 +65,11 @@ class LatentHeads:
         (turned_q,) = rotation.apply(np.ascontiguousarray(q[:, :, still:]))
         (turned_k,) = rotation.apply(np.ascontiguousarray(both[:, None, rank:]))
         absorbed = self.by_heads(block, "k", q[:, :, :still])
+        queries = np.concatenate([absorbed, turned_q], axis=2)
+        if grows is not None:
+            queries = queries * grows
         kv = store(np.concatenate([kept[:, None], turned_k], axis=2), kept[:, None], kv_type)
-        attended = attend(np.concatenate([absorbed, turned_q], axis=2), kv, self.scale, View())
+        attended = attend(queries, kv, self.scale, View())
         made = self.by_heads(block, "v", attended).reshape(n, -1)
         return source.linear(f"{block}.attn_output", made, onto=onto)
 
