@@ -13,14 +13,14 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
 from oxillama.reference.adapters import Adapter
 from oxillama.reference.attention import View, attend, distance_biases
-from oxillama.reference.delta import gated_delta
+from oxillama.reference.delta import gated_delta, kimi_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
 from oxillama.reference.kv import store
 from oxillama.reference.latent import LatentHeads
-from oxillama.reference.recurrent import mamba, mamba2, short_conv
+from oxillama.reference.recurrent import mamba, mamba2, plamo, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
-from oxillama.reference.rows import ACTIVATIONS, gate, norm, soft_cap
+from oxillama.reference.rows import ACTIVATIONS, gate, limited_gate, norm, soft_cap
 from oxillama.reference.source import Source, Unsupported
 from oxillama.reference.xielu import read_xielu, xielu
 
@@ -29,8 +29,10 @@ Onto = np.ndarray | None
 MIXERS: dict[str, Callable[[Source, str, np.ndarray, float, Onto], np.ndarray]] = {
     "mamba": mamba,
     "mamba2": mamba2,
+    "plamo2": plamo,
     "shortconv": short_conv,
     "delta": gated_delta,
+    "kda": kimi_delta,
     "rwkv6": lambda source, block, h, eps, onto: rwkv.time_mix_6(source, block, h, onto),
 }
 """By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms,
@@ -85,6 +87,7 @@ class ReferenceModel:
         self.value_dim: int = source.key("attention.value_length", width)
         by_width = self.n_layers == self.facts.layers_scaled_by_width
         usual = 1.0 if self.facts.distance_biases else 1 / math.sqrt(width if by_width else self.key_dim)
+        usual = 1 / math.sqrt(self.value_dim) if self.facts.recurrent == "plamo2" else usual
         self.score_scale: float = source.key("attention.scale") or usual
         self.value_scale: float = source.key("attention.value_scale") or 1.0
         source.key("attention.relative_buckets_count")
@@ -104,16 +107,18 @@ class ReferenceModel:
             self.logit_scale: float = other if divides else scale
         else:
             self.logit_scale = 1.0 / (scale or 1.0) if divides else scale or 1.0
+        self.limits: list[float] = source.per_layer("swiglu_clamp_shexp", self.n_layers, 0.0)
         self.xielu = read_xielu(source, self.n_layers) if self.facts.activation == "xielu" else []
         self.rescale: int = source.key("rescale_every_n_layers", 0)
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
         source.key("attention.causal")
+        self.chunk_off: bool = False
         self.windows: list[int] = self._windows()
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
-            self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
+            self.latent = LatentHeads(source, max(self.heads), self.key_dim, self.value_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
         run = self.hidden_states if self.facts.encoder else self.logits
         run(np.zeros(1, np.int64))  # so that each key and tensor is asked for
@@ -134,10 +139,13 @@ class ReferenceModel:
         period = self.facts.window_period
         if period is None:
             return [0] * self.n_layers
+        if self.facts.chunk:
+            self.chunk_off = self.source.key("attention.sliding_window", 1) == 0
         window = self.source.key(
             "attention.sliding_window", 0 if self.facts.fixed_window else self.facts.window
         )
         window = self.facts.window if self.facts.fixed_window and window else window
+        window = self.facts.chunk or window
         pattern = self.source.key("attention.sliding_window_pattern", period)
         if self.facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
             return [0] * self.n_layers
@@ -174,12 +182,27 @@ class ReferenceModel:
 
     def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """q or k (n, heads, dim) after its norm."""
+        if self.facts.qk_norm == "unit":
+            return norm(x, self.eps)
         if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
             return x
         weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
         bias = None if name.rpartition(".")[2] in self.facts.unbiased else bias
         given = x.reshape(len(x), 1, -1) if self.facts.qk_norm == "row" else x
         return norm(given, self.eps, weight, bias, self.facts.norm == "layer").reshape(x.shape)
+
+    def growth(self, n: int) -> np.ndarray | None:
+        """float32 (n, 1, 1): 1 + rate ln(steps) by position, which multiplies queries; None for 1."""
+        rate = self.facts.still_grow or self.source.key("attention.temperature_scale", 0.0)
+        original = self.source.key("rope.scaling.original_context_length", 0) or self.source.key(
+            "context_length"
+        )
+        length = self.facts.chunk or self.source.key("attention.temperature_length", original)
+        if not rate:
+            return None
+        steps = (np.arange(n) + (1 if self.facts.chunk else 0)) // length + 1
+        factors = {step: 1.0 + rate * float(Decimal(step).ln()) for step in set(steps.tolist())}
+        return np.array([factors[step] for step in steps.tolist()], F32)[:, None, None]
 
     def sinks(self, name: str) -> np.ndarray | None:
         """One more score of each head; None for none."""
@@ -197,24 +220,34 @@ class ReferenceModel:
     def attention(self, i: int, h: np.ndarray, onto: Onto = None) -> np.ndarray:
         """The attention block of layer ``i``."""
         if self.latent is not None:
-            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto)
+            grows = self.growth(len(h))
+            rotation = self.rotations[0] if self.rotations else None
+            return self.latent.attention(i, h, rotation, self.eps, self.kv_type, onto, grows)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)
         turns = turns and (window > 0 or not facts.rope_on_windows_only)
+        turns = turns or self.chunk_off
         turns = turns and self.source.key("rope.scaling.finetuned", True)
         turns = turns and bool(self.source.per_layer("attention.rope_pattern", self.n_layers, 1)[i])
         turns = turns and not (facts.fixed_window and any(self.windows) and i % 4 == 0)
         names = (f"{block}.attn_q_norm", f"{block}.attn_k_norm") if facts.qk_norm else ()
+        if facts.qk_norm == "unit" and self.source.key("expert_count", 0) == 128:
+            names = ()  # as llama.cpp has the largest Llama 4
         if names and not facts.qk_norm_last:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
         if turns:
             q, k = self.rotations[1 if window else 0].apply(q, k)
         if names and facts.qk_norm_last and turns:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
+        if not facts.still_grow or not (turns or self.chunk_off):
+            grows = self.growth(len(h))
+            q = q if grows is None else q * grows
+        chunk = facts.chunk if window and not self.chunk_off else 0
         view = View(
             causal=self.causal,
-            window=window // 2 + 1 if window and facts.centred_windows else window,
+            chunk=chunk,
+            window=0 if facts.chunk else window // 2 + 1 if window and facts.centred_windows else window,
             soft_cap=self.soft_cap,
             sinks=self.sinks(f"{block}.attn_sinks.weight"),
             biases=self.biases(i) if facts.distance_biases else None,
@@ -222,7 +255,8 @@ class ReferenceModel:
         )
         attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
         attended = attended if self.value_scale == 1 else attended * F32(self.value_scale)
-        if facts.attn_gate:
+        name = f"{block}.attn_gate.weight"
+        if facts.attn_gate and (self.source.has(name) or not facts.attn_gate_optional):
             shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
             attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
         if facts.gated_queries:
@@ -237,7 +271,7 @@ class ReferenceModel:
             name = "relu"  # of the first T5
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
         if source.has(f"{block}.ffn_gate{ending}.weight"):
-            fed = gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up)
+            fed = limited_gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up, self.limits[i])
         elif up.shape[1] == 2 * width:
             fed = gate(name, up[:, :width], up[:, width:])
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from oxillama.reference.floats import fma
-from oxillama.reference.rows import ACTIVATIONS, gate, route
+from oxillama.reference.rows import ACTIVATIONS, limited_gate, route
 from oxillama.reference.source import Source, Unsupported
 
 GATINGS = {0: None, 1: "softmax", 2: "sigmoid", 3: "chosen"}
@@ -53,8 +53,12 @@ def mixture_of_experts(
     for expert, pairs in enumerate(chosen):
         if pairs:
             rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
-            y = one_expert(source, block, expert, given[rows], rows)
-            total[rows] = fma(y, shares[:, None], total[rows])
+            if facts.scales_input:
+                y = one_expert(source, block, expert, given[rows] * shares[:, None], rows)
+                total[rows] = total[rows] + y
+            else:
+                y = one_expert(source, block, expert, given[rows], rows)
+                total[rows] = fma(y, shares[:, None], total[rows])
     out = source.linear(f"{block}.ffn_latent_up", total, onto=out) if is_latent else total
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
@@ -87,4 +91,5 @@ def one_expert(source: Source, block: str, expert: int, h: np.ndarray, at: np.nd
         return product("down", ACTIVATIONS[source.facts.activation](product("up", h)))
     else:
         gates, up = product("gate", h), product("up", h)
-    return product("down", gate(source.facts.activation, gates, up))
+    limits = source.per_layer("swiglu_clamp_exp", source.key("block_count"), 0.0)
+    return product("down", limited_gate(source.facts.activation, gates, up, limits[int(block.split(".")[1])]))

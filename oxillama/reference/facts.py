@@ -22,7 +22,8 @@ class Facts:
     attn_norm, ffn_norm : norms before the blocks, "" for none. first_norm_optional : the first layer may
         lack its first norm.
     attn_post_norm, ffn_post_norm : norms of the blocks' outputs, "" for none.
-    qk_norm : norms of q and k: "", "head", "heads" (a weight for each head), "row" (all heads at once).
+    qk_norm : norms of q and k: "", "head", "heads" (a weight for each head), "row" (all heads at once),
+        "unit" (of each head, without weights).
     qk_norm_last : they come behind the rotation. qk_norm_optional : used if the file has them.
     activation : by its name in `rows.ACTIVATIONS`.
     embedding_scale : factor of embeddings, 0 for sqrt(n_embd). logit_divides : the stated factor divides.
@@ -52,6 +53,12 @@ class Facts:
     attends : some layers have key heads.
     beside : layers with key heads have the recurrent mixer, too, and the sum of both. single_blocks : a layer
         is a feed-forward block where the file states a width for it, else a mixer.
+    scales_input : the weight of an expert multiplies its input.
+    chunk : layers with a window have chunks of so many positions instead; a stated window of 0 turns them
+        off, and then all layers rotate.
+    still_grow : rate at which queries of layers that do not rotate grow with their position.
+    half_turned : layers without a window rotate half as many dimensions, an even number.
+    attn_gate_optional : gates are used if the file has them.
     attn_gate : each attended head, or element, is multiplied by the sigmoid of a gate.
     gated_queries : the rows of q hold a head's query, then a gate, whose sigmoid multiplies what is attended.
     interleaved : value heads take the key heads in turn, and sections of a rotation take the pairs in turn.
@@ -117,6 +124,11 @@ class Facts:
     beside: bool = False
     single_blocks: bool = False
     attends: bool = True
+    scales_input: bool = False
+    chunk: int = 0
+    still_grow: float = 0.0
+    attn_gate_optional: bool = False
+    half_turned: bool = False
     attn_gate: bool = False
     gated_queries: bool = False
     interleaved: bool = False

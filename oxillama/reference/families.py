@@ -12,6 +12,8 @@ WINDOW, PATTERN, LOCAL = (
 EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 SCALES = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
 FINETUNED = "rope.scaling.finetuned"
+LOCAL_TURNED, CLAMPS = "rope.dimension_count_swa", ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+TEMPERATURE = ("attention.temperature_scale", "attention.temperature_length")
 CLAMP = ("attention.clamp_kqv",)
 SECTIONS = "rope.dimension_sections"
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
@@ -80,7 +82,7 @@ DEEPSEEK2 = DEEPSEEK.but(
     latent=True,
     unadapted=("attn_q", *SHORT, "output"),
     gain_on_scores=True,
-    options=(*STATED, LOG_MULTIPLIER),
+    options=(*STATED, LOG_MULTIPLIER, *TEMPERATURE),
 )
 
 GEMMA3 = GEMMA2.but(
@@ -151,6 +153,46 @@ FAMILIES: dict[str, Facts] = {
         normalize=False,
         options=(EXPERT_WIDTH, SHARED_WIDTH, "expert_weights_norm", "expert_weights_scale"),
         ignores=("expert_gating_func", "expert_shared_count"),
+    ),
+    "llama4": PLAIN.but(
+        gating="sigmoid",
+        normalize=False,
+        scales_input=True,
+        no_rope_every=4,
+        window_period=4,
+        chunk=8192,
+        still_grow=0.1,
+        qk_norm="unit",
+        qk_norm_last=True,
+        options=(WINDOW, PATTERN, LOCAL, EXPERT_WIDTH),
+        ignores=("interleave_moe_layer_step", "expert_shared_count"),
+    ),
+    "step35": QWEN3.but(
+        gating="sigmoid",
+        normalize=False,
+        qk_norm_optional=True,
+        attn_gate=True,
+        attn_gate_optional=True,
+        half_turned=True,
+        window_period=0,
+        plain_windows=True,
+        local_base=10000.0,
+        options=(*STATED, SHARED_WIDTH, WINDOW, PATTERN, LOCAL, *CLAMPS, LOCAL_TURNED),
+        ignores=SHARED_COUNT,
+    ),
+    "kimi-linear": PLAIN.but(
+        rope="none",
+        latent=True,
+        recurrent="kda",
+        gating="softmax",
+        options=(EXPERT_WIDTH, "expert_weights_scale", "expert_gating_func"),
+        ignores=(*SHARED_COUNT, "expert_weights_norm"),
+    ),
+    "plamo2": NEOX.but(
+        recurrent="plamo2",
+        qk_norm="heads",
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
     ),
     "t5encoder": PLAIN.but(
         encoder=True,
@@ -223,7 +265,7 @@ FAMILIES: dict[str, Facts] = {
         options=(EXPERT_WIDTH, SHARED_WIDTH),
         ignores=(*SHARED_COUNT, "interleave_moe_layer_step"),
     ),
-    "mistral3": PLAIN.but(gating="softmax"),
+    "mistral3": PLAIN.but(gating="softmax", options=(TEMPERATURE[0], LOG_MULTIPLIER)),
     "minicpm": PLAIN.but(
         longrope=True,
         gating="softmax",
@@ -238,7 +280,12 @@ FAMILIES: dict[str, Facts] = {
     "jais2": ROTATING.but(activation="relu_squared"),
     "gptneox": ROTATING.but(residual="stated"),
     "olmo2": NEOX.but(
-        qk_norm="row", window_period=4, plain_windows=True, options=(WINDOW, PATTERN), **BEHIND
+        qk_norm="row",
+        window_period=4,
+        plain_windows=True,
+        options=(WINDOW, PATTERN),
+        ignores=(LOCAL,),
+        **BEHIND,
     ),
     "exaone4": QWEN3.but(
         ignores=(WINDOW, PATTERN, LOCAL),

@@ -44,12 +44,13 @@ class LatentHeads:
         self,
         i: int,
         h: np.ndarray,
-        rotation: Rotation,
+        rotation: Rotation | None,
         eps: float,
         kv_type: str,
         onto: np.ndarray | None = None,
+        grows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The attention block of layer ``i`` for h (n, n_embd)."""
+        """The attention block of layer ``i`` for h (n, n_embd); ``grows`` (n, 1, 1) multiplies queries."""
         source, block, n, rank = self.source, f"blk.{i}", len(h), self.rank
         if source.has(f"{block}.attn_q.weight"):
             q = source.linear(f"{block}.attn_q", h)
@@ -61,11 +62,15 @@ class LatentHeads:
         kept = norm(both[:, :rank], eps, source.vector(f"{block}.attn_kv_a_norm.weight"))
         q = q.reshape(n, self.heads, self.key_dim)
         still = self.key_dim - self.turned
-        (turned_q,) = rotation.apply(np.ascontiguousarray(q[:, :, still:]))
-        (turned_k,) = rotation.apply(np.ascontiguousarray(both[:, None, rank:]))
+        turned_q, turned_k = (np.ascontiguousarray(x) for x in (q[:, :, still:], both[:, None, rank:]))
+        if rotation is not None:
+            turned_q, turned_k = rotation.apply(turned_q, turned_k)
         absorbed = self.by_heads(block, "k", q[:, :, :still])
+        queries = np.concatenate([absorbed, turned_q], axis=2)
+        if grows is not None:
+            queries = queries * grows
         kv = store(np.concatenate([kept[:, None], turned_k], axis=2), kept[:, None], kv_type)
-        attended = attend(np.concatenate([absorbed, turned_q], axis=2), kv, self.scale, View())
+        attended = attend(queries, kv, self.scale, View())
         made = self.by_heads(block, "v", attended).reshape(n, -1)
         return source.linear(f"{block}.attn_output", made, onto=onto)
 

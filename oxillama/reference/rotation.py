@@ -12,6 +12,7 @@ import numpy as np
 from oxillama.reference.rows import frequencies, rotate, rotation_table
 from oxillama.reference.source import Source, Unsupported
 
+LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 PI = Decimal("3.14159265358979323846264338327950288")
 
 
@@ -55,8 +56,9 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
             source.key("rope.scaling.yarn_beta_slow", 1.0),
             source.key("rope.scaling.yarn_truncate", True),
         )
-        in_scores = facts.gain_on_scores and source.key("rope.scaling.yarn_log_multiplier", 0.0)
-        gain = 1.0 if in_scores else yarn.gain()
+        in_scores = facts.gain_on_scores and source.key(LOG_MULTIPLIER, 0.0)
+        lessened = 1 + 0.1 * source.key(LOG_MULTIPLIER, 0.0) * float(Decimal(max(1.0, factor)).ln())
+        gain = 1.0 if in_scores else yarn.gain() / lessened
     sections = [int(n) for n in source.key("rope.dimension_sections", ())]
     in_order = facts.sections == "always" or (facts.sections == "two" and min((*sections[:2], 0, 0)[:2]) > 0)
     in_order = in_order and sum(sections) > 0
@@ -66,7 +68,9 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
         by_length = long if (context or source.key("context_length")) > original else short
         factors = by_length if factors is None else factors
     found = []
-    for i, theta in enumerate((base, local)):
+    whole = n_rot // 4 * 2 if facts.half_turned else n_rot
+    sizes = whole, source.key("rope.dimension_count_swa", n_rot)
+    for i, (theta, n_rot) in enumerate(zip((base, local), sizes)):
         # windowed layers with a base of their own have no scaling
         plain = bool(i and (facts.local_base or facts.plain_windows))
         if alpha > 1 and factor == 1 and kind != "yarn" and not plain:

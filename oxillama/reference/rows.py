@@ -115,6 +115,16 @@ def gate(name: str, gates: np.ndarray, up: np.ndarray) -> np.ndarray:
     return found
 
 
+def limited_gate(name: str, gates: np.ndarray, up: np.ndarray, limit: float) -> np.ndarray:
+    """min(activation(gate), limit) times up between -limit and limit; `gate` where the limit is 0."""
+    if not limit:
+        return gate(name, gates, up)
+    found: np.ndarray = np.minimum(ACTIVATIONS[name](gates), F32(limit)) * np.clip(
+        up, -F32(limit), F32(limit)
+    )
+    return found
+
+
 def soft_cap(x: np.ndarray, cap: float) -> np.ndarray:
     """cap tanh(x / cap)."""
     found: np.ndarray = tanh(x / F32(cap)) * F32(cap)

@@ -30,6 +30,8 @@ OPTIONS = (
     "attention.max_alibi_bias",
     "attention.rope_pattern",
     "attention.scale",
+    "attention.temperature_length",
+    "attention.temperature_scale",
     "attention.value_scale",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
@@ -45,10 +47,13 @@ OPTIONS = (
     "rescale_every_n_layers",
     "residual_scale",
     "rope.dimension_sections",
+    "rope.dimension_count_swa",
     "rope.freq_base_swa",
     "rope.scaling.finetuned",
     "rope.scaling.yarn_log_multiplier",
     "ssm.dt_b_c_rms",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
 )
 """Keys that count in some families only (`Facts.options`); in files of others they are refused."""
 
