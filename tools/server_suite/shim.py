@@ -101,6 +101,8 @@ def command(flags: list[str], folder: Path) -> list[str]:
     if args.chat_template_file:
         template = Path(args.chat_template_file).read_text(encoding="utf-8")
     name = MODELS[args.hf_file or args.hf_repo or "ggml-org/test-model-stories260K"]
+    if args.no_mmproj:  # the same model, without an encoder beside it
+        name = Path(name).name
     path = models.with_template(folder / name, models.NAMED_TEMPLATES.get(template, template))
     found += ["--alias", ",".join(sorted((args.alias or "model").split(",")))]
     found += [] if args.metrics else ["--no-metrics"]
@@ -110,8 +112,6 @@ def command(flags: list[str], folder: Path) -> list[str]:
         found += ["--cors-origin", origin] if origin else []
     for adapter in args.lora:
         found += ["--lora", adapter]
-    if name.startswith("vision/") and not args.no_mmproj:
-        found += ["--mmproj", str(folder / "vision" / "mmproj-story.gguf")]
     if args.model_draft:
         found += ["--speculate", args.model_draft]
         found += ["--draft-max", args.spec_draft_n_max] if args.spec_draft_n_max else []

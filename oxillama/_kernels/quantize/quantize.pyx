@@ -15,7 +15,7 @@ nothing but itself and the importance: not on threads, nor on the target.
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.float cimport FLT_MAX
-from libc.math cimport floorf, sqrtf
+from libc.math cimport INFINITY, floorf, nextafterf, sqrtf
 from libc.stdint cimport int8_t, int16_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
@@ -28,8 +28,9 @@ from oxillama._kernels.quantize.blocks cimport *
 from oxillama._kernels.quantize.fit cimport (
     Found, Sums, add_codes, code_of, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
 from oxillama._kernels.simd.simd cimport (
-    f32x16, f32_abs, f32_add, f32_hmax, f32_load, f32_load_i8, f32_mask_lt, f32_max, f32_mul, f32_select_lt, f32_set1,
-    f32_store, f32_sub, f32_sum, f32_zero, ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
+    f32x16, f32_abs, f32_add, f32_from_bits, f32_hmax, f32_load, f32_load_i8, f32_mask_lt, f32_max, f32_mul,
+    f32_select_lt, f32_set1, f32_store, f32_sub, f32_sum, f32_zero, i32_add, i32_from_bits, i32_mul, i32_sar, i32_set1,
+    i32_shl, i32_store_i8, i32_zero, i32x16, ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
 
 from oxillama.formats import FORMATS, WRITABLE
 
@@ -406,34 +407,53 @@ include "grids.pxi"
 
 # --- ternary --------------------------------------------------------------------------------------
 
+cdef inline i32x16 ternary(const float* x, f32x16 inv) noexcept nogil:
+    """16 values as 0, 1 and 2: halves are rounded away from zero, what is no number is 1."""
+    cdef f32x16 below = f32_set1(<float>0.49999997), v = f32_mul(f32_load(x), inv)  # the float before a half
+    cdef f32x16 one = f32_from_bits(i32_set1(1)), two = f32_from_bits(i32_set1(2))
+    cdef f32x16 low = f32_select_lt(v, f32_sub(f32_zero(), below), f32_zero(), one)
+    return i32_from_bits(f32_select_lt(below, v, two, low))
+
+
+cdef inline i32x16 five_digits(const float* x, int step, f32x16 inv) noexcept nogil:
+    """16 numbers of five digits in base 3 as fractions of 256, rounded up; digit k is that of x[step * k]."""
+    cdef i32x16 n = ternary(x, inv)
+    cdef int k
+    for k in range(1, 5):
+        n = i32_add(i32_mul(n, i32_set1(3)), ternary(x + step * k, inv))
+    # (256 n + 242) // 243, for n below 243
+    cdef i32x16 rest = i32_add(i32_mul(n, i32_set1(13)), i32_set1(242))
+    return i32_add(n, i32_sar(i32_mul(rest, i32_set1(4316)), 20))
+
+
 cdef void ternary_block(const int format_id, const float* x, uint8_t* out) noexcept nogil:
-    """TQ1_0 and TQ2_0: the largest magnitude becomes 1, halves are rounded away from zero."""
-    cdef float largest = 0, inv, a
-    cdef int i, k, at, number
-    cdef uint8_t digits[256]
-    for i in range(256):
-        a = x[i] if x[i] >= 0 else -x[i]
-        largest = a if a > largest else largest
-    inv = <float>1.0 / largest if largest != 0 else 0
-    for i in range(256):
-        a = x[i] * inv
-        digits[i] = 2 if a >= <float>0.5 else 0 if a <= <float>-0.5 else 1
+    """TQ1_0 and TQ2_0: the largest magnitude becomes 1."""
+    cdef f32x16 most = f32_zero(), inv
+    cdef float largest
+    cdef int i, k, number
+    cdef i32x16 codes
+    cdef int8_t digits[16]
+    for i in range(16):
+        most = f32_max(most, f32_abs(f32_load(x + 16 * i)))
+    largest = f32_hmax(most)
+    inv = f32_set1(<float>1.0 / largest if largest != 0 else 0)
     if format_id == TQ2_0:
-        for i in range(64):
-            at = 128 * (i >> 5) + (i & 31)
-            out[i] = digits[at] | (digits[at + 32] << 2) | (digits[at + 64] << 4) | (digits[at + 96] << 6)
+        for i in range(4):
+            codes = i32_zero()
+            for k in range(4):
+                codes = i32_add(codes, i32_shl(ternary(x + 128 * (i >> 1) + 16 * (i & 1) + 32 * k, inv), 2 * k))
+            i32_store_i8(<int8_t*>out + 16 * i, codes)
         put_half(out + 64, largest)
         return
-    for i in range(52):  # digits in base 3 as a fraction of 256, rounded up
+    i32_store_i8(<int8_t*>out, five_digits(x, 32, inv))
+    i32_store_i8(<int8_t*>out + 16, five_digits(x + 16, 32, inv))
+    i32_store_i8(<int8_t*>out + 32, five_digits(x + 160, 16, inv))
+    i32_store_i8(digits, ternary(x + 240, inv))
+    for i in range(4):
         number = 0
-        for k in range(5):
-            if i < 32:
-                number = 3 * number + digits[32 * k + i]
-            elif i < 48:
-                number = 3 * number + digits[160 + 16 * k + (i - 32)]
-            else:
-                number = 3 * number + (digits[240 + 4 * k + (i - 48)] if k < 4 else 0)
-        out[i] = <uint8_t>((number * 256 + 242) // 243)
+        for k in range(4):
+            number = 3 * number + digits[4 * k + i]
+        out[48 + i] = <uint8_t>((3 * number * 256 + 242) // 243)
     put_half(out + 52, largest)
 
 
@@ -519,8 +539,14 @@ cdef fill_grid(int format_id, tables, Grid* g):
 cdef bint all_within(const float* x, Py_ssize_t n, float least, float most) noexcept nogil:
     """Whether no element is NaN or outside of the bounds."""
     cdef Py_ssize_t i
-    cdef bint good = True
-    for i in range(n):
+    cdef bint good
+    cdef int mask = 0xffff
+    cdef f32x16 v, low = f32_set1(nextafterf(least, -INFINITY)), high = f32_set1(nextafterf(most, INFINITY))
+    for i in range(n >> 4):
+        v = f32_load(x + 16 * i)
+        mask &= f32_mask_lt(low, v) & f32_mask_lt(v, high)  # NaN is in neither
+    good = mask == 0xffff
+    for i in range(n & ~15, n):
         good = good & (x[i] >= least) & (x[i] <= most)
     return good
 
