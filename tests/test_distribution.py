@@ -94,7 +94,8 @@ def test_one_python_is_the_oldest() -> None:
     assert named == sorted(named, key=lambda version: int(version[2:])) and named[0] == oldest
     assert project["tool"]["mypy"]["python_version"] == oldest
     assert project["tool"]["ruff"]["target-version"] == f"py{compact}"
-    wheels = [f"cp{version.replace('.', '')}-*" for version in named]
+    tags = [f"cp{version.replace('.', '')}" for version in named]
+    wheels = [f"{tag}-*" for tag in (*tags, f"{tags[-1]}t")]  # the last one is free-threaded
     assert project["tool"]["cibuildwheel"]["build"].split() == wheels
     readme = README.read_text(encoding="utf-8")
     assert f"Python {oldest} or newer" in " ".join(readme.split())
