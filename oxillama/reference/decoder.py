@@ -13,12 +13,12 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
 from oxillama.reference.adapters import Adapter
 from oxillama.reference.attention import View, attend, distance_biases
-from oxillama.reference.delta import gated_delta
+from oxillama.reference.delta import gated_delta, kimi_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
 from oxillama.reference.kv import store
 from oxillama.reference.latent import LatentHeads
-from oxillama.reference.recurrent import mamba, mamba2, short_conv
+from oxillama.reference.recurrent import mamba, mamba2, plamo, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
 from oxillama.reference.rows import ACTIVATIONS, gate, limited_gate, norm, soft_cap
 from oxillama.reference.source import Source, Unsupported
@@ -29,8 +29,10 @@ Onto = np.ndarray | None
 MIXERS: dict[str, Callable[[Source, str, np.ndarray, float, Onto], np.ndarray]] = {
     "mamba": mamba,
     "mamba2": mamba2,
+    "plamo2": plamo,
     "shortconv": short_conv,
     "delta": gated_delta,
+    "kda": kimi_delta,
     "rwkv6": lambda source, block, h, eps, onto: rwkv.time_mix_6(source, block, h, onto),
 }
 """By `Facts.recurrent`; each takes the source, the layer's prefix, its input (n, d), the epsilon of norms,
@@ -85,6 +87,7 @@ class ReferenceModel:
         self.value_dim: int = source.key("attention.value_length", width)
         by_width = self.n_layers == self.facts.layers_scaled_by_width
         usual = 1.0 if self.facts.distance_biases else 1 / math.sqrt(width if by_width else self.key_dim)
+        usual = 1 / math.sqrt(self.value_dim) if self.facts.recurrent == "plamo2" else usual
         self.score_scale: float = source.key("attention.scale") or usual
         self.value_scale: float = source.key("attention.value_scale") or 1.0
         source.key("attention.relative_buckets_count")
@@ -115,7 +118,7 @@ class ReferenceModel:
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
-            self.latent = LatentHeads(source, self.heads[0], self.key_dim, self.value_dim)
+            self.latent = LatentHeads(source, max(self.heads), self.key_dim, self.value_dim)
         self.n_vocab: int = source.shape("token_embd.weight")[1]
         run = self.hidden_states if self.facts.encoder else self.logits
         run(np.zeros(1, np.int64))  # so that each key and tensor is asked for
@@ -218,7 +221,8 @@ class ReferenceModel:
         """The attention block of layer ``i``."""
         if self.latent is not None:
             grows = self.growth(len(h))
-            return self.latent.attention(i, h, self.rotations[0], self.eps, self.kv_type, onto, grows)
+            rotation = self.rotations[0] if self.rotations else None
+            return self.latent.attention(i, h, rotation, self.eps, self.kv_type, onto, grows)
         facts, block, window = self.facts, f"blk.{i}", self.windows[i]
         q, k, v, gates = self.projections(i, h)
         turns = facts.rope != "none" and not (facts.no_rope_every and (i + 1) % facts.no_rope_every == 0)

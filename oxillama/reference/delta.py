@@ -1,4 +1,4 @@
-"""The gated delta rule of Qwen3-Next and Qwen 3.5 (Yang et al., "Gated Delta Networks", 2024)."""
+"""The gated delta rule of Qwen3-Next and Qwen 3.5 (Yang et al., "Gated Delta Networks", 2024), and Kimi's."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ def delta_scan(
 
     Parameters
     ----------
-    q, k, v : (tokens, heads, dim). decay, beta : (tokens, heads).
+    q, k, v : (tokens, heads, dim). beta : (tokens, heads).
+    decay : (tokens, heads), or (tokens, heads, dim) for one of each key channel, which S^T k then has in k.
     """
+    by_channel = decay.ndim == 3
     n, out = k.shape[2], np.empty_like(v)
     memory = np.zeros((n, *v.shape[1:]), F32)
     for t in range(len(v)):
         known = [np.zeros_like(v[t]), np.zeros_like(v[t])]
         for i in range(n):
-            known[i % 2] = fma(memory[i], k[t, :, i, None], known[i % 2])
-        u = beta[t, :, None] * fma(-decay[t, :, None], known[0] + known[1], v[t])
+            key = k[t, :, i, None] * decay[t, :, i, None] if by_channel else k[t, :, i, None]
+            known[i % 2] = fma(memory[i], key, known[i % 2])
+        was = known[0] + known[1]
+        left = v[t] - was if by_channel else fma(-decay[t, :, None], was, v[t])
+        u = beta[t, :, None] * left
         found = [np.zeros_like(v[t]), np.zeros_like(v[t])]
         for i in range(n):
-            memory[i] = fma(k[t, :, i, None], u, memory[i] * decay[t, :, None])
+            keep = decay[t, :, i, None] if by_channel else decay[t, :, None]
+            memory[i] = fma(k[t, :, i, None], u, memory[i] * keep)
             found[i % 2] = fma(memory[i], q[t, :, i, None], found[i % 2])
         out[t] = found[0] + found[1]
     return out
@@ -57,3 +63,25 @@ def gated_delta(
     y = delta_scan(q[:, at], k[:, at], v, decay, ACTIVATIONS["sigmoid"](beta))
     y = norm(y, eps, source.vector(f"{block}.ssm_norm.weight")).reshape(len(h), -1)
     return source.linear(f"{block}.ssm_out", gate("silu", z, y), onto=onto)
+
+
+def kimi_delta(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
+    """Kimi's delta attention (Kimi Team, "Kimi Linear", 2025): a decay for each key channel of each head."""
+    dim, _ = source.key("kda.head_dim"), source.key("ssm.conv_kernel")
+    parts = []
+    for name in "qkv":
+        x = source.linear(f"{block}.attn_{name}", h)
+        taps = source.vector(f"{block}.ssm_conv1d_{name}.weight").reshape(x.shape[1], -1)
+        parts.append(causal_conv(x, taps, None, True).reshape(len(h), -1, dim))
+    q = norm(parts[0], eps / dim, np.full(dim, F32(1 / dim)))
+    k = norm(parts[1], eps / dim, np.full(dim, F32(dim**-0.5)))
+    steps = source.linear(f"{block}.ssm_f_b", source.linear(f"{block}.ssm_f_a", h))
+    gates = source.linear(f"{block}.ssm_g_b", source.linear(f"{block}.ssm_g_a", h))
+    beta = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ssm_beta", h))
+    a = np.repeat(source.vector(f"{block}.ssm_a").reshape(-1), dim)
+    decay = exp(softplus(steps + source.vector(f"{block}.ssm_dt.bias")) * a).reshape(parts[1].shape)
+    y = norm(delta_scan(q, k, parts[2], decay, beta), eps, source.vector(f"{block}.ssm_norm.weight"))
+    y = gate("sigmoid", gates, y.reshape(len(h), -1))
+    return source.linear(f"{block}.attn_output", y, onto=onto)

@@ -180,6 +180,20 @@ FAMILIES: dict[str, Facts] = {
         options=(*STATED, SHARED_WIDTH, WINDOW, PATTERN, LOCAL, *CLAMPS, LOCAL_TURNED),
         ignores=SHARED_COUNT,
     ),
+    "kimi-linear": PLAIN.but(
+        rope="none",
+        latent=True,
+        recurrent="kda",
+        gating="softmax",
+        options=(EXPERT_WIDTH, "expert_weights_scale", "expert_gating_func"),
+        ignores=(*SHARED_COUNT, "expert_weights_norm"),
+    ),
+    "plamo2": NEOX.but(
+        recurrent="plamo2",
+        qk_norm="heads",
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+    ),
     "t5encoder": PLAIN.but(
         encoder=True,
         rope="none",

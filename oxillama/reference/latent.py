@@ -44,7 +44,7 @@ class LatentHeads:
         self,
         i: int,
         h: np.ndarray,
-        rotation: Rotation,
+        rotation: Rotation | None,
         eps: float,
         kv_type: str,
         onto: np.ndarray | None = None,
@@ -62,8 +62,9 @@ class LatentHeads:
         kept = norm(both[:, :rank], eps, source.vector(f"{block}.attn_kv_a_norm.weight"))
         q = q.reshape(n, self.heads, self.key_dim)
         still = self.key_dim - self.turned
-        (turned_q,) = rotation.apply(np.ascontiguousarray(q[:, :, still:]))
-        (turned_k,) = rotation.apply(np.ascontiguousarray(both[:, None, rank:]))
+        turned_q, turned_k = (np.ascontiguousarray(x) for x in (q[:, :, still:], both[:, None, rank:]))
+        if rotation is not None:
+            turned_q, turned_k = rotation.apply(turned_q, turned_k)
         absorbed = self.by_heads(block, "k", q[:, :, :still])
         queries = np.concatenate([absorbed, turned_q], axis=2)
         if grows is not None:

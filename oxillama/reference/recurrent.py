@@ -110,6 +110,27 @@ def mamba2(
     return source.linear(f"{block}.ssm_out", gated.reshape(len(h), -1), onto=onto)
 
 
+def plamo(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
+    """PLaMo 2's: the scan of Mamba-2; steps, B and C come from the convolved input, normed."""
+    names = ("inner_size", "state_size", "time_step_rank", "group_count", "conv_kernel")
+    inner, n, heads, _, _ = (source.key(f"ssm.{name}") for name in names)
+    zx = source.linear(f"{block}.ssm_in", h).reshape(len(h), heads, 2, -1)
+    z, x = (np.ascontiguousarray(zx[:, :, part]).reshape(len(h), inner) for part in (0, 1))
+    x = causal_conv(x, source.vector(f"{block}.ssm_conv1d.weight"), None, True)
+    parts = np.split(source.linear(f"{block}.ssm_x", x), [n, 2 * n], axis=1)
+    b, c, low = (
+        norm(part, eps, source.vector(f"{block}.ssm_{name}_norm"))
+        for part, name in zip(parts, ("b", "c", "dt"))
+    )
+    dt = softplus(source.linear(f"{block}.ssm_dt", low))
+    decay, d = exp(dt * source.vector(f"{block}.ssm_a")), source.vector(f"{block}.ssm_d")
+    b, c = (np.repeat(part[:, None], heads, axis=1) for part in (b, c))
+    y = head_scan(x.reshape(len(h), heads, -1), dt, decay, d, b, c).reshape(len(h), inner)
+    return source.linear(f"{block}.ssm_out", y * over_logistic(z, z), onto=onto)
+
+
 def short_conv(
     source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
 ) -> np.ndarray:

@@ -14,6 +14,7 @@ from oxillama import Grammar, GrammarState, InferenceEngine, Receipt, cli, demo
 from oxillama.errors import ConfigError, GrammarError, ReceiptError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import Vocabulary
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.reference.gbnf import Reader, utf8_ranges
 from oxillama.reference.grammar import Recogniser
 from oxillama.reference.source import Unsupported
@@ -39,6 +40,10 @@ SCHEMA = {
     "required": ["name"],
     "additionalProperties": False,
 }
+
+
+RULES_OF_SCHEMA = Grammar.from_json_schema(SCHEMA, compiler=JsonSchemaCompiler(plain_integers=True)).to_gbnf()
+"""As requests compile it."""
 
 
 def no_tokens(text: str) -> list[int]:
@@ -176,7 +181,7 @@ def test_a_receipt_is_verified(engine: InferenceEngine, options: dict[str, Any])
 
 def test_a_schema_is_verified_with_its_rules(engine: InferenceEngine) -> None:
     receipt = receipt_of(engine, json_schema=SCHEMA)
-    rules = Grammar.from_json_schema(SCHEMA).to_gbnf()
+    rules = RULES_OF_SCHEMA
     found = checked(receipt, rules)
     assert found.verified, found.message
     assert found.message.endswith("with the rules that were given for the constraint")
@@ -218,7 +223,7 @@ def test_the_command_line(
 ) -> None:
     path, rules = tmp_path / "receipt.json", tmp_path / "rules.gbnf"
     receipt_of(engine, json_schema=SCHEMA).save(path)
-    rules.write_text(Grammar.from_json_schema(SCHEMA).to_gbnf())
+    rules.write_text(RULES_OF_SCHEMA)
     arguments = ["verify", str(path), "--model", str(demo.STORY)]
     assert cli.main([*arguments, "--reference", "--rules", str(rules)]) == 0
     assert "with the rules" in capsys.readouterr().out
