@@ -94,6 +94,18 @@ def distance_biases(table: np.ndarray) -> np.ndarray:
     return np.array(found, F32).T
 
 
+def alibi_slopes(n_heads: int, most: float) -> np.ndarray:
+    """float32 (heads,): 2^(-most (h + 1) / n) with n the power of two up to the heads.
+
+    Heads beyond it take the odd steps of twice as many.
+    """
+    n = 1 << (n_heads.bit_length() - 1)
+    exponents = [
+        -most * (h + 1) / n if h < n else -most * (2 * (h - n) + 1) / (2 * n) for h in range(n_heads)
+    ]
+    return np.array([float(Decimal(2) ** Decimal(e)) for e in exponents], F32)
+
+
 def empty(rows: int, heads: int, value_dim: int) -> State:
     """The state of rows that have seen nothing."""
     shape = (rows, heads)

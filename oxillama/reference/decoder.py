@@ -12,7 +12,7 @@ import numpy as np
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rwkv
 from oxillama.reference.adapters import Adapter
-from oxillama.reference.attention import View, attend, distance_biases
+from oxillama.reference.attention import View, alibi_slopes, attend, distance_biases
 from oxillama.reference.delta import gated_delta, kimi_delta
 from oxillama.reference.experts import mixture_of_experts
 from oxillama.reference.floats import F32, fma
@@ -88,7 +88,8 @@ class ReferenceModel:
         by_width = self.n_layers == self.facts.layers_scaled_by_width
         usual = 1.0 if self.facts.distance_biases else 1 / math.sqrt(width if by_width else self.key_dim)
         usual = 1 / math.sqrt(self.value_dim) if self.facts.recurrent == "plamo2" else usual
-        self.score_scale: float = source.key("attention.scale") or usual
+        stated = source.key("attention.scale") or source.key("attention.output_scale")
+        self.score_scale: float = stated or self.facts.score_scale or usual
         self.value_scale: float = source.key("attention.value_scale") or 1.0
         source.key("attention.relative_buckets_count")
         self.soft_cap: float = source.key("attn_logit_softcapping", self.facts.soft_cap)
@@ -101,7 +102,7 @@ class ReferenceModel:
         depth = self.facts.residual_depth
         usual = depth / math.sqrt(self.n_layers) if depth else 1.0
         self.residual_scale: float = source.key("residual_scale") or usual
-        scale, divides = source.key("logit_scale") or 0.0, self.facts.logit_divides
+        scale, divides = source.key("logit_scale") or self.facts.logit_scale, self.facts.logit_divides
         if not scale and self.facts.logit_width:
             scale, other = self.facts.logit_width / self.n_embd, self.n_embd / self.facts.logit_width
             self.logit_scale: float = other if divides else scale
@@ -301,7 +302,7 @@ class ReferenceModel:
         """The feed-forward block of layer ``i`` for h. A router of experts reads ``seen``, else h."""
         if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
             out = np.zeros_like(h) if onto is None else onto
-            shared = partial(self.feed_forward, i, "_shexp")
+            shared = partial(self.feed_forward, i, "" if self.facts.dense_beside else "_shexp")
             return mixture_of_experts(self.source, f"blk.{i}", h, out, shared, h if seen is None else seen)
         if self.facts.recurrent.startswith("rwkv"):
             return rwkv.channel_mix(self.source, f"blk.{i}", h, onto)
@@ -345,7 +346,10 @@ class ReferenceModel:
         if not parallel or beside is None:
             beside = self.norm(f"{block}.{ffn_norm}", x) if ffn_norm else x
         second = partial(self.second_block, seen=given) if facts.reads_layer else self.second_block
-        return self.add(second, i, beside, x, facts.ffn_post_norm)
+        post_norm = facts.ffn_post_norm
+        if facts.ffn_post_norm_optional and self.source.has(f"{block}.{facts.ffn_post_norm_optional}.weight"):
+            post_norm = facts.ffn_post_norm_optional
+        return self.add(second, i, beside, x, post_norm)
 
     def layer_with_last_norms(self, i: int, x: np.ndarray) -> np.ndarray:
         """The same where norms follow the additions; a further one may follow that of the layer's input."""
@@ -386,15 +390,3 @@ class ReferenceModel:
         if self.logit_scale != 1:
             out = out * F32(self.logit_scale)
         return soft_cap(out, self.final_soft_cap) if self.final_soft_cap else out
-
-
-def alibi_slopes(n_heads: int, most: float) -> np.ndarray:
-    """float32 (heads,): 2^(-most (h + 1) / n) with n the power of two up to the heads.
-
-    Heads beyond it take the odd steps of twice as many.
-    """
-    n = 1 << (n_heads.bit_length() - 1)
-    exponents = [
-        -most * (h + 1) / n if h < n else -most * (2 * (h - n) + 1) / (2 * n) for h in range(n_heads)
-    ]
-    return np.array([float(Decimal(2) ** Decimal(e)) for e in exponents], F32)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from oxillama.reference.floats import fma
+from oxillama.reference.floats import F32, fma
 from oxillama.reference.rows import ACTIVATIONS, limited_gate, route
 from oxillama.reference.source import Source, Unsupported
 
@@ -24,7 +25,8 @@ def mixture_of_experts(
 ) -> np.ndarray:
     """out (n, d) + weight * expert(h) for each expert of a row, fused, one after the other.
 
-    ``shared`` computes the shared expert, added to something or not; it is used if the file has it.
+    ``shared`` computes the shared expert, or the dense block beside the experts, added to something or not;
+    it is used if the file has it.
     ``seen`` is what the router reads.
     """
     facts = source.facts
@@ -60,6 +62,8 @@ def mixture_of_experts(
                 y = one_expert(source, block, expert, given[rows], rows)
                 total[rows] = fma(y, shares[:, None], total[rows])
     out = source.linear(f"{block}.ffn_latent_up", total, onto=out) if is_latent else total
+    if facts.dense_beside and source.has(f"{block}.ffn_up.weight"):
+        return shared(h, out) * F32(math.sqrt(0.5))
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
     if not facts.shared_gate:

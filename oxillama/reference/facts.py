@@ -53,6 +53,11 @@ class Facts:
     attends : some layers have key heads.
     beside : layers with key heads have the recurrent mixer, too, and the sum of both. single_blocks : a layer
         is a feed-forward block where the file states a width for it, else a mixer.
+    dense_beside : if the file has a dense block beside the experts, the sum of both is multiplied by
+        sqrt(1/2).
+    score_scale, logit_scale : unless the file states one; 0 for the usual ones.
+    beta_fast : of YaRN, unless the file states one.
+    ffn_post_norm_optional : another norm behind the second block, which counts if the file has it.
     scales_input : the weight of an expert multiplies its input.
     chunk : layers with a window have chunks of so many positions instead; a stated window of 0 turns them
         off, and then all layers rotate.
@@ -124,6 +129,11 @@ class Facts:
     beside: bool = False
     single_blocks: bool = False
     attends: bool = True
+    dense_beside: bool = False
+    score_scale: float = 0.0
+    logit_scale: float = 0.0
+    beta_fast: float = 32.0
+    ffn_post_norm_optional: str = ""
     scales_input: bool = False
     chunk: int = 0
     still_grow: float = 0.0

@@ -52,7 +52,7 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
         yarn = Yarn(
             factor,
             original,
-            source.key("rope.scaling.yarn_beta_fast", 32.0),
+            source.key("rope.scaling.yarn_beta_fast", facts.beta_fast),
             source.key("rope.scaling.yarn_beta_slow", 1.0),
             source.key("rope.scaling.yarn_truncate", True),
         )

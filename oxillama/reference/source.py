@@ -29,6 +29,7 @@ OPTIONS = (
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.rope_pattern",
+    "attention.output_scale",
     "attention.scale",
     "attention.temperature_length",
     "attention.temperature_scale",

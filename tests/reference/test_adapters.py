@@ -69,7 +69,7 @@ def test_every_family(name: str) -> None:
 def test_every_target(target: str, compute: str) -> None:
     """Of a quantized model whose embeddings are the output matrix, too."""
     tiny = Tiny(n_embd=64, n_ff=64, formats=("Q8_0", "Q4_0"), tied=True)
-    data, tokens = tiny.file(), tokens_of(9, tiny.n_vocab)
+    data, tokens = tiny.file(), tokens_of(12, tiny.n_vocab)
     model = Running(data).model
     files = [adapter_of(ModelFile.open(data), model, rank, seed=rank) for rank, _, _ in APPLIED]
     loras = [(LoadedLora.load(f), s, start) for f, (_, s, start) in zip(files, APPLIED)]

@@ -103,8 +103,8 @@ def test_an_option_of_other_families_is_named() -> None:
 
 
 def test_an_unknown_architecture_is_named() -> None:
-    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'grok'"):
-        loaded(MODELS["grok"])
+    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'gemma4'"):
+        loaded(MODELS["gemma4"])
 
 
 def test_a_key_that_nobody_reads_is_named() -> None:
