@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from oxillama.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that only this machine reaches."""
+
+RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "template"))
+"""Variables of a chat template that have fields of their own in a request, or none."""
 
 DAY = 86400.0
 """Seconds."""
@@ -31,6 +35,18 @@ def _names(name: str, value: Any) -> str:
     if not all(map(str.strip, found.split(","))) or len(set(names_in(found))) != found.count(",") + 1:
         raise checks.refuse(name, "unlike names with commas between them", value)
     return found
+
+
+def _variables(name: str, value: Any) -> str:
+    """A text with a JSON object of variables that no request has fields for. Raises ConfigError."""
+    text = _text("a JSON object")(name, value)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or RESERVED.intersection(found):
+        raise checks.refuse(name, f"a JSON object without {', '.join(sorted(RESERVED))}", value)
+    return text
 
 
 def _folder(name: str, value: Any) -> Any:
@@ -149,6 +165,9 @@ class ServerConfig(Options):
         help="how one vector comes from those of a text's tokens where a request does not say; none for the "
              "vectors of all tokens, which /embedding alone has; None for what the model's file says")
     page: bool = option(True, flags="--ui --webui", help="whether / is a page to talk to the model")
+    chat_template_kwargs: str | None = option(None, check=_variables, argument="JSON",
+        help='variables that chat templates get where a request does not set them ({"enable_thinking": '
+             "false}); None for none")
     metrics: bool = option(True, help="whether /metrics tells Prometheus what was done")
     slots: bool = option(True, help="whether /slots tells which sequences are busy")
     mcp: AnyPath | None = option(None,
@@ -170,6 +189,12 @@ class ServerConfig(Options):
                 raise ConfigError(f"{name}: expected a folder to record in (record) beside it, got none")
         if self.record_texts == "hashes" and self.record_snapshots != "none":
             raise ConfigError("record_snapshots: expected none with record_texts hashes: they hold the texts")
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables that chat templates get where a request does not set them."""
+        found: dict[str, Any] = json.loads(self.chat_template_kwargs or "{}")
+        return found
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oxillama.config import GenerationOptions
+from oxillama.config.server import RESERVED
 from oxillama.conversations.prompt import BUDGET, SWITCHES, chat_prompt, chat_text, is_text, template_of
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import TemplateBody
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.media import ClientMedia, marker_text
 from oxillama.server.options import options_of
 from oxillama.server.prompts import bounded
 from oxillama.server.running import checked_prompt
 from oxillama.toolcalls.formats import grammar_of_template
-
-RESERVED = ("messages", "tools", "add_generation_prompt", "template")
-"""Variables of a template that have fields of their own, or none."""
 
 EFFORT = "reasoning_effort"
 """The variable by which templates say how much of it there is."""
@@ -56,10 +55,17 @@ class Chat:
         calls = (message.get("tool_calls") for message in self.messages)
         return sum(len(each) for each in calls if isinstance(each, list))
 
+    @property
+    def all_variables(self) -> dict[str, Any]:
+        """Those of the request, and those of the server where the request does not set them."""
+        return {**context().config.template_variables, **self.variables}
+
     def text(self, engine: InferenceEngine) -> str:
         """The prompt, as text, with markers in the places of media. Raises as `chat_text`."""
         begun = {"answer": self.answer, "reasoning": self.reasoning}
-        return chat_text(engine.tokenizer, marker_text(self.messages), self.tools, self.variables, **begun)
+        return chat_text(
+            engine.tokenizer, marker_text(self.messages), self.tools, self.all_variables, **begun
+        )
 
     def n_tokens(self, engine: InferenceEngine) -> int:
         """The number of tokens of the prompt, be it too long or not. Raises as `chat_text`."""
@@ -109,7 +115,7 @@ class Chat:
             bounded(engine, self.name),
             self.messages,
             options,
-            self.variables,
+            self.all_variables,
             answer=self.answer,
             reasoning=self.reasoning,
             parse=bool(self.tools) or not (self.keeps_reasoning or rules_text(options)),

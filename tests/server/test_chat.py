@@ -10,7 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from oxillama import ConfigError
 from oxillama.compat.engine import InferenceEngine
+from oxillama.config.server import ServerConfig
 from oxillama.toolcalls import (
     ArgumentsPart,
     CallEnd,
@@ -511,3 +513,21 @@ def test_what_a_request_came_to(client: Client) -> None:
     assert done == "[DONE]" and not any("__verbose" in event for event in others)
     same = {name: value for name, value in told.items() if name != "timings"}
     assert {name: last["__verbose"][name] for name in same} == same
+
+
+def test_variables_of_the_server(model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    text = "{{ thinks }} {{ place }}{% for m in messages %} {{ m.content }}{% endfor %}"
+    template.write_text(text, encoding="utf-8")
+    engine = InferenceEngine.from_gguf(model, num_threads=1, chat_template=template)
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    with serving(engine, chat_template_kwargs='{"thinks": false, "place": "here"}') as client:
+        for own, wanted in (({}, "False here a"), ({"place": "there"}, "False there a")):
+            asked = {**body, "chat_template_kwargs": own}
+            templated = {"messages": body["messages"], "chat_template_kwargs": own}
+            assert client.ask("/apply-template", templated).json["prompt"] == wanted
+            found = client.ask(PATH, {**asked, "verbose": True}).json
+            assert found["__verbose"]["prompt"].endswith(wanted)
+    for wrong in ("[]", "{", '{"messages": []}', "1"):
+        with pytest.raises(ConfigError, match=r"^chat_template_kwargs: expected a JSON"):
+            ServerConfig(chat_template_kwargs=wrong)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, LoadError, demo
+from oxillama.cli import build_parser
+from oxillama.cli.serve import hosted_models, server_config
 from oxillama.config.server import ServerConfig
 from oxillama.server import models
 from oxillama.server.models import Hosted, Models
@@ -386,3 +388,11 @@ def test_a_model_with_several_names() -> None:
         assert client.ask("/api/generate", {"model": "tiny:latest", "prompt": ""}).status == 200
     with pytest.raises(ConfigError, match="expected another name for each, got fast twice"):
         Models([Hosted("fast", load=loader), Hosted("x", load=other, others=("fast",))], ServerConfig())
+
+
+def test_names_and_tags_of_the_command_line() -> None:
+    words = ["serve", str(demo.DRAFT), "--alias", "a, b", "--tags", "x,y", "-m", f"c,d={demo.STORY}"]
+    args = build_parser().parse_args(words)
+    first, second = hosted_models(args, server_config(args))
+    assert (first.name, first.names, first.tags) == ("a", ("a", "b"), ("x", "y"))
+    assert (second.name, second.names, second.tags) == ("c", ("c", "d"), ())

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.server_suite import models
+
+TODAY = datetime.date.today()
+"""llama-server tells every template the date."""
 
 MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
@@ -50,7 +55,6 @@ WITHOUT_EFFECT = {
     "-ctv": "keys and values are of one type",
     "--spec-draft-n-min": "drafts are as long as is fastest",
     "--spec-type": "the draft model says it",
-    "--reasoning": "the template's variables are a matter of the request",
     "--reasoning-format": "a matter of the request",
     "--media-path": "no file is opened for a client",
     "--cache-ram": "the prefix cache is one for all sequences",
@@ -76,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     for flag in (*SWITCHES, *WITH_EFFECT):
         made.add_argument(flag, action="store_true")
     for flag in (
-        *("--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
+        *("--reasoning", "--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
         *("--spec-draft-n-max", "--chat-template", "--chat-template-file", "--cors-origins"),
     ):
         made.add_argument(flag)
@@ -108,6 +112,10 @@ def command(flags: list[str], folder: Path) -> list[str]:
     found += [] if args.metrics else ["--no-metrics"]
     found += ["--no-slots"] if args.no_slots else []
     found += ["--no-ui"] if args.no_ui else []
+    variables: dict[str, object] = {"date_string": f"{TODAY:%d %b %Y}", "datetime": f"{TODAY:%b %d %Y}"}
+    if args.reasoning in ("on", "off"):
+        variables["enable_thinking"] = args.reasoning == "on"
+    found += ["--chat-template-kwargs", json.dumps(variables)]
     for origin in (args.cors_origins or "").split(","):
         found += ["--cors-origin", origin] if origin else []
     for adapter in args.lora:
