@@ -12,6 +12,7 @@ import pytest
 from oxillama import InferenceEngine, Receipt, demo
 from oxillama.cli import main
 from oxillama.records.record import read_record, records_in
+from oxillama.reference import CONTRACT
 from tests.support.command_line import error
 from tests.support.server import serving
 from tests.support.tiny_file import write_tiny_model
@@ -115,7 +116,7 @@ def test_what_differs_is_named(copy: Path, tmp_path: Path, capsys: pytest.Captur
     assert called(*where) == 1
     said = capsys.readouterr().out
     assert "one: differs: token 5: expected " in said
-    assert said.endswith(" (version 99 of the contract made the text, this is 1)\n")
+    assert said.endswith(f" (version 99 of the contract made the text, this is {CONTRACT})\n")
 
 
 def with_hash(body: dict[str, Any], receipt: str) -> None:
