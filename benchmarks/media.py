@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.over_http import PEER, served
+from benchmarks.over_http import LLAMA, OURS, served
 from benchmarks.server_peer import llama_server
 from benchmarks.timing import alternate
 from oxillama.bench.report import Metric, rows
@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
         projector = "--mmproj", str(args.mmproj)
         jobs = () if args.job_processes is None else ("--job-processes", str(args.job_processes))
         ours = served(args.model, args.threads, args.context, *projector, *jobs)
-        ports = {"oxillama": stack.enter_context(ours).port}
+        ports = {OURS: stack.enter_context(ours).port}
         if args.peer is not None:
             slots = max(args.clients, 1)
             theirs = llama_server(args.peer, args.model, args.threads, slots, args.context, *projector)
-            ports[PEER] = stack.enter_context(theirs)
+            ports[LLAMA] = stack.enter_context(theirs)
         turns = {name: partial(turn, port, itertools.count(), args) for name, port in ports.items()}
         samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
     return whole.finish(rows(f"{args.model.stem}, {args.mmproj.stem}", samples, metrics))

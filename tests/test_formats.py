@@ -37,7 +37,7 @@ def test_every_format_of_the_gguf_package_is_listed() -> None:
 
 def test_layouts_are_numbered_in_order_and_used() -> None:
     assert [layout.id for layout in LAYOUTS.values()] == list(range(len(LAYOUTS)))
-    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "q8_32", "q8_256", "q8_row"}
+    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "bf16", "q8_32", "q8_256", "q8_row"}
     assert {fmt.layout for fmt in (*RUNNABLE, W8A8)} == set(LAYOUTS)
     assert PANEL_ROWS == 16
 

@@ -117,7 +117,8 @@ def test_a_file_of_every_shape_loads_and_its_logits_are_of_size_one(name: str, t
         shape = replace(shape, windows=replace(shape.windows, every=2, shared=2 * shares))
     if shape.experts is not None:
         shape = replace(shape, experts=replace(shape.experts, count=min(shape.experts.count, 16)))
-    shape = replace(shape, n_layer=n_layer, n_vocab=1000, n_embd=256)
+    n_embd = shape.n_embd if 256 % shape.n_head else 256
+    shape = replace(shape, n_layer=n_layer, n_vocab=1000, n_embd=n_embd)
     write_model(tmp_path / "model.gguf", shape, "Q4_K_M")
     engine = InferenceEngine.from_gguf(tmp_path / "model.gguf", num_threads=1, context_size=16)
     logits = engine.logits([1, 5, 9])

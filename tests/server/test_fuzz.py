@@ -83,7 +83,7 @@ def test_the_seeds_are_right(application: Application) -> None:
 
 
 def test_each_path_has_seeds() -> None:
-    second_names = {"/completions", "/rerank", "/responses"}
+    second_names = {"/completions", "/rerank", "/responses", "/embeddings"}
     second_names |= {"/chat/completions", "/chat/completions/input_tokens"}
     refused = {"/api/create", "/api/copy", "/api/push"}
     of_bytes = {"/page/pdf"}  # its body is no JSON: tests/server/test_page_pdf.py

@@ -37,6 +37,9 @@ def test_options_of_the_server() -> None:
         "cors_origins": "--cors-origin",
         "allowed_hosts": "--allowed-host",
         "page": "--no-page",
+        "metrics": "--no-metrics",
+        "slots": "--no-slots",
+        "model_tags": "--tags",
         "pull_mmproj": "--no-pull-mmproj",
     }
     unsaid = {"port", "model_name"}

@@ -67,6 +67,10 @@ SEEDS: dict[str, list[Any]] = {
         {"input": "hello", "encoding_format": "base64"},
         {"input": ["a", [5, 6], {"content": [{"type": "text", "text": "x"}]}], "dimensions": 8},
     ],
+    "/embedding": [
+        {"content": "hello", "pooling": "none", "embd_normalize": -1},
+        {"input": ["a", [5, 6]], "embd_normalize": 2},
+    ],
     "/v1/rerank": [
         {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1},
         {"query": "a", "texts": ["b"]},
