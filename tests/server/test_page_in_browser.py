@@ -182,15 +182,12 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.send("go on")
-    stored = (  # of one connection, not of a new one for each look
-        "const [c] = await (await (window.looked ??= m.openStore())).all();"
-        "return c ? c.messages.map((m) => m.content) : []"
-    )
-    kept = page.until(lambda: [t for t in page.call("./store.js", stored)[1:] if len(t) > 100])
+    texts = "const [c] = await store.all(); return c ? c.messages.map((m) => m.content) : []"
+    kept = page.until(lambda: [t for t in page.stored(texts)[1:] if len(t) > 100])
     page.reload()
     idle(chat.hosted.ready())
     page.until(lambda: page.texts(".message.user .text") == ["go on"] and not page.is_writing)
-    answer = page.call("./store.js", stored)[1]
+    answer = page.stored(texts)[1]
     assert answer.startswith(kept[0]) and page.one(".numbers").text.endswith("stopped")
 
 
@@ -200,9 +197,7 @@ def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     page.press("New conversation")
-    page.call(
-        "./store.js", "const s = await m.openStore(), [c] = await s.all(); c.version = 9; await s.save(c)"
-    )
+    page.stored("const [c] = await store.all(); c.version = 9; await store.save(c)")
     page.press("hello", "#conversations")
     page.until(lambda: "conversation.version: expected 1, got 9" in "".join(page.texts(".toast")))
     assert page.answers == [] and page.texts("#conversations .open") == ["hello"]
@@ -382,7 +377,8 @@ def test_an_answer_goes_on(page: Page, chat: Client) -> None:
     assert len(page.all(".token")) == 10
     page.set(more={"choices": ["whole"]}, max_tokens="")
     page.ask("and")
-    assert "Continue" not in [b.get_attribute("aria-label") for b in page.all(".foot button")]
+    shown = "return [...document.querySelectorAll('.foot button')].filter((b) => b.checkVisibility())"
+    assert "Continue" not in page.run(f"{shown}.map((b) => b.getAttribute('aria-label'))")
 
 
 def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> None:

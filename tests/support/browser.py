@@ -99,6 +99,13 @@ class Page:
         assert "error" not in found, found["error"]
         return found.get("value")
 
+    def stored(self, script: str) -> Any:
+        """What ``script`` returns that has the page's ``store``.
+
+        A document opens one for all scripts: one more while the page writes is never opened in some runs.
+        """
+        return self.call("./store.js", f"const store = await (window.looked ??= m.openStore()); {script}")
+
     def all(self, selector: str) -> list[Any]:
         """The elements that can be seen."""
         return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
@@ -163,7 +170,7 @@ class Page:
 
     def reload(self) -> None:
         """Loads the page again when it has kept what it was about to, and waits for the model."""
-        self.call("./store.js", "await (await m.openStore()).all();")  # behind the writes that were begun
+        self.stored("await store.all();")  # behind the writes that were begun
         self.driver.refresh()
         self.one(".status.ready")
 
