@@ -262,6 +262,8 @@ class Sampler:
         if window == 0:
             return NO_HISTORY
         tokens = self.history if history is None else history
+        if isinstance(tokens, dict):  # whose keys may be slices
+            raise TypeError("history: expected a sequence of token ids, got a dict")
         recent = tokens if window < 0 else tokens[max(0, len(tokens) - window) :]
         return as_tokens("history", recent)
 

@@ -14,7 +14,7 @@ from oxillama._kernels.grammar.json_values import fingerprint
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
-from tests.support.interpreter import COUNTS_FRAMES
+from tests.support.interpreter import COUNTS_CALLS
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
 VALUES = [
@@ -398,6 +398,6 @@ def test_values_that_are_equal_have_one_fingerprint(one: str, other: str) -> Non
 
 def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:
     grammar = Grammar.from_json_schema(unique({"type": "array"}))
-    depth = 5000 if COUNTS_FRAMES else 300_000
+    depth = 5000 if COUNTS_CALLS else 300_000
     with pytest.raises(GrammarError, match="nested too deeply"):
         grammar.matches(f"[{'[' * depth}{']' * depth}]")

@@ -15,7 +15,7 @@ from oxillama.grammar import (
     parse_lark,
     structural_tag_rules,
 )
-from tests.support.interpreter import COUNTS_FRAMES
+from tests.support.interpreter import COUNTS_TOGETHER
 
 LARGE = "(a|b)*a(a|b){20}"  # its automaton has a million states
 AUTOMATON = "expected an automaton of at most 50000 states, got more"
@@ -106,7 +106,7 @@ def test_arrays_too_deep_to_be_told_apart_name_the_keyword() -> None:
     schema: dict[str, object] = {"type": "null"}
     for _ in range(190):
         schema = {"type": "array", "uniqueItems": True, "items": schema}
-    if not COUNTS_FRAMES:
+    if not COUNTS_TOGETHER:
         grammar = Grammar.from_json_schema(below_t(schema))
         assert grammar.matches('{"t": [[], [[]]]}') and not grammar.matches('{"t": [[], []]}')
         return
