@@ -56,6 +56,9 @@ done
 ARM = "-mcpu=generic+v8_2a+dotprod+fullfp16"
 """What zig has in place of `-march`, which it does not take."""
 
+DEFINED = {"windows-gnu": ("-DMS_WIN64",)}
+"""What pyconfig.h takes from Microsoft's compiler alone, by system."""
+
 
 def numpy_headers(platform: str, folder: Path) -> Path:
     """The folder with NumPy's headers for a platform of wheels."""
@@ -107,7 +110,7 @@ def main() -> int:
         "OXILLAMA_TARGETS": "all",
         "CC": str(wrapper),
         "LDSHARED": f"{wrapper} -shared",
-        "CFLAGS": " ".join(f"-I{path}" for path in included),
+        "CFLAGS": " ".join([*(f"-I{path}" for path in included), *DEFINED.get(system, ())]),
     }
     command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", folder / "lib"]
     subprocess.run([*command, "--build-temp", folder], check=True, cwd=ROOT, env=environment)
