@@ -75,6 +75,22 @@ def test_logits_are_those_of_the_reference(name: str) -> None:
     assert np.abs(found - exact).max() < 3e-5 * np.abs(exact).max()
 
 
+def divergences(tiny: Tiny, n_sequences: int, length: int) -> tuple[list[float], list[float]]:
+    """Of the logits of sequences: from a reference with exact activations, and from one that rounds them."""
+    running, weights = Running(tiny.file()), tiny.weights()
+
+    def see(name: str, x: np.ndarray) -> np.ndarray:
+        return activations(x.astype(np.float32), activation_of(tiny.tensors[name][0]))
+
+    plain, rounded = [], []
+    for seed in range(n_sequences):
+        tokens = tokens_of(length, tiny.n_vocab, seed)
+        found = running.logits(tokens)
+        plain.append(divergence(forward(tiny.sizes, weights, tokens), found))
+        rounded.append(divergence(forward(tiny.sizes, weights, tokens, see), found))
+    return plain, rounded
+
+
 @pytest.mark.parametrize("name", each(QUANTIZED, 3))
 def test_quantized_logits_are_near_those_of_the_reference(name: str) -> None:
     """The error of activations rounded to 8 bits; next to none against a reference that rounds them, too.
@@ -82,36 +98,14 @@ def test_quantized_logits_are_near_those_of_the_reference(name: str) -> None:
     Seldom, a value is so near half way between two codes that float rounding decides, and all that follows
     differs; so most of several short sequences must agree, not all.
     """
-    tiny = QUANTIZED[name]
-    running, weights = Running(tiny.file()), tiny.weights()
-
-    def see(name: str, x: np.ndarray) -> np.ndarray:
-        return activations(x.astype(np.float32), activation_of(tiny.tensors[name][0]))
-
-    plain, rounded = [], []
-    for seed in range(7):
-        tokens = tokens_of(8, tiny.n_vocab, seed)
-        found = running.logits(tokens)
-        plain.append(divergence(forward(tiny.sizes, weights, tokens), found))
-        rounded.append(divergence(forward(tiny.sizes, weights, tokens, see), found))
+    plain, rounded = divergences(QUANTIZED[name], n_sequences=7, length=8)
     assert max(plain) < 2e-3
     assert np.median(rounded) < 1e-11
 
 
 def test_bf16_logits_are_those_of_a_reference_that_rounds_activations() -> None:
     """Of short sequences of a narrow model: more values than with int8 are near half way."""
-    tiny = Tiny(formats=("BF16",))
-    running, weights = Running(tiny.file()), tiny.weights()
-
-    def see(name: str, x: np.ndarray) -> np.ndarray:
-        return activations(x.astype(np.float32), activation_of(tiny.tensors[name][0]))
-
-    plain, rounded = [], []
-    for seed in range(9):
-        tokens = tokens_of(3, tiny.n_vocab, seed)
-        found = running.logits(tokens)
-        plain.append(divergence(forward(tiny.sizes, weights, tokens), found))
-        rounded.append(divergence(forward(tiny.sizes, weights, tokens, see), found))
+    plain, rounded = divergences(Tiny(formats=("BF16",)), n_sequences=9, length=3)
     assert 1e-8 < max(plain) < 1e-4
     assert np.median(rounded) < 1e-11
 
