@@ -231,6 +231,11 @@ def run_alone(module: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.xfail(
+    sys.version_info >= (3, 14),
+    reason="Python 3.14 looks for signals between __enter__ and the block of a with",
+    strict=True,
+)
 @pytest.mark.parametrize("what", ["value", "error"])
 def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(what: str) -> None:
     run_alone("tests.support.interrupts", what)
