@@ -216,6 +216,8 @@ class Connections:
                 self._make, client, ssl=self._secure, ssl_handshake_timeout=timeout
             )
         except OSError:
+            # A transport that failed while it was made still counts as one of the descriptor's (Python 3.12)
+            getattr(self._loop, "_transports", {}).pop(client.fileno(), None)
             self._refuse(client)
 
     def _refuse(self, client: socket.socket) -> None:
