@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Several workers share the cores: a thread that waits for another spins less than the library's default.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -16,8 +16,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, so that a run can be repeated; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+# How long one takes says something about the machine, which may be emulated.
+for name, is_repeatable in (("repeatable", True), ("explore", False)):
+    settings.register_profile(
+        name, derandomize=is_repeatable, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
