@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import oxillama
 from oxillama.config import EngineConfig, GenerationOptions
 from oxillama.config.server import ServerConfig
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "limits.md"
+PAGE, PACKAGE = ROOT / "docs" / "limits.md", Path(oxillama.__file__).parent
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no documentation")
 SCALES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6}
 FIGURE = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:\^(\d+))?(?: (KiB|MiB|GiB|MB)\b)?")
@@ -74,7 +75,7 @@ def constants(path: Path) -> set[float]:
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: row[0][:40])
 def test_figures_are_those_of_the_files(row: list[str]) -> None:
     what, limit, where, _ = row
-    files = [ROOT / "oxillama" / name for name in re.findall(r"`([\w/]+\.\w+)`", where)]
+    files = [PACKAGE / name for name in re.findall(r"`([\w/]+\.\w+)`", where)]
     known = {number for path in files for number in constants(path)}
     follow: set[float] = next((numbers for name, numbers in FOLLOW.items() if what.startswith(name)), set())
     assert not files or figures(limit) - follow <= known

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import oxillama
+
 TOOLS = Path(__file__).parents[1] / "tools"
 pytestmark = pytest.mark.skipif(not TOOLS.exists(), reason="an installed package has no tools")
 SOURCE = '''"""Limits."""
@@ -79,8 +81,9 @@ def test_an_equivalent_fault_is_known_by_its_texts_and_perhaps_its_line(tool, ch
 
 
 def test_every_fault_of_the_list_is_one(tool):
+    sources = Path(oxillama.__file__).parents[1]
     for entry in tool.equivalents(TOOLS.parent):
-        finder = tool.Finder(entry["file"], (TOOLS.parent / entry["file"]).read_bytes())
+        finder = tool.Finder(entry["file"], (sources / entry["file"]).read_bytes())
         finder.visit(ast.parse(finder.data))
         assert any(fault.is_of(entry) for fault in finder.found), entry
 
