@@ -88,12 +88,14 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
 
     Tile by tile, all panels if there are many tiles, while the panels stay in the cache. A few tiles take the
     panels a strip at a time, and each asks the memory for its share of the next strip, so that reading and
-    multiplying go on together. Other threads take the ``skip`` panels behind the last strip. Up to three tiles of
-    rows with one scale keep up with the memory: the first one, of 16 tokens if there are so many, asks ahead.
+    multiplying go on together. Other threads take the ``skip`` panels behind the last strip. A single tile of rows
+    with one scale keeps up with the memory, and asks ahead. Many tiles of such rows ask for the next panels, too:
+    otherwise the first tile would wait for the memory.
     """
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
     cdef bint few = 0 < n_tiles <= FEW_TILES and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
-    cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 3
+    cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 1
+    cdef bint asks = w.form == A_ROW and n_tiles > FEW_TILES or few and not leads
     cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, ahead
     cdef Job job
@@ -107,12 +109,12 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
         ahead = job.last if job.last < p1 else p1 + skip
         t0 = 0
         while t0 < group.count:
-            T = 16 if leads and group.count - t0 >= 16 else tile_size(group.count - t0)
+            T = tile_size(group.count - t0)
             form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
             job.out = group.out + t0 * job.ld + w.first_row
             job.cold = t0 == 0 and (p == p0 or leads)
             job.next, job.step = w.data, 0
-            if few and not leads and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
+            if asks and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // OX_TILE * (strip * w.stride // n_tiles)
             run_job(w.layout, T, &job)
@@ -202,7 +204,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
         n_values += groups[i].count * stack.cols
         n_products += groups[i].count * stack.cols * stack.rows
     call.groups, call.n_groups = groups, n_groups
-    call.chunk = chunk_panels(n_panels, groups[n_groups - 1].stack.parts[0].stride, n_threads)
+    call.chunk = chunk_panels(n_panels, &groups[n_groups - 1], n_threads)
     for i in range(n_groups):
         groups[i].first_unit = n_units
         n_units += (groups[i].stack.n_panels + call.chunk - 1) // call.chunk
@@ -536,11 +538,17 @@ def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.n
             linear.running -= 1
 
 
-cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:
-    """Panels handed out at a time: about 64 KB, and the four that a float tile takes together, but at
-    least four chunks a thread, so that a thread which is kept waiting by another process does not hold up
-    the rest."""
-    cdef Py_ssize_t chunk = max(4, 65536 // stride)
+cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, const Group* group, int n_threads) noexcept nogil:
+    """Panels handed out at a time: the four that a float tile takes together, or more up to about 64 KB, but at
+    least four chunks a thread, so that a thread which is kept waiting by another process does not hold up the rest.
+
+    256 KB are better where panels are asked for ahead: a thread knows what it takes next within a chunk, and the
+    activations of many tiles are read once a chunk.
+    """
+    cdef const Part* first = &group.stack.parts[0]
+    cdef Py_ssize_t n_tiles = group.count // OX_TILE
+    cdef bint asks = n_tiles > 1 and (n_tiles <= FEW_TILES and not is_float(first.form) or first.form == A_ROW)
+    cdef Py_ssize_t chunk = max(4, ((STRIP_BYTES if asks else 65536) + first.stride // 2) // first.stride)
     return max(1, min(chunk, n_panels // (4 * n_threads)))
 
 

@@ -559,8 +559,6 @@ cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept 
     if is_row(layout):
         if OX_TILE >= 8 and T == 8:
             row_tiles(OX_PANELS, 8, 1, 1, job)
-        elif OX_TILE >= 8 and T == 16:
-            row_tiles(1, 16, 1, 1, job)
         elif T == 4:
             row_tiles(OX_PANELS, 4, 1, 1, job)
         elif T == 2:
