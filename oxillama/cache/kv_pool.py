@@ -28,12 +28,14 @@ class KvPart:
     layout : what is stored of a number.
     heads, dim : how many, and their width.
     is_key : whether a panel goes dimension by dimension, not position by position.
+    paired : in pairs of dimensions, or of positions.
     """
 
     layout: Layout
     heads: int
     dim: int
     is_key: bool
+    paired: bool = False
 
     @property
     def is_coded(self) -> bool:
@@ -63,7 +65,8 @@ class KvPart:
     @property
     def width(self) -> int:
         """Numbers to a position in a page."""
-        return self.dim if self.is_key else -(-self.dim // LANES) * LANES
+        step = LANES if not self.is_key else 2 if self.paired else 1
+        return -(-self.dim // step) * step
 
     @property
     def row_bytes(self) -> int:
@@ -82,14 +85,20 @@ class KvLayout:
     kv_type: str
 
     @property
+    def _paired(self) -> bool:
+        return KV_PAIRS[self.kv_type] == ("bf16", "bf16")
+
+    @property
     def keys(self) -> KvPart:
         """The keys of a layer."""
-        return KvPart(KV_LAYOUTS[KV_PAIRS[self.kv_type][0]], self.n_heads, self.key_dim, True)
+        layout = KV_LAYOUTS[KV_PAIRS[self.kv_type][0]]
+        return KvPart(layout, self.n_heads, self.key_dim, True, self._paired)
 
     @property
     def values(self) -> KvPart:
         """The values of a layer; without a width, if there are none."""
-        return KvPart(KV_LAYOUTS[KV_PAIRS[self.kv_type][1]], self.n_heads, self.value_dim, False)
+        layout = KV_LAYOUTS[KV_PAIRS[self.kv_type][1]]
+        return KvPart(layout, self.n_heads, self.value_dim, False, self._paired)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes of a page, all layers."""

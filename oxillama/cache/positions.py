@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxillama.cache.kv_pool import LANES, KvLayout, KvPart
-from oxillama.cache.stored import split
+from oxillama.cache.stored import by_position, in_panels, split
+
+LEAST_BF16 = 0x2380  # 2^-56; pages have no smaller numbers in pairs, whatever was given
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,7 @@ class _Part:
         """uint8 (pages, heads, panels, lanes, row_bytes) of uint8 (pages, heads, panels, panel_bytes)."""
         part, shape = self.stored, panels.shape[:3]
         if not part.is_coded:
-            numbers = panels.view(part.item)
-            if part.is_key:
-                by_lane = numbers.reshape(*shape, part.dim, lanes).swapaxes(3, 4)
-            else:
-                by_lane = numbers.reshape(*shape, lanes, part.width)[..., : part.dim]
+            by_lane = by_position(part, panels.view(part.item), lanes)[..., : part.dim]
             little = np.ascontiguousarray(by_lane, part.item.newbyteorder("<"))
             return little.view(np.uint8).reshape(*shape, lanes, self.row_bytes)
         halves, codes = split(part, panels, lanes)
@@ -55,14 +53,11 @@ class _Part:
         """uint8 (pages, heads, panels, panel_bytes): the inverse of `rows`, padded with zeros."""
         part, shape = self.stored, rows.shape[:3]
         if not part.is_coded:
-            by_lane = rows.view(part.item.newbyteorder("<"))
-            if part.is_key:
-                numbers = by_lane.swapaxes(3, 4).astype(part.item, order="C")
-            else:
-                numbers = np.zeros((*shape, lanes, part.width), part.item)
-                numbers[..., : part.dim] = by_lane
-            whole: np.ndarray = numbers.reshape(*shape, lanes * part.width).view(np.uint8)
-            return whole
+            numbers = np.zeros((*shape, lanes, part.width), part.item)
+            numbers[..., : part.dim] = rows.view(part.item.newbyteorder("<"))
+            if part.paired:
+                numbers[(numbers & 0x7FFF) < LEAST_BF16] = 0
+            return np.ascontiguousarray(in_panels(part, numbers)).view(np.uint8)
         blocks = rows.reshape(*shape, lanes, part.blocks, part.block_bytes).swapaxes(3, 4)
         halves = np.ascontiguousarray(blocks[..., : part.head_bytes]).view("<u2").astype(np.uint16)
         codes = blocks[..., part.head_bytes :]

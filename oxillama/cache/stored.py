@@ -39,11 +39,32 @@ def floats(part: KvPart, raw: np.ndarray, lanes: int) -> np.ndarray:
         if part.layout.scale == "bf16":
             stored = stored.astype(np.uint32) << 16
         wide = stored.view(np.float16 if part.layout.scale == "f16" else np.float32).astype(np.float32)
-        if part.is_key:
-            by_lane = wide.reshape(*shape, part.dim, lanes).swapaxes(2, 3)
-        else:
-            by_lane = wide.reshape(*shape, lanes, part.width)
+        by_lane = by_position(part, wide, lanes)
     return np.transpose(by_lane[..., : part.dim], (1, 2, 0, 3))
+
+
+def by_position(part: KvPart, numbers: np.ndarray, lanes: int) -> np.ndarray:
+    """(.., lanes, width) of the numbers of panels, (.., lanes * width), that are no codes."""
+    shape, width = numbers.shape[:-1], part.width
+    if part.paired and part.is_key:
+        return numbers.reshape(*shape, width // 2, lanes, 2).swapaxes(-2, -3).reshape(*shape, lanes, width)
+    if part.is_key:
+        return numbers.reshape(*shape, width, lanes).swapaxes(-1, -2)
+    if part.paired and lanes > 1:
+        return numbers.reshape(*shape, lanes // 2, width, 2).swapaxes(-1, -2).reshape(*shape, lanes, width)
+    return numbers.reshape(*shape, lanes, width)
+
+
+def in_panels(part: KvPart, numbers: np.ndarray) -> np.ndarray:
+    """(.., lanes * width): the inverse of `by_position`."""
+    *shape, lanes, width = numbers.shape
+    if part.paired and part.is_key:
+        numbers = numbers.reshape(*shape, lanes, width // 2, 2).swapaxes(-2, -3)
+    elif part.is_key:
+        numbers = numbers.swapaxes(-1, -2)
+    elif part.paired and lanes > 1:
+        numbers = numbers.reshape(*shape, lanes // 2, 2, width).swapaxes(-1, -2)
+    return numbers.reshape(*shape, lanes * width)
 
 
 def split(part: KvPart, panels: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from oxillama._kernels import Kernels
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
 from oxillama.config.engine import MAX_CONTEXT
+from oxillama.contract import bits_since
 from oxillama.engine import features
 from oxillama.engine.building import (
     EngineFactory,
@@ -218,9 +219,16 @@ class LoadedModel(NotCopied):
 
     @functools.cached_property
     def fingerprint(self) -> ModelFingerprint:
-        """Of the file and of the options that decide bits, but for the KV type."""
+        """Of the file and of the options that decide bits, but for the KV type.
+
+        The version of the contract is one of them where these bits are not those of version 1.
+        """
         config = self.config
-        settings = {"compute": config.compute, "quantize": config.quantize}
+        settings: dict[str, Any] = {"compute": config.compute, "quantize": config.quantize}
+        matrices = (info.format.name for info in self.file.tensors.values() if len(info.shape) > 1)
+        since = bits_since(matrices, config.compute, config.kv_type)
+        if since > 1:
+            settings["contract"] = since
         if self.spec.depends_on_context:
             settings["context_size"] = str(self.context_size)
         found: ModelFingerprint = fingerprint_of(self.file, settings)

@@ -4,5 +4,4 @@ Slow and plain: each function states one operation of docs/specification.md and 
 imports `oxillama._kernels`, so that the kernels and this room check each other.
 """
 
-CONTRACT = 2
-"""Version of the contract: another one gives other bits."""
+from oxillama.contract import CONTRACT as CONTRACT

@@ -171,12 +171,10 @@ def walk_block(
     outputs = np.where(grows[..., None], state.outputs[rows] * shrink, state.outputs[rows])
     visible = np.zeros((len(rows), 1, BLOCK), bool)
     visible[:, 0, : len(at)] = seen
-    weights = np.where(visible, exp(in_panels - most[..., None]), F32(0))
+    weights = np.where(visible, kv.weights(in_panels - most[..., None]), F32(0))
     for p in range(BLOCK // LANES):
         sums = sums + weights[..., LANES * p : LANES * (p + 1)]
-    for j, position in enumerate(at):
-        added = kv.add_value(outputs, weights[:, :, j], position, group)
-        outputs = np.where(seen[:, None, j, None], added, outputs)
+    outputs = kv.add_values(outputs, weights, seen, at, group)
     state.sums[rows], state.outputs[rows], state.most[rows] = sums, outputs, most
 
 

@@ -97,6 +97,16 @@ def to_bf16(x: np.ndarray) -> np.ndarray:
     return as_float(np.where(bits & 0x7FFFFFFF > 0x7F800000, nan, rounded).astype(np.uint32))
 
 
+def flush(x: np.ndarray) -> np.ndarray:
+    """x, and 0 where |x| < 2^-56: all other products, and their sums, are multiples of 2^-126."""
+    return np.where(np.abs(x) < F32(2**-56), F32(0), x)
+
+
+def to_pair_bf16(x: np.ndarray) -> np.ndarray:
+    """float32 as numbers of pairs: flushed, then rounded to bfloat16."""
+    return to_bf16(flush(x))
+
+
 def to_f16(x: np.ndarray) -> np.ndarray:
     """float32 rounded to IEEE half, as float32."""
     with np.errstate(over="ignore"):
@@ -130,6 +140,17 @@ def exp(x: np.ndarray) -> np.ndarray:
     p = polynomial(
         r, 1.39262131e-3, 8.36320315e-3, 4.16665561e-2, 1.66665763e-1, 0.5, 1.0, 1.0
     )  # of degree 6, for e^r
+    return np.where(x < low, F32(0), p * power)
+
+
+def exp_to_bf16(x: np.ndarray) -> np.ndarray:
+    """e^x as weights of bf16 have it: 2^n 2^r with r = x log2(e) - n; 0 below -38.8."""
+    x = np.asarray(x, F32)
+    low, magic = F32(-38.8), F32(12583039.0)  # 1.5 * 2^23 + 127
+    y = np.where(x < low, low, x) * F32(1.44269504)
+    n = y + magic
+    power = as_float(as_bits(n) << np.uint32(23))
+    p = polynomial(y - (n - magic), 5.58382832e-2, 0.242639482, 0.693136752, 0.999924541)
     return np.where(x < low, F32(0), p * power)
 
 

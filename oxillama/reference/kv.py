@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from oxillama.formats import IQ4_VALUES, KV_LAYOUTS, KV_PAIRS
-from oxillama.reference.floats import F32, MAGIC, fma, to_bf16, to_f16
+from oxillama.reference.floats import F32, MAGIC, exp, exp_to_bf16, fma, to_bf16, to_f16, to_pair_bf16
 
 KV_BLOCK = 32
 """Dimensions that share a scale."""
@@ -22,18 +23,23 @@ class Stored:
     keys, values : float32 (positions, heads, dim): numbers, or codes where there are scales.
     key_scales, value_scales : float32 (positions, heads, blocks of 32 dimensions) of "q8_0" for both, whose
         codes are multiplied before their scales; None for numbers.
+    paired : "bf16" for both: products take pairs of dimensions and of positions, the odd one first, and
+        queries and weights are rounded to bf16.
     """
 
     keys: np.ndarray
     values: np.ndarray
     key_scales: np.ndarray | None = None
     value_scales: np.ndarray | None = None
+    paired: bool = False
 
     def scores(self, queries: np.ndarray, at: np.ndarray, group: int) -> np.ndarray:
         """float32 (rows, heads, positions): products of queries with the keys at these positions, one fused
-        product for each dimension in order."""
+        product for each dimension in order, or in that of pairs."""
         keys = np.repeat(self.keys[at], group, axis=1).transpose(1, 0, 2)[None]  # (1, heads, positions, dim)
         shape = (*queries.shape[:2], len(at))
+        if self.paired:
+            return _products(keys, to_pair_bf16(queries), in_pairs(queries.shape[2]), shape)
         if self.key_scales is None:
             return _products(keys, queries, range(queries.shape[2]), shape)
         scales = np.repeat(self.key_scales[at], group, axis=1).transpose(1, 0, 2)[None]
@@ -42,6 +48,24 @@ class Stored:
             dims = range(KV_BLOCK * b, min(KV_BLOCK * (b + 1), queries.shape[2]))
             out = fma(_products(keys, queries, dims, shape), scales[..., b], out)
         return out
+
+    def weights(self, scores: np.ndarray) -> np.ndarray:
+        """e^score of scores below the highest one."""
+        return to_bf16(exp_to_bf16(scores)) if self.paired else exp(scores)
+
+    def add_values(
+        self, out: np.ndarray, weights: np.ndarray, seen: np.ndarray, at: np.ndarray, group: int
+    ) -> np.ndarray:
+        """out (rows, heads, dim) + the values at these positions, times ``weights`` (rows, heads, block).
+
+        Each row adds those that it sees by ``seen`` (rows, positions), in order; in that of pairs to a sum of
+        its own, which begins with 0.
+        """
+        found = np.zeros_like(out) if self.paired else out
+        for j in in_pairs(len(at)) if self.paired else range(len(at)):
+            added = self.add_value(found, weights[:, :, j], at[j], group)
+            found = np.where(seen[:, None, j, None], added, found)
+        return out + found if self.paired else found
 
     def add_value(self, out: np.ndarray, weights: np.ndarray, position: int, group: int) -> np.ndarray:
         """out (rows, heads, dim) + weights (rows, heads) * the value at a position, fused."""
@@ -53,7 +77,14 @@ class Stored:
         return fma(value, shares, out)
 
 
-def _products(keys: np.ndarray, queries: np.ndarray, dims: range, shape: tuple[int, ...]) -> np.ndarray:
+def in_pairs(n: int) -> list[int]:
+    """0 to n - 1 in the order 1, 0, 3, 2, ..., an odd last one without another."""
+    return [i ^ 1 for i in range((n + 1) // 2 * 2) if i ^ 1 < n]
+
+
+def _products(
+    keys: np.ndarray, queries: np.ndarray, dims: Iterable[int], shape: tuple[int, ...]
+) -> np.ndarray:
     out = np.zeros(shape, F32)
     for d in dims:
         out = fma(keys[..., d], queries[:, :, None, d], out)
@@ -66,6 +97,8 @@ def store(keys: np.ndarray, values: np.ndarray, kv_type: str) -> Stored:
     if key_type == value_type == "q8_0":
         (k, k_scales), (v, v_scales) = q8_codes(keys), q8_codes(values)
         return Stored(k, v, k_scales, v_scales)
+    if key_type == value_type == "bf16":
+        return Stored(to_pair_bf16(keys), to_pair_bf16(values), paired=True)
     return Stored(rounded(keys, key_type), rounded(values, value_type))
 
 

@@ -8,7 +8,17 @@ import numpy as np
 
 from oxillama.formats import FLOATS, LAYOUTS, Format
 from oxillama.reference.blocks import Blocks, dequantize, take_apart
-from oxillama.reference.floats import F32, MAGIC, fma, in_lanes, select_max, to_bf16, tree_max
+from oxillama.reference.floats import (
+    F32,
+    MAGIC,
+    flush,
+    fma,
+    in_lanes,
+    select_max,
+    to_bf16,
+    to_pair_bf16,
+    tree_max,
+)
 
 
 @dataclass(frozen=True)
@@ -94,14 +104,9 @@ def float_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     return out
 
 
-def flush(x: np.ndarray) -> np.ndarray:
-    """x, and 0 where |x| < 2^-56: all other products, and their sums, are multiples of 2^-126."""
-    return np.where(np.abs(x) < F32(2**-56), F32(0), x)
-
-
 def pair_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     """One fused product for each column, the odd one of a pair of columns first; x rounded to bf16."""
-    w, x = flush(w), to_bf16(flush(x))
+    w, x = flush(w), to_pair_bf16(x)
     out = np.zeros((len(x), len(w)), F32)
     for pair in range(0, w.shape[1], 2):
         for k in (pair + 1, pair):

@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from oxillama._version import __version__
 from oxillama.config import EngineConfig
+from oxillama.contract import CONTRACT
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.known_hashes import KnownHashes
 from oxillama.gguf.model_file import ModelFile
@@ -89,7 +90,7 @@ def logits_fingerprint(
     """
     assert config.model_path is not None
     quantize = None if config.quantize is None else config.quantize.upper()
-    options = f"{__version__} {config.compute} {quantize} {config.kv_type}"
+    options = f"{__version__} {CONTRACT} {config.compute} {quantize} {config.kv_type}"
     known = KnownHashes("logits", VERSION + options.encode())
     with ModelFile.open(config.model_path) as file:
         content, identity, start = ModelFingerprint.compute(file).content, file.identity, time.time()

@@ -112,15 +112,17 @@ def resume(
 def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
     """Raises SnapshotIncompatible unless the model gives the bits that a snapshot goes on with."""
     wanted, found = snapshot.model, model_facts(model)
+    if wanted.kv_type != found.kv_type:  # the fingerprint may depend on the type, and would say less
+        raise SnapshotIncompatible(f"kv_type: expected {wanted.kv_type}, got {found.kv_type}")
     if wanted.fingerprint != found.fingerprint:
-        ours, theirs = dict(found.fingerprint.settings), dict(wanted.fingerprint.settings)
+        ours, theirs = ({"contract": "1", **dict(facts.fingerprint.settings)} for facts in (found, wanted))
         parts = [] if wanted.fingerprint.content == found.fingerprint.content else ["other content"]
         names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         parts += [f"{name} expected {theirs.get(name)}, got {ours.get(name)}" for name in names]
         raise ModelFingerprintMismatch(
             wanted.fingerprint.display(), found.fingerprint.display(), "; ".join(parts)
         )
-    for name in ("tokenizer", "kv_type", "n_vocab", "page_groups", "state_floats"):
+    for name in ("tokenizer", "n_vocab", "page_groups", "state_floats"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
             raise SnapshotIncompatible(f"{name}: expected {theirs or 'none'}, got {ours or 'none'}")

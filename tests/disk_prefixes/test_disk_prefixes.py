@@ -226,6 +226,17 @@ def test_what_decides_bits_is_in_the_key(
         assert run(tmp_path, SYSTEM)[1] == 4 * BLOCK
 
 
+@pytest.mark.parametrize(("kv_type", "read"), [("bf16", 0), ("f16", 4 * BLOCK)])
+def test_blocks_of_another_contract_are_run_again(
+    kv_type: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(loading, "bits_since", lambda *facts: 1)
+        run(tmp_path, SYSTEM, {"kv_type": kv_type})
+    assert run(tmp_path, SYSTEM, {"kv_type": kv_type})[1] == read
+    assert run(tmp_path, SYSTEM, {"kv_type": kv_type})[1] == 4 * BLOCK
+
+
 def test_the_context_is_in_the_key_where_it_decides_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

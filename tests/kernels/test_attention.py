@@ -17,6 +17,9 @@ from tests.support.spread import leading, pairs
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
 
+TWICE_ROUNDED = 2e-2
+"""What queries and weights of bf16 may cost. The bits are tested against `oxillama.reference`."""
+
 
 @pytest.mark.parametrize(
     ("target", "name", "kv_type"),
@@ -29,7 +32,7 @@ def test_attention_is_that_of_the_twin(target: str, name: str, kv_type: str) -> 
     found = Cache(target, shape, kv_type).run([(0, qkv)], heads, shape[2] ** -0.5, layer=layer)[0]
     error = np.abs(found - wanted(qkv, shape, heads, kv_type, shape[2] ** -0.5))
     most = 6e-6 if (name, kv_type) == ("latent", "q4_1") else 4e-6  # 576 products a score
-    assert error.max() < most
+    assert error.max() < (TWICE_ROUNDED if kv_type == "bf16" else most)
 
 
 LIMITS = [(1, 0), (5, 0), (64, 0), (100, 0), (10**6, 0), (0, 1), (0, 48), (0, 64), (0, 8192), (20, 48)]
@@ -201,6 +204,11 @@ def test_stored_values_are_rounded_to_nearest_even(kv_type: str) -> None:
     raw = pages[0].view({"f32": "<f4", "f16": "<f2", "bf16": "<u2"}[kv_type])
     stored = (raw.astype(np.uint32) << 16).view(np.float32) if kv_type == "bf16" else raw
     stored = stored.astype(np.float64)
+    if kv_type == "bf16":  # in pairs of positions, and of dimensions
+        keys, values = (np.where(np.abs(x) < 2.0**-56, 0, x) for x in (keys, values))
+        assert np.array_equal(stored[1024:].reshape(32, 16, 2).swapaxes(1, 2).reshape(64, 16), values)
+        assert np.array_equal(stored[:1024].reshape(4, 8, 16, 2).swapaxes(1, 2).reshape(64, 16), keys)
+        return
     assert np.array_equal(stored[1024:].reshape(64, 16), values)
     assert np.array_equal(stored[:1024].reshape(4, 16, 16).transpose(0, 2, 1).reshape(64, 16), keys)
 

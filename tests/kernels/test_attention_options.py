@@ -30,7 +30,7 @@ def test_options_are_those_of_the_twin(seed: int) -> None:
     cache = Cache(PRESENT[seed % len(PRESENT)], shape, kv_type, page_size, n_pages=200)
     found = cache.run([(0, qkv)], heads, scale, n_threads, **options)[0]
     error = np.abs(found - wanted(qkv, shape, heads, kv_type, scale, **options))
-    assert error.max() < 1e-5
+    assert error.max() < (2e-2 if kv_type == "bf16" else 1e-5)  # its bits are tested against the reference
 
 
 LONG: list[dict[str, Any]] = [

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oxillama._kernels import load
 from oxillama.reference.attention import View, attend
 from oxillama.reference.kv import store
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paged_cache import KINDS, SHAPES, Cache, rows, some_options
 
 NAMES = {"softcap": "soft_cap"}
+
+WAYS = [(target, None) for target in PRESENT] + [
+    (target, False) for target in PRESENT if load(target).attention.BF16_DOT
+]
+"""Targets, and those that have an instruction for pairs of bf16 without it."""
 
 
 def stated(
@@ -35,15 +41,18 @@ def test_every_kv_type(kv_type: str, target: str) -> None:
     assert same_bits(stated(qkv, shape, heads, kv_type, 0.3), found)
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "bf16"])
 @pytest.mark.parametrize("name", ["multi-query", "narrow keys", "odd keys", "few values"])
-def test_shapes_and_options(name: str) -> None:
+def test_shapes_and_options(name: str, kv_type: str) -> None:
     shape, heads = SHAPES[name]
     rng = np.random.default_rng(sum(name.encode()))
     for _ in range(2):
         options, qkv = some_options(rng, heads), rows(90, shape, heads, seed=2)
-        for target in PRESENT:
-            (found,) = Cache(target, shape, "f16").run([(0, qkv)], heads, 0.5, **options)
-            assert same_bits(stated(qkv, shape, heads, "f16", 0.5, **options), found), options
+        expected = stated(qkv, shape, heads, kv_type, 0.5, **options)
+        for target, bf16_dot in WAYS:
+            cache = Cache(target, shape, kv_type, bf16_dot=bf16_dot)
+            (found,) = cache.run([(0, qkv)], heads, 0.5, **options)
+            assert same_bits(expected, found), options
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 1030}])

@@ -569,6 +569,43 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         engine.restore_session(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "before", "now"),
+    [
+        ({"kv_type": "bf16"}, 1, "3"),
+        ({"kv_type": "bf16", "compute": "bf16"}, 2, "3"),
+        ({"compute": "bf16"}, 1, "2"),
+        ({}, 1, None),
+        ({"kv_type": "bf16:f16"}, 1, None),
+    ],
+    ids=str,
+)
+def test_keys_and_values_of_another_contract_are_refused(
+    options: dict[str, Any], before: int, now: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the model's bits are those of that version still, it goes on."""
+
+    def engine() -> InferenceEngine:
+        return InferenceEngine.from_gguf(demo.DRAFT, **options)
+
+    with monkeypatch.context() as earlier, engine() as old, old.session() as session:
+        earlier.setattr(loading, "bits_since", lambda *facts: before)
+        session.prefill(PROMPTS[0])
+        data, keys = session.snapshot(), session.kv_snapshot()
+    with engine() as model:
+        if now is None:
+            model.restore_session(data)
+            model.kv_restore(keys)
+            return
+        with pytest.raises(ModelFingerprintMismatch) as caught:
+            model.restore_session(data)
+        assert caught.value.detail == f"contract expected {before}, got {now}"
+        with pytest.raises(ConfigError, match="snapshot: expected one of model"):
+            model.kv_restore(keys)
+    with pytest.raises(ModelFingerprintMismatch):
+        InferenceEngine.resume(data)
+
+
 def test_kinds_are_told_apart_and_bits_are_kept() -> None:
     engine = engine_of(16, 512, 1, "f16", None)
     going = engine.stream(PROMPTS[0], seed=1, max_tokens=20, window=1, **SAMPLERS["stage"])

@@ -28,6 +28,7 @@ class Cache:
     page_size: int = 16
     fill: int = 0xFF  # NaN in every KV type
     n_pages: int = 64
+    bf16_dot: bool | None = None  # as `PagedBatch` takes it
     lengths: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Cache:
         first = np.array([self.lengths.get(sequence, 0) for sequence, _ in parts], np.int32)
         for sequence, rows in parts:
             self.lengths[sequence] = self.lengths.get(sequence, 0) + rows
-        return self.attention.PagedBatch(self.kv_shape, self.table, tables, row_start, first)
+        return self.attention.PagedBatch(self.kv_shape, self.table, tables, row_start, first, self.bf16_dot)
 
     def run(
         self,

@@ -29,18 +29,22 @@ from oxillama._kernels.attention.panels cimport BLOCK, Source, ask_for, find_pan
 from oxillama._kernels.attention.selection cimport choose_positions, score_positions
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
-from oxillama._kernels.attention.onlinesoftmax cimport *
+from oxillama._kernels.attention.onlinesoftmax cimport block_rows, clear_rows, finish_row, merge_row
+from oxillama._kernels.attention.walk cimport *
+from oxillama._kernels.simd.bf16 cimport has_bf16_dot
 from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 
 cdef enum:
-    MAX_ROWS = 64       # (token, head) pairs that one unit carries through the positions
     PARTITION = 1024    # positions
     SHARE = 4           # tasks there should be to a thread
     MOST = 1 << 24      # layers, heads, their width, tokens of a page: so that no product overflows
 
 cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # of a token
+
+BF16_DOT = bool(has_bf16_dot())
+"""Whether keys and values of bf16 are multiplied by an instruction for pairs."""
 
 
 cdef class KvShape:
@@ -117,6 +121,8 @@ cdef class PagedBatch:
     tables : int32 (sequences, width), page numbers of each sequence, in order of position
     row_start : int32 (sequences + 1,), the batch rows of each sequence
     position : int32 (sequences,), position of each sequence's first row
+    bf16_dot : whether keys and values of bf16 are multiplied by the processor's instruction for pairs; None: where it
+        has one (`BF16_DOT`). The bits are the same.
     """
 
     cdef Pages shape
@@ -125,9 +131,10 @@ cdef class PagedBatch:
     cdef int* row_start
     cdef int* position
     cdef Py_ssize_t n_sequences, width, n_rows, longest, most_rows
+    cdef int kind               # of the walk
 
     def __cinit__(self, KvShape shape not None, PageTable pages not None, cnp.ndarray tables, cnp.ndarray row_start,
-                  cnp.ndarray position):
+                  cnp.ndarray position, bf16_dot=None):
         check_dimensions(tables, 2, "tables")
         cdef Py_ssize_t s, i, n = tables.shape[0], width = tables.shape[1], end
         cdef const int* numbers = i32_data(tables, 0, "tables")
@@ -135,7 +142,12 @@ cdef class PagedBatch:
         cdef const int* positions = i32_data(position, n, "position")
         if pages.page_bytes < shape.c.n_layers * shape.c.layer_bytes:
             raise ValueError(f"pages: expected pages of {shape.page_bytes} bytes, got {pages.page_bytes}")
+        if bf16_dot and not BF16_DOT:
+            raise ValueError("bf16_dot: expected False where no instruction multiplies pairs of bf16, got True")
         self.shape, self.owners, self.n_sequences, self.width = shape.c, pages.owners, n, width
+        self.kind = self.shape.walk_type
+        if self.kind == L_BF16 and (BF16_DOT if bf16_dot is None else bf16_dot):
+            self.kind = BF16_DOTS
         self.tables = <uint8_t**>malloc((n * width + 1) * sizeof(uint8_t*))
         self.row_start = <int*>malloc((n + 1) * sizeof(int))
         self.position = <int*>malloc((n + 1) * sizeof(int))
@@ -320,7 +332,7 @@ cdef class PagedBatch:
         """The pages of sequence ``s``, for the first key head."""
         cdef Source found
         found.shape, found.table, found.width = &self.shape, self.tables + s * self.width, self.width
-        found.layer, found.head, found.chosen = layer, 0, NULL
+        found.layer, found.head, found.kind, found.chosen = layer, 0, self.kind, NULL
         return found
 
     def choose(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, cnp.ndarray weights, cnp.ndarray scores,
@@ -498,26 +510,22 @@ cdef class PagedBatch:
     cdef Walk ready(self, const Call* c, const Unit* u, float* own, float* part, Py_ssize_t rows) noexcept nogil:
         """The unit's queries, scaled and in tiles, and a state for up to ``rows`` rows."""
         cdef Walk w
-        cdef Py_ssize_t dk = self.shape.key_dim, n = u.n_tokens * u.n_heads, t0 = 0, r, d
+        cdef Py_ssize_t dk = self.shape.key_dim, n = u.n_tokens * u.n_heads, t0 = 0, r
         cdef const float* q
         cdef int T, i
-        w.key_dim, w.value_pad, w.group = dk, self.shape.value_pad, u.n_heads
+        place_walk(&w, self.kind, &self.shape, own)
+        w.group = u.n_heads
         w.position, w.view, w.softcap = u.position, u.view, c.softcap
         w.slopes = <const float*>NULL if c.slopes == NULL else c.slopes + u.first_head
         w.reach = c.reach
         w.biases = <const float*>NULL if c.biases == NULL else c.biases + u.first_head * (2 * c.reach + 1)
-        w.queries = own
-        w.weights = w.queries + MAX_ROWS * dk
-        w.scaled = w.weights + BLOCK * MAX_TILE
-        w.panels = <uint8_t*>(w.scaled + BLOCK * MAX_TILE)
         w.state = state_at(part, rows, w.value_pad)
         while t0 < n:
             T = rows_in_tile(n - t0)
             for i in range(T):
                 r = t0 + i
                 q = c.q + (u.first_row + r // u.n_heads) * c.ld + (u.first_head + r % u.n_heads) * dk
-                for d in range(dk):
-                    w.queries[t0 * dk + d * T + i] = c.scale * q[d]
+                lay_query(&w, self.kind, t0, T, i, q, c.scale)
             t0 = t0 + T
         return w
 
@@ -533,12 +541,14 @@ cdef class PagedBatch:
             w.now = w.next
             if w.block + BLOCK < end and not is_gathered(&u.source):
                 w.next = find_panels(&u.source, w.block + BLOCK, end, w.panels)
-            if self.shape.walk_type == L_F32:
+            if self.kind == L_F32:
                 block_rows(L_F32, w, n)
-            elif self.shape.walk_type == L_F16:
+            elif self.kind == L_F16:
                 block_rows(L_F16, w, n)
-            elif self.shape.walk_type == L_BF16:
+            elif self.kind == L_BF16:
                 block_rows(L_BF16, w, n)
+            elif OX_BF16_DOT and self.kind == BF16_DOTS:
+                block_rows(BF16_DOTS, w, n)
             else:
                 block_rows(L_C8, w, n)
             w.block = w.block + BLOCK
@@ -565,9 +575,3 @@ cdef class PagedBatch:
             finish_row(total, r, self.shape.value_pad, <const float*>NULL if c.sinks == NULL else c.sinks + head)
             memcpy(c.out + ((u.first_row + r // u.n_heads) * c.n_heads + head) * dv,
                    total.outputs + r * self.shape.value_pad, dv * sizeof(float))
-
-
-cdef inline Py_ssize_t thread_floats(const Pages* c) noexcept nogil:
-    """A thread's own memory: queries, weights twice, and the panels of a block where they have to be gathered."""
-    cdef Py_ssize_t gathered = BLOCK * (c.walk_key_bytes + c.walk_value_bytes)
-    return MAX_ROWS * c.key_dim + 2 * BLOCK * MAX_TILE + (gathered + 63) // 64 * 16

@@ -5,6 +5,7 @@ panels of ``lanes`` positions: 16, or all of the page where it holds fewer. Keys
 
     page           [layer] { keys [head][panel], values [head][panel] }
     f32 f16 bf16   keys [key_dim][lanes]       values [lanes][value_pad]
+    bf16 for both  keys [key_dim / 2][lanes][2], values [lanes / 2][value_pad][2], of one lane [value_pad]
     coded          per block of 32 dimensions one or two halves and the codes to each position
                    keys [block] { halves [lanes], code bytes [bytes][lanes] }
                    values [block] { halves [lanes], code bytes [lanes][bytes] }
@@ -20,6 +21,9 @@ A key stands dimension by dimension, so that a vector lane is a position and no 
 value stands in one piece, padded with zeros to whole vectors of 16 (coded: blocks of 32). What is stored of a
 position depends on its own key and value only.
 
+Where both are bf16 they are multiplied in pairs: of dimensions, of which a last odd one has a zero beside it, and of
+positions. Numbers below 2^-56 are stored as 0 (`simd/bf16.pxd`).
+
 The walk over positions takes panels of 16 floats or q8_0 codes, of one type for keys and values. Smaller panels are
 gathered into such ones first, other types are decoded to float32 on the way (`panels.pxd`).
 A page of keys alone has a ``value_dim`` of 0.
@@ -31,6 +35,7 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.packing.formats cimport (
     L_BF16, L_C4, L_C5, L_C8, L_F16, L_F32, L_M4, L_M5, L_T4, VALUES_T4, code_bits, code_excess, has_minima)
+from oxillama._kernels.simd.bf16 cimport bf16_from, paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
@@ -83,6 +88,8 @@ cdef inline Pages page_layout(Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_
     c.walk_type = key_type if code_bits(key_type) in (0, 8) and value_type == key_type else L_F32
     unit = KV_BLOCK if code_bits(value_type) else LANES
     c.value_pad = (value_dim + unit - 1) // unit * unit
+    if c.walk_type == L_BF16:
+        key_dim = paired(key_dim)
     c.key_bytes, c.value_bytes = kv_row_bytes(key_type, key_dim), kv_row_bytes(value_type, c.value_pad)
     c.walk_key_bytes, c.walk_value_bytes = kv_row_bytes(c.walk_type, key_dim), kv_row_bytes(c.walk_type, c.value_pad)
     c.keys_bytes = n_heads * page_size * c.key_bytes
@@ -266,8 +273,33 @@ cdef inline void put_coded(int kv_type, const float* x, Py_ssize_t dim, uint8_t*
         put_blocks(L_T4, x, dim, panel, lanes, lane, is_key)
 
 
+cdef inline void put_paired_key(const Pages* c, uint16_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
+    cdef Py_ssize_t d
+    for d in range(paired(c.key_dim)):
+        panel[(d >> 1) * 2 * c.lanes + 2 * lane + (d & 1)] = bf16_from(x[d]) if d < c.key_dim else 0
+
+
+cdef inline uint16_t* paired_value(const Pages* c, uint8_t* panel, Py_ssize_t lane) noexcept nogil:
+    """The first number of a value, of a panel of pairs; the others are `pair_step` apart."""
+    return <uint16_t*>panel + (lane >> 1) * 2 * c.value_pad + (lane & 1)
+
+
+cdef inline Py_ssize_t pair_step(const Pages* c) noexcept nogil:
+    return 2 if c.lanes > 1 else 1
+
+
+cdef inline void put_paired_value(const Pages* c, uint8_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
+    cdef uint16_t* to = paired_value(c, panel, lane)
+    cdef Py_ssize_t d, step = pair_step(c)
+    for d in range(c.value_pad):
+        to[d * step] = bf16_from(x[d]) if d < c.value_dim else 0
+
+
 cdef inline void put_key(const Pages* c, uint8_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
     cdef Py_ssize_t d
+    if c.walk_type == L_BF16:
+        put_paired_key(c, <uint16_t*>panel, lane, x)
+        return
     if code_bits(c.key_type):
         put_coded(c.key_type, x, c.key_dim, panel, c.lanes, lane, True)
         return
@@ -277,6 +309,9 @@ cdef inline void put_key(const Pages* c, uint8_t* panel, Py_ssize_t lane, const 
 
 cdef inline void put_value(const Pages* c, uint8_t* panel, Py_ssize_t lane, const float* x) noexcept nogil:
     cdef Py_ssize_t d
+    if c.walk_type == L_BF16:
+        put_paired_value(c, panel, lane, x)
+        return
     if code_bits(c.value_type):
         put_coded(c.value_type, x, c.value_dim, panel, c.lanes, lane, False)
         return

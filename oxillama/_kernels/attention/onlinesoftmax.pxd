@@ -11,92 +11,18 @@ dimensions, both are summed in order of dimension and of position.
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
+from oxillama._kernels.attention.bf16pairs cimport add_pairs, pair_scores
 from oxillama._kernels.attention.kvpage cimport LANES, KV_BLOCK
-from oxillama._kernels.attention.panels cimport BLOCK, PANELS, Panels
-from oxillama._kernels.packing.formats cimport L_C8, L_F32
+from oxillama._kernels.attention.panels cimport BLOCK, PANELS
+from oxillama._kernels.attention.walk cimport *
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F32
 from oxillama._kernels.packing.layouts cimport float_load
-from oxillama._kernels.simd.mathfun cimport exp16, exp_below16, tanh16
+from oxillama._kernels.simd.bf16 cimport rounded_bf16
+from oxillama._kernels.simd.mathfun cimport exp16, exp_below16, exp_to_bf16, tanh16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MAX_TILE = 8
-    MAX_SUMS = 16        # vectors of sums that a tile keeps in registers
     Q8_PANEL = 544       # bytes of a block of 32 dimensions in a panel: 16 scales, then codes
-
-
-# Which positions a row sees.
-cdef struct View:
-    bint causal
-    Py_ssize_t window, chunk     # or 0
-    Py_ssize_t end               # of the sequence
-
-
-cdef inline Py_ssize_t first_seen(const View* view, Py_ssize_t position) noexcept nogil:
-    cdef Py_ssize_t first = 0
-    if view.window:
-        first = max(0, position + 1 - view.window)
-    if view.chunk:
-        first = max(first, position - position % view.chunk)
-    return first
-
-
-cdef inline Py_ssize_t last_seen(const View* view, Py_ssize_t position) noexcept nogil:
-    """One past the last position that the row at ``position`` sees."""
-    cdef Py_ssize_t last = view.end
-    if view.causal:
-        return position + 1
-    if view.window:
-        last = min(last, position + view.window)
-    if view.chunk:
-        last = min(last, position - position % view.chunk + view.chunk)
-    return last
-
-
-# What rows carry from block to block.
-cdef struct State:
-    float* outputs                   # (rows, value_pad)
-    float* sums                      # (rows, 16)
-    float* most                      # (rows,), highest score so far
-
-
-cdef inline Py_ssize_t state_floats(Py_ssize_t rows, Py_ssize_t value_pad) noexcept nogil:
-    return (rows * (value_pad + LANES + 1) + 15) & ~<Py_ssize_t>15
-
-
-cdef inline State state_at(float* memory, Py_ssize_t rows, Py_ssize_t value_pad) noexcept nogil:
-    cdef State s
-    s.outputs = memory
-    s.sums = s.outputs + rows * value_pad
-    s.most = s.sums + rows * LANES
-    return s
-
-
-cdef inline float least() noexcept nogil:
-    """Below every score; the exponential of its distance to one is 0."""
-    return <float>-3e38
-
-
-# Rows on their way through the blocks of a partition.
-cdef struct Walk:
-    Panels now, next                 # the block, and the one that is asked for meanwhile
-    Py_ssize_t key_dim, value_pad
-    Py_ssize_t group                 # rows to a token
-    Py_ssize_t position, block       # of the first row; where the block begins
-    View view
-    float softcap                    # or 0
-    const float* slopes              # (group,), or NULL
-    const float* biases              # (group, 2 reach + 1), by the distance of a key from the query, or NULL
-    Py_ssize_t reach
-    float* queries                   # (tiles, key_dim, T), scaled
-    float* weights                   # (panels, T, 16): scores, then their exponentials
-    float* scaled                    # the same, times the scales of one block of q8_0 values
-    uint8_t* panels                  # room for a block that is gathered
-    State state
-
-
-cdef inline int rows_in_tile(Py_ssize_t left) noexcept nogil:
-    cdef Py_ssize_t most = min(left, <Py_ssize_t>OX_TILE)
-    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
 
 
 cdef inline int side_by_side(const int kv_type, const int T) noexcept nogil:
@@ -117,6 +43,15 @@ cdef inline int line_step(const int kv_type) noexcept nogil:
 cdef inline void score_panels(const int kv_type, const int T, const int P, const Walk* w, const float* q,
                               const int p0) noexcept nogil:
     """Products of T queries with the keys of P panels."""
+    if is_paired(kv_type):
+        pair_scores(kv_type == BF16_DOTS, T, P, w, q, p0)
+    else:
+        single_scores(kv_type, T, P, w, q, p0)
+
+
+cdef inline void single_scores(const int kv_type, const int T, const int P, const Walk* w, const float* q,
+                               const int p0) noexcept nogil:
+    """The same, of numbers or codes of q8_0."""
     cdef f32x16 acc[MAX_SUMS]
     cdef f32x16 part[MAX_SUMS]
     cdef f32x16 keys[4]
@@ -196,9 +131,27 @@ cdef inline void shrink_row(const Walk* w, Py_ssize_t row, float most) noexcept 
     w.state.most[row] = most
 
 
-cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_ssize_t stride, Py_ssize_t low,
+cdef inline f32x16 exponential(const int kv_type, f32x16 x) noexcept nogil:
+    """e^x of a score below the highest one."""
+    return exp_to_bf16(x) if is_paired(kv_type) else exp_below16(x)
+
+
+cdef inline f32x16 put_weights(const int kv_type, float* weights, uint16_t* halves, f32x16 x) noexcept nogil:
+    """Stores 16 weights as the products take them; returns them."""
+    if kv_type == BF16_DOTS:
+        return bf16_round(halves, x)
+    if kv_type == L_BF16:
+        x = rounded_bf16(x)
+    f32_store(weights, x)
+    return x
+
+
+cdef inline void softmax_row(const int kv_type, const int T, const Walk* w, Py_ssize_t t0, const int t, Py_ssize_t low,
                              Py_ssize_t high) noexcept nogil:
-    """Scores from low to high of the block become weights; what the row has so far shrinks to match."""
+    """Scores from low to high of the block become weights; what row t0 + t has so far shrinks to match."""
+    cdef float* weights = w.weights + LANES * t
+    cdef uint16_t* halves = w.halves + BLOCK * t
+    cdef Py_ssize_t stride = T * LANES, row = t0 + t
     cdef Py_ssize_t p, first = low // LANES, last = (high + LANES - 1) // LANES
     cdef f32x16 scores[PANELS]
     cdef float lanes[LANES]
@@ -224,15 +177,15 @@ cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_s
     shrink_row(w, row, f32_hmax(highest))
     highest, sums = f32_set1(w.state.most[row]), f32_load(w.state.sums + LANES * row)
     for p in range(first, last):
-        s = exp_below16(f32_sub(scores[p], highest))
+        s = exponential(kv_type, f32_sub(scores[p], highest))
         if LANES * p < low or LANES * (p + 1) > high:
             s = only(s, ramp, low - LANES * p, high - LANES * p, f32_zero())
+        s = put_weights(kv_type, weights + p * stride, halves + LANES * p, s)
         sums = f32_add(sums, s)
-        f32_store(weights + p * stride, s)
     f32_store(w.state.sums + LANES * row, sums)
 
 
-cdef inline void softmax_tile(const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
+cdef inline void softmax_tile(const int kv_type, const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
     """`softmax_row` of T rows that see the whole block, with scores that are products alone.
 
     Each step is done for all rows, so that they hide each other's latency.
@@ -252,9 +205,9 @@ cdef inline void softmax_tile(const int T, const Walk* w, Py_ssize_t t0) noexcep
         weights = w.weights + t * LANES
         highest, sums = f32_set1(most[t]), f32_load(w.state.sums + LANES * (t0 + t))
         for p in range(PANELS):
-            s = exp_below16(f32_sub(f32_load(weights + p * T * LANES), highest))
+            s = exponential(kv_type, f32_sub(f32_load(weights + p * T * LANES), highest))
+            s = put_weights(kv_type, weights + p * T * LANES, w.halves + BLOCK * t + LANES * p, s)
             sums = f32_add(sums, s)
-            f32_store(weights + p * T * LANES, s)
         f32_store(w.state.sums + LANES * (t0 + t), sums)
 
 
@@ -344,17 +297,20 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ss
         low[t] = max(<Py_ssize_t>0, min(first_seen(&w.view, position) - w.block, high[t]))
         most_low, least_high = max(most_low, low[t]), min(least_high, high[t])
         least_low, most_high = min(least_low, low[t]), max(most_high, high[t])
-    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), if that is anything
     p = <int>(least_low // (LANES * P) * P)
     while LANES * p < most_high:
-        score_panels(kv_type, T, side_by_side(kv_type, T), w, w.queries + t0 * w.key_dim, p)
+        score_panels(kv_type, T, side_by_side(kv_type, T), w, w.queries + t0 * w.query_words, p)
         p = p + P
     if most_low == 0 and least_high == BLOCK and not w.softcap and w.slopes == NULL and w.biases == NULL:
-        softmax_tile(T, w, t0)
+        softmax_tile(kv_type, T, w, t0)
     else:
         for t in range(T):
             if low[t] < high[t]:
-                softmax_row(w, t0 + t, w.weights + LANES * t, T * LANES, low[t], high[t])
+                softmax_row(kv_type, T, w, t0, t, low[t], high[t])
+    if is_paired(kv_type):
+        add_pairs(kv_type == BF16_DOTS, T, side_by_side(kv_type, T), w, low, high, out)
+        return
+    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), if that is anything
     # each row adds its values in order of position: what only it sees, what all see, what only it sees
     if most_low > least_low:
         for t in range(T):

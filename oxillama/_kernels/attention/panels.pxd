@@ -9,9 +9,11 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.attention.decoding cimport decode_panel
-from oxillama._kernels.attention.kvpage cimport KV_BLOCK, LANES, Pages, keys_at, kv_block_bytes, values_at
+from oxillama._kernels.attention.kvpage cimport (
+    KV_BLOCK, LANES, Pages, keys_at, kv_block_bytes, pair_step, paired_value, values_at)
 from oxillama._kernels.debugging cimport ensure
-from oxillama._kernels.packing.formats cimport L_C8, L_F32
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F32
+from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
@@ -31,6 +33,7 @@ cdef struct Source:
     uint8_t* const* table
     Py_ssize_t width                # pages in the table
     Py_ssize_t layer, head
+    int kind                        # of the walk: the shape's type, or BF16_DOTS
     const int* chosen               # positions, which a block's positions count; NULL for all
 
 
@@ -69,12 +72,26 @@ cdef inline void take_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes
             to[LANES * i] = panel[i * lanes]
 
 
+cdef inline void take_paired_value(const Pages* c, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
+                                   uint8_t* to) noexcept nogil:
+    """The value at position ``lane`` of a panel of pairs becomes that at ``at`` of one of 16."""
+    cdef const uint16_t* x = paired_value(c, <uint8_t*>values, lane)
+    cdef uint16_t* y = paired_value(c, to, at)
+    cdef Py_ssize_t d, step = pair_step(c)
+    for d in range(c.value_pad):
+        y[2 * d] = x[step * d]
+
+
 cdef inline void take(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
                       uint8_t* to_keys, uint8_t* to_values) noexcept nogil:
     """Position ``lane`` of two panels becomes position ``at`` of panels of 16."""
     cdef Py_ssize_t _b, n = c.lanes, item = 4 if c.key_type == L_F32 else 2, size = kv_block_bytes(L_C8)
     if is_decoded(c):
         decode_panel(c, keys, values, lane, 1, at, <float*>to_keys, <float*>to_values)
+        return
+    if c.walk_type == L_BF16:
+        take_strips(to_keys + 4 * at, keys + 4 * lane, n, paired(c.key_dim) // 2, 4)
+        take_paired_value(c, values, lane, at, to_values)
         return
     if c.key_type != L_C8:
         take_strips(to_keys + at * item, keys + lane * item, n, c.key_dim, item)
@@ -104,6 +121,13 @@ cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* valu
     cdef Py_ssize_t b, n = c.lanes, size = kv_block_bytes(L_C8)
     if is_decoded(c):
         decode_panel(c, keys, values, 0, n, first, <float*>to_keys, <float*>to_values)
+        return
+    if c.walk_type == L_BF16:
+        gather_strips(to_keys, keys, n, first, paired(c.key_dim) // 2, 4)
+        if n == 1:
+            take_paired_value(c, values, 0, first, to_values)
+        else:
+            gather_strips(to_values, values, n, first, 1, c.value_bytes)
         return
     if c.key_type != L_C8:
         gather_strips(to_keys, keys, n, first, c.key_dim, c.key_bytes // c.key_dim)

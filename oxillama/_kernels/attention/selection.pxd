@@ -9,13 +9,13 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.attention.kvpage cimport LANES
-from oxillama._kernels.attention.onlinesoftmax cimport MAX_TILE, Walk, rows_in_tile, score_panels, side_by_side
+from oxillama._kernels.attention.onlinesoftmax cimport score_panels, side_by_side
 from oxillama._kernels.attention.panels cimport BLOCK, PANELS, Source, find_panels
+from oxillama._kernels.attention.walk cimport BF16_DOTS, MAX_ROWS, Walk, lay_query, place_walk, rows_in_tile
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    HEADS = 64      # whose queries a thread's memory holds at a time, as MAX_ROWS there
     BINS = 2048     # of a pass of the selection
 
 
@@ -35,13 +35,13 @@ cdef inline void score_heads(const int kv_type, const Walk* w, Py_ssize_t n, con
     while t0 < n:
         T = rows_in_tile(n - t0)
         if OX_TILE >= 8 and T == 8:
-            score_tile(kv_type, 8, w, w.queries + t0 * w.key_dim)
+            score_tile(kv_type, 8, w, w.queries + t0 * w.query_words)
         elif T == 4:
-            score_tile(kv_type, 4, w, w.queries + t0 * w.key_dim)
+            score_tile(kv_type, 4, w, w.queries + t0 * w.query_words)
         elif T == 2:
-            score_tile(kv_type, 2, w, w.queries + t0 * w.key_dim)
+            score_tile(kv_type, 2, w, w.queries + t0 * w.query_words)
         else:
-            score_tile(kv_type, 1, w, w.queries + t0 * w.key_dim)
+            score_tile(kv_type, 1, w, w.queries + t0 * w.query_words)
         for p in range(PANELS):
             for t in range(T):
                 sums[p] = f32_fma(f32_max(f32_load(w.weights + (p * T + t) * LANES), f32_zero()),
@@ -57,31 +57,29 @@ cdef inline void score_positions(const Source* source, const float* q, Py_ssize_
     """
     cdef Walk w
     cdef f32x16 sums[PANELS]
-    cdef Py_ssize_t dim = source.shape.key_dim, h0, n, t0, d, at
+    cdef Py_ssize_t dim = source.shape.key_dim, h0, n, t0, at
     cdef int T, i, p
-    w.key_dim = dim
-    w.queries = own
-    w.weights = own + HEADS * dim
-    w.panels = <uint8_t*>(w.weights + 2 * BLOCK * MAX_TILE)
+    place_walk(&w, source.kind, source.shape, own)
     for h0 in range(0, n_heads, 64):
-        n, t0 = min(n_heads - h0, <Py_ssize_t>HEADS), 0
+        n, t0 = min(n_heads - h0, <Py_ssize_t>MAX_ROWS), 0
         while t0 < n:
             T = rows_in_tile(n - t0)
             for i in range(T):
-                for d in range(dim):
-                    w.queries[t0 * dim + d * T + i] = q[(h0 + t0 + i) * dim + d]
+                lay_query(&w, source.kind, t0, T, i, q + (h0 + t0 + i) * dim, 1.0)
             t0 = t0 + T
         for at in range(first, end, 64):
             w.now = find_panels(source, at, end, w.panels)
             w.next = w.now
             for p in range(PANELS):
                 sums[p] = f32_load(scores + at + LANES * p) if h0 else f32_zero()
-            if source.shape.walk_type == L_F32:
+            if source.kind == L_F32:
                 score_heads(L_F32, &w, n, weights + h0, sums)
-            elif source.shape.walk_type == L_F16:
+            elif source.kind == L_F16:
                 score_heads(L_F16, &w, n, weights + h0, sums)
-            elif source.shape.walk_type == L_BF16:
+            elif source.kind == L_BF16:
                 score_heads(L_BF16, &w, n, weights + h0, sums)
+            elif OX_BF16_DOT and source.kind == BF16_DOTS:
+                score_heads(BF16_DOTS, &w, n, weights + h0, sums)
             else:
                 score_heads(L_C8, &w, n, weights + h0, sums)
             for p in range(PANELS):

@@ -36,6 +36,7 @@ class PagedBatch(Protocol):
         tables: np.ndarray,
         row_start: np.ndarray,
         position: np.ndarray,
+        bf16_dot: bool | None = None,
     ) -> None: ...
     def store(
         self, layer: int, x: np.ndarray, key_column: int, value_column: int, n_threads: int
@@ -80,5 +81,6 @@ PagedBatchClass: TypeAlias = type[PagedBatch]
 class AttentionModule(Protocol):
     """`attention.pyx`, built for a target."""
 
+    BF16_DOT: bool
     KvShape: KvShapeClass
     PagedBatch: PagedBatchClass

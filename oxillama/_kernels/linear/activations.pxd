@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
-from oxillama._kernels.packing.layouts cimport LEAST_BF16, paired
+from oxillama._kernels.simd.bf16 cimport paired, to_bf16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:  # forms of activations
@@ -179,17 +179,6 @@ cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile,
         i32_store_i8(out + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
     sum = f32_sum(total)  # NaN where a value is a NaN or an infinity
     (<float*>tile.scale)[t] = most / 127.0 if sum - sum == 0 else NAN
-
-
-cdef inline f32x16 to_bf16(f32x16 x) noexcept nogil:
-    """Rounded to 8 bits of mantissa, to nearest even; the lower half of each word is not cleared."""
-    cdef f32x16 size = f32_abs(x)
-    cdef i32x16 bits = i32_from_bits(x)
-    cdef i32x16 last = i32_sub(i32_zero(), i32_sar(i32_shl(bits, 15), 31))  # the last bit that stays
-    cdef f32x16 rounded = f32_from_bits(i32_add(i32_add(bits, i32_set1(0x7FFF)), last))
-    # x + x: an infinity, or a NaN whose upper half is one
-    rounded = f32_select_lt(size, f32_set1(ox_f32_from_bits(0x7F800000)), rounded, f32_add(x, x))
-    return f32_select_lt(size, f32_set1(ox_f32_from_bits(LEAST_BF16 << 16)), f32_zero(), rounded)
 
 
 cdef inline void round_token(const bint pairs, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,

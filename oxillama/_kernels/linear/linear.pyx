@@ -8,8 +8,7 @@ which tile a token stands, changes no bit of the result.
 
 cimport numpy as cnp
 from cython.parallel cimport prange
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uintptr_t
-from libc.string cimport memcmp
+from libc.stdint cimport uint8_t, uintptr_t
 
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
@@ -20,14 +19,12 @@ from oxillama._kernels.linear.activations cimport (
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
+from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, ox_cpu_has
 from oxillama._kernels.simd.simd cimport *
 
 from oxillama.formats import LONGEST_ROW
 
 cnp.import_array()
-
-cdef extern from "cpu.h":
-    int ox_cpu_has(const char* name)
 
 cdef enum:
     MAX_PARTS = 16
@@ -225,41 +222,6 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             run(call, i)
 
 
-cdef bint is_bf16_dot(int way) noexcept nogil:
-    """Whether 64 random vectors get the bits of `bf16_fma` by a way of `computes_bf16_dot`."""
-    cdef uint32_t w[16]
-    cdef uint32_t a[16]
-    cdef float c[16]
-    cdef float wanted[16]
-    cdef float found[16]
-    cdef uint32_t state = 1
-    cdef f32x16 acc, sum
-    cdef u8x64 u, v
-    cdef int i, _r
-    for _r in range(64):
-        for i in range(16):
-            state = state * 1664525 + 1013904223
-            w[i] = (state >> 3 & <uint32_t>0x81FF81FF) + <uint32_t>0x3E003E00  # both signs, 2^-3 to 2^1
-            state = state * 1664525 + 1013904223
-            a[i] = (state >> 3 & <uint32_t>0x81FF81FF) + <uint32_t>0x3E003E00
-            state = state * 1664525 + 1013904223
-            c[i] = <float><int32_t>state * <float>9.313226e-10
-        acc, u, v = f32_load(c), u8_load(<const uint8_t*>w), u8_load(<const uint8_t*>a)
-        f32_store(wanted, bf16_fma(acc, u, v))
-        if way == 0:
-            sum = bf16_dot(acc, u, v)
-        elif way == 1:
-            sum = f32_fma(f32_from_high16(u), f32_from_high16(v),
-                          f32_fma(f32_from_low16(u), f32_from_low16(v), acc))
-        else:
-            sum = f32_add(acc, f32_fma(f32_from_high16(u), f32_from_high16(v),
-                                       f32_mul(f32_from_low16(u), f32_from_low16(v))))
-        f32_store(found, sum)
-        if memcmp(wanted, found, sizeof(found)):
-            return False
-    return True
-
-
 def computes_bf16_dot(int way):
     """Whether a way to multiply pairs of bf16 gives the bits of two fused products, for random vectors.
 
@@ -279,7 +241,7 @@ def computes_bf16_dot(int way):
     return bool(is_bf16_dot(way))
 
 
-BF16_DOT = bool(OX_BF16_DOT and ox_cpu_has("avx512_bf16") and is_bf16_dot(0))
+BF16_DOT = bool(has_bf16_dot())
 """Whether matrices of bf16 are multiplied by an instruction for pairs: the processor has it, and it does what
 `bf16_fma` says."""
 

@@ -10,6 +10,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:

@@ -8,7 +8,8 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.packing.formats cimport *
-from oxillama._kernels.packing.layouts cimport LEAST_BF16, ROW_HEADER, codes_at, header_at, paired
+from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at
+from oxillama._kernels.simd.bf16 cimport LEAST_BF16, paired
 from oxillama._kernels.packing.unpack cimport Block, Unpack, half_at
 from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
 

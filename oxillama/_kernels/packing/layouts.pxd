@@ -31,11 +31,11 @@ others, which all lie in -64..63, 64 too high, so that they are 7-bit codes like
 from libc.stdint cimport uint8_t, uint16_t
 
 from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     ROW_HEADER = 128     # bytes of a panel's scales and sums of rows
-    LEAST_BF16 = 0x2380  # 2^-56: products of pairs, and sums of them, are multiples of 2^-126
 
 
 cdef inline int dot_excess(const int layout) noexcept nogil:
@@ -89,11 +89,6 @@ cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
     cdef Py_ssize_t first = b - b % group_blocks(layout)
     return (first * block_bytes(layout) + group_blocks(layout) * header_bytes(layout)
             + (b - first) * form_of(layout) * 2 * code_bits(layout))
-
-
-cdef inline Py_ssize_t paired(Py_ssize_t cols) noexcept nogil:
-    """Columns of whole pairs."""
-    return (cols + 1) & ~<Py_ssize_t>1
 
 
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:

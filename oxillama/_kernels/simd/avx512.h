@@ -128,12 +128,18 @@ static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
 }
 /* Sums of 2 products of bf16 in one instruction. It is written in assembly, since not every processor of this target
- * has it, and a compiler that may use it may use it anywhere: `has_bf16_dot` of linear.pyx asks first. */
+ * has it, and a compiler that may use it may use it anywhere: `has_bf16_dot` of bf16.pxd asks first. */
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #define OX_BF16_DOT 1
 static OX_INLINE f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(a));
     return acc;
+}
+static OX_INLINE f32x16 bf16_round(uint16_t *p, f32x16 a) {
+    __m256i halves;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(a));
+    _mm256_storeu_si256((__m256i *)p, halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16)));

@@ -116,6 +116,13 @@ static OX_INLINE f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a) {
 #ifndef OX_BF16_DOT
 #define OX_BF16_DOT 0
 #define bf16_dot bf16_fma
+/* 16 floats that are 0 or at least 2^-56, rounded to bf16: stored, and as floats. */
+static OX_INLINE f32x16 bf16_round(uint16_t *p, f32x16 a) {
+    float lanes[16];
+    f32_store(lanes, a);
+    for (int i = 0; i < 16; i++) lanes[i] = ox_f32_from_bf16(p[i] = ox_bf16_from_f32(lanes[i]));
+    return f32_load(lanes);
+}
 /* 16 floats as bf16, by their upper halves. */
 static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
     float lanes[16];

@@ -36,6 +36,7 @@ cdef extern from "simd.h" nogil:
     void f32_store_f16(uint16_t* p, f32x16 a)
     f32x16 f32_load_bf16(const uint16_t* p)
     void f32_store_bf16(uint16_t* p, f32x16 a)
+    f32x16 bf16_round(uint16_t* p, f32x16 a)
     f32x16 f32_from_low16(u8x64 a)
     f32x16 f32_from_high16(u8x64 a)
     f32x16 f32_load_i8(const int8_t* p)
