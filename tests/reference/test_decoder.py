@@ -76,6 +76,16 @@ def test_keys_that_are_chosen_or_shared(name: str, kv_type: str) -> None:
     assert same_bits(found, Running(data, kv_type=kv_type).logits(tokens))
 
 
+def test_keys_of_selectors_that_are_almost_zero() -> None:
+    """So that the epsilon of their norm decides which positions are chosen."""
+    model = MODELS["deepseek32"]
+    names = [name for name in model.tensors() if name.endswith("indexer.attn_k.weight")]
+    data = model.file(**{name: model.tensors()[name] * np.float32(3e-4) for name in names})
+    tokens = tokens_of(40, VOCAB, seed=3)
+    found = ReferenceModel(ModelFile.open(data), kv_type="f32").logits(np.array(tokens))
+    assert same_bits(found, Running(data).logits(tokens))
+
+
 def test_another_number_of_streams_is_named() -> None:
     model = replace(MODELS["gemma3n"], keys=MODELS["gemma3n"].keys | {"altup.num_inputs": ("u32", 3)})
     with pytest.raises(Unsupported, match="altup"):
