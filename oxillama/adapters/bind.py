@@ -24,6 +24,8 @@ from oxillama.weights.packer import Source
 EMBEDDING = "token_embd.weight"
 ONE_EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:up|gate|down))\.(\d+)\.weight")
 """Name of an expert's own tensor, in older files."""
+IN_LAYER = re.compile(r".*?blk\.\d+\.")
+"""What stands before the name of a matrix within its layer."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _Binding:
             if pair is not None and source.part is not None:
                 self._check_shapes(name, pair, source)
                 self.used.add(name)
-                matrix = name.removesuffix(".weight").split(".")[-1]
+                matrix = IN_LAYER.sub("", name).removesuffix(".weight")
                 if matrix in self.model.spec.family.unadapted and not self.lora.everywhere:
                     self.skipped.add(matrix)
                     row += source.rows

@@ -98,6 +98,12 @@ class ServerConfig(Options):
         help="whether the projector file (mmproj) of a model of the hub is downloaded with it")
     slot_save_path: AnyPath | None = option(None, check=_folder, argument="FOLDER",
         help="folder in which clients save their slots; None to refuse that")
+    media_path: AnyPath | None = option(None, check=_folder, argument="FOLDER",
+        help="folder from which clients may name pictures and sounds by URLs (file://NAME); None to refuse "
+             "that")
+    prefill_assistant: bool = option(False,
+        help="whether a last message of the assistant is the beginning of the answer where the request does "
+             "not say (continue_final_message), as llama-server takes it")
     unix_socket: AnyPath | None = option(None, argument="FILE",
         help="Unix socket to listen at, in place of an address and a port; None for those")
     api_keys: tuple[str, ...] = option((), check=_keys, flags="--api-key",
@@ -128,6 +134,8 @@ class ServerConfig(Options):
     cors_origins: tuple[str, ...] = option((), flags="--cors-origin",
         help='origins whose pages may use the server ("https://example.org"; "localhost" for pages of this '
              'machine at any port; "*" for all); () for none')
+    cors_credentials: bool = option(False,
+        help="whether these pages may send cookies and the like, which a proxy before the server may ask for")
     allowed_hosts: tuple[str, ...] = option((), flags="--allowed-host",
         help="names by which clients may address a server that only this machine reaches, beside its own; "
              '"*" for any')
@@ -184,6 +192,8 @@ class ServerConfig(Options):
     def _check_together(self) -> None:
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("ssl_keyfile: expected an ssl_certfile beside it, got none")
+        if self.cors_credentials and not self.cors_origins:
+            raise ConfigError("cors_credentials: expected cors_origins beside it, got none")
         for name in ("record_bytes", "record_days", "record_texts", "record_snapshots"):
             if self.record is None and getattr(self, name) not in (None, "all", "none"):
                 raise ConfigError(f"{name}: expected a folder to record in (record) beside it, got none")

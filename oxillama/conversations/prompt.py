@@ -99,8 +99,7 @@ def chat_text(
     values = template_values(variables, found)
     template = template_of(tokenizer, found is not None, values)
     values.pop("template", None)
-    if found is not None:
-        values = {**tool_variables(template, found), **values}
+    values = {**tool_variables(template, found), **values}
     text = template.render(for_template(plain_messages(messages, template), template), **values)
     form = grammar_of_template(template.source)
     if answer and form.reasoning is not None and form.begins_in_reasoning(text):

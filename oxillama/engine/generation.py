@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import field
@@ -57,7 +59,7 @@ class Timings:
 
     Attributes
     ----------
-    queue : from the submission to the admission.
+    queue, spent : from the submission to the admission; from there until now.
     time_to_first_token : from the submission to the first token.
     prefill : in steps that ran its prompt: those of the ``prefill_tokens`` that were not cached.
     decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all but those
@@ -70,6 +72,7 @@ class Timings:
     decode: float
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    spent: float = math.nan
 
 
 @frozen(repr=False)
@@ -204,7 +207,8 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         request, start = self._request, self._request.submitted_at
         run = request.prefill_seconds, request.decode_seconds
         counts = max(0, self.prefill_progress - request.n_cached), request.n_decoded
-        return Timings(request.admitted_at - start, request.first_token_at - start, *run, *counts)
+        spent = time.perf_counter() - request.admitted_at
+        return Timings(request.admitted_at - start, request.first_token_at - start, *run, *counts, spent)
 
     @property
     def prefill_total(self) -> int:
@@ -222,6 +226,11 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     def prefill_fraction(self) -> float:
         """The same, as a share of all, 0 to 1."""
         return self.prefill_progress / self.prefill_total
+
+    @property
+    def prefill_steps(self) -> list[tuple[int, float]]:
+        """Of each step that ran some of the prompt: tokens known at its end, seconds of all up to it."""
+        return self._request.prefill_steps[:]
 
     def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
         """What `snapshot` gives the bytes of."""

@@ -145,7 +145,6 @@ class Request:
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline: float = math.inf
         self.prefill_seconds: float = 0.0
-        # of each step that ran some of the prompt: tokens known at its end, and seconds of all so far
         self.prefill_steps: list[tuple[int, float]] = []
         self.decode_seconds: float = 0.0
 

@@ -6,11 +6,13 @@ Figures depend on the model and the task alone: not on the batch size, threads o
 from __future__ import annotations
 
 import re
+import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -22,8 +24,15 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError, PromptError
 from oxillama.evaluation.score_receipt import ScoreReceipt
 from oxillama.evaluation.scoring import BATCH_SIZE, Score, scores
+from oxillama.media.decode import read_sound
+
+if TYPE_CHECKING:
+    from oxillama.media.prompt import MediaPrompt
 
 NAME = "oxillama"
+
+PLACES = {"<image>": "visual", "<audio>": "audio"}
+"""What stands in a text for a medium, and the name of the list that the harness has it in."""
 
 MAX_GEN_TOKS = 256
 """Tokens of an answer where the task names no number: as the harness's own models have it."""
@@ -78,6 +87,9 @@ class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without type
             self.engine = model
         else:
             self.engine = InferenceEngine(EngineConfig(model_path=model, **options))
+
+    MULTIMODAL = True
+    """Tasks may have pictures and sounds; a model without an encoder for them refuses them by name."""
 
     # --- tokens ---------------------------------------------------------------------------------------
 
@@ -198,11 +210,12 @@ class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without type
             batch = requests[start : start + self.batch_size]
             running = []
             for number, request in enumerate(batch, start):
-                context, given = request.args
-                repeated = repr((context, given))
+                context, given, *media = request.args
+                repeated = repr((context, given, getattr(request, "doc_id", None) if media else None))
                 options = generation_options(given, self.seed + repeats[repeated])
                 repeats[repeated] += 1
-                prompt = self._prompt(context, options["max_tokens"], f"request {number}")
+                name = f"request {number}"
+                prompt: Any = self._prompt(context, options["max_tokens"], name, *media)
                 options["receipt"] = self.receipts is not None
                 running += self.engine.stream_batch([prompt], **options)
             for number, (request, generation) in enumerate(zip(batch, running), start):
@@ -213,19 +226,37 @@ class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without type
                 found.append(completion.text)
         return found
 
-    def _prompt(self, context: str, n_new: int, name: str) -> list[int]:
+    def _prompt(
+        self, context: str, n_new: int, name: str, media: Mapping[str, Any] | None = None
+    ) -> list[int] | MediaPrompt:
         """The tokens of a prompt that leaves room for an answer. Raises PromptError for one that does not,
-        and is not to be cut."""
-        tokens = self.tok_encode(context)
+        and is not to be cut: one with media never is."""
+        prompt = self._media_prompt(context, media, name) if media else None
+        tokens = self.tok_encode(context) if prompt is None else prompt.tokens
         room = self.max_length - n_new
         if len(tokens) <= room:
-            return tokens
-        if room < 1 or not self.truncate:
+            return tokens if prompt is None else prompt
+        if room < 1 or not self.truncate or prompt is not None:
             raise PromptError(
                 f"{name}: expected at most {room} tokens, which leave room for an answer of {n_new}, got "
                 f"{len(tokens)}; truncate=True cuts them"
             )
         return tokens[-room:]
+
+    def _media_prompt(self, context: str, media: Mapping[str, Any], name: str) -> MediaPrompt:
+        """A text with media where `PLACES` stand. Raises ConfigError unless there are as many."""
+        texts = re.split(f"({'|'.join(PLACES)})", context)
+        given = {place: listed(media.get(kind)) for place, kind in PLACES.items()}
+        for place, some in given.items():
+            if texts[1::2].count(place) != len(some):
+                wanted = f"{len(some)} {place}, one for each of its media"
+                raise ConfigError(f"{name}: expected {wanted}, got {texts[1::2].count(place)}")
+        found = [medium_of(given[place].pop(0)) for place in texts[1::2]]
+        marker = f"<__media {secrets.token_hex(12)}__>"  # so that no text has it
+        prompt: MediaPrompt = self.engine.model.feature("media").prompt(
+            marker.join(texts[::2]), found, marker
+        )
+        return prompt
 
     # --- receipts -------------------------------------------------------------------------------------
 
@@ -250,6 +281,18 @@ class OxillamaLM(TemplateLM):  # type: ignore[misc]  # a base class without type
         """Ends the engine, unless it was given."""
         if self.is_own:
             self.engine.close()
+
+
+def listed(media: Any) -> list[Any]:
+    """The media of one list, or one medium alone, of a request."""
+    return [] if media is None else list(media) if isinstance(media, (list, tuple)) else [media]
+
+
+def medium_of(medium: Any) -> Any:
+    """A picture as it is, a sound of its samples and their rate, as `datasets` has it."""
+    if not isinstance(medium, Mapping):
+        return medium
+    return read_sound(np.asarray(medium["array"], np.float32), int(medium["sampling_rate"]))
 
 
 def generation_options(given: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -117,16 +117,16 @@ def attend(q: np.ndarray, kv: Stored, scale: float, view: View = View()) -> np.n
 
     Parameters
     ----------
-    q : float32 (n, heads, key_dim), the rows at positions 0 to n - 1.
-    kv : keys and values of these positions, as the cache holds them.
+    q : float32 (n, heads, key_dim), the rows at the last n positions.
+    kv : keys and values of all positions, as the cache holds them.
     """
-    n, heads = q.shape[:2]
-    positions = np.arange(n)
+    (rows, heads), n = q.shape[:2], len(kv.keys)
+    positions = np.arange(n - rows, n)
     low, high = view.first(positions), view.last(positions, n)
     queries = F32(scale) * q
-    total = empty(n, heads, kv.values.shape[2])
+    total = empty(rows, heads, kv.values.shape[2])
     for start in range(0, n, PARTITION):
-        part = empty(n, heads, kv.values.shape[2])
+        part = empty(rows, heads, kv.values.shape[2])
         for block in range(start, min(start + PARTITION, n), BLOCK):
             walk_block(queries, kv, view, low, high, block, part)
         begins = low // PARTITION == start // PARTITION
@@ -141,22 +141,22 @@ def walk_block(
     queries: np.ndarray, kv: Stored, view: View, low: np.ndarray, high: np.ndarray, block: int, state: State
 ) -> None:
     """All rows through the positions from ``block`` on."""
-    n, heads = queries.shape[:2]
+    heads, n = queries.shape[1], len(kv.keys)
     at = np.arange(block, min(block + BLOCK, n))
     seen = (at >= low[:, None]) & (at < high[:, None])  # (rows, positions)
     rows = np.flatnonzero(seen.any(axis=1))
     if not len(rows):
         return
-    seen, group = seen[rows], heads // kv.keys.shape[1]
+    seen, group, own = seen[rows], heads // kv.keys.shape[1], rows + n - len(queries)
     scores = kv.scores(queries[rows], at, group)  # (rows, heads, positions)
     if view.soft_cap:
         scores = F32(view.soft_cap) * tanh((F32(1) / F32(view.soft_cap)) * scores)
     if view.slopes is not None:
-        distance = np.abs(at - rows[:, None]).astype(F32)[:, None]
+        distance = np.abs(at - own[:, None]).astype(F32)[:, None]
         scores = fma(-view.slopes[:, None], distance, scores)
     if view.biases is not None:
         reach = view.biases.shape[1] // 2
-        scores = scores + view.biases[:, reach + np.clip(at - rows[:, None], -reach, reach)].swapaxes(0, 1)
+        scores = scores + view.biases[:, reach + np.clip(at - own[:, None], -reach, reach)].swapaxes(0, 1)
     scores = np.where(seen[:, None], scores, LEAST)
     in_panels = np.full((*scores.shape[:2], BLOCK), LEAST)
     in_panels[..., : len(at)] = scores

@@ -10,17 +10,19 @@ from functools import partial
 import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
-from oxillama.reference import rwkv
+from oxillama.reference import rwkv, streams
 from oxillama.reference.adapters import Adapter
 from oxillama.reference.attention import View, alibi_slopes, attend, distance_biases
 from oxillama.reference.delta import gated_delta, kimi_delta
-from oxillama.reference.experts import mixture_of_experts
+from oxillama.reference.experts import dense_and_experts, mixture_of_experts
 from oxillama.reference.floats import F32, fma
-from oxillama.reference.kv import store
+from oxillama.reference.kv import Stored, store
 from oxillama.reference.latent import LatentHeads
+from oxillama.reference.layer_inputs import layer_input, layer_inputs
 from oxillama.reference.recurrent import mamba, mamba2, plamo, short_conv
 from oxillama.reference.rotation import Rotation, read_rotations
-from oxillama.reference.rows import ACTIVATIONS, gate, limited_gate, norm, soft_cap
+from oxillama.reference.rows import ACTIVATIONS, cut, gate, limited_gate, norm, soft_cap
+from oxillama.reference.sizes import delta_layers, gate_cuts, head_widths, key_layers, read_windows
 from oxillama.reference.source import Source, Unsupported
 from oxillama.reference.xielu import read_xielu, xielu
 
@@ -81,7 +83,9 @@ class ReferenceModel:
         if not self.facts.attends:
             self.heads, self.kv_heads = [1] * self.n_layers, [0] * self.n_layers
         if self.facts.recurrent == "delta":
-            self.kv_heads = [0 if each else n for each, n in zip(self._delta_layers(), self.kv_heads)]
+            self.kv_heads = [
+                0 if each else n for each, n in zip(delta_layers(source, self.n_layers), self.kv_heads)
+            ]
         width = self.n_embd // next(n for n in self.heads if n)
         self.key_dim: int = source.key("attention.key_length", width)
         self.value_dim: int = source.key("attention.value_length", width)
@@ -114,8 +118,14 @@ class ReferenceModel:
         self.first_values: np.ndarray | None = None  # of RWKV 7's first layer
         self.causal: bool = not self.facts.encoder and source.key("attention.causal", True)
         source.key("attention.causal")
-        self.chunk_off: bool = False
-        self.windows: list[int] = self._windows()
+        self.chunk_off: bool = self.facts.chunk > 0 and source.key("attention.sliding_window", 1) == 0
+        self.windows: list[int] = read_windows(source, self.n_layers)
+        self.key_dims: list[int] = head_widths(source, "key", self.key_dim, self.windows)
+        self.value_dims: list[int] = head_widths(source, "value", self.value_dim, self.windows)
+        self.key_layers: list[int] = key_layers(source, self.windows)
+        self.shared: dict[int, Stored] = {}  # keys and values to which later layers attend, too
+        self.cuts: list[float | None] = gate_cuts(source, self.n_layers)
+        self.embedded: np.ndarray | None = None  # of the pass, for each layer
         self.rotations: list[Rotation] = read_rotations(source, self.key_dim, context)
         self.latent: LatentHeads | None = None
         if self.facts.latent:
@@ -124,36 +134,6 @@ class ReferenceModel:
         run = self.hidden_states if self.facts.encoder else self.logits
         run(np.zeros(1, np.int64))  # so that each key and tensor is asked for
         source.check_used()
-
-    def _delta_layers(self) -> list[bool]:
-        """Whether each layer has the delta rule: as the file lists them, or all but one of so many."""
-        listed, every = (
-            self.source.key(key) for key in ("attention.recurrent_layers", "full_attention_interval")
-        )
-        if listed is not None:
-            return [bool(each) for each in listed]
-        every = every or 4
-        return [(i + 1) % every > 0 for i in range(self.n_layers)]
-
-    def _windows(self) -> list[int]:
-        """The window of each layer, 0 for none."""
-        period = self.facts.window_period
-        if period is None:
-            return [0] * self.n_layers
-        if self.facts.chunk:
-            self.chunk_off = self.source.key("attention.sliding_window", 1) == 0
-        window = self.source.key(
-            "attention.sliding_window", 0 if self.facts.fixed_window else self.facts.window
-        )
-        window = self.facts.window if self.facts.fixed_window and window else window
-        window = self.facts.chunk or window
-        pattern = self.source.key("attention.sliding_window_pattern", period)
-        if self.facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
-            return [0] * self.n_layers
-        if isinstance(pattern, (list, np.ndarray)):
-            return [window if has else 0 for has in pattern]
-        full = 0 if self.facts.full_first else pattern - 1
-        return [window if pattern == 0 or i % pattern != full else 0 for i in range(self.n_layers)]
 
     # --- parts of a layer -----------------------------------------------------------------------------
 
@@ -165,27 +145,34 @@ class ReferenceModel:
         return norm(x, self.eps, weight, bias, self.facts.norm == "layer")
 
     def projections(self, i: int, h: np.ndarray) -> list[np.ndarray]:
-        """q, k, v (n, heads, dim) before norms and rotation, and the gates beside q or (n, 0)."""
+        """q, k, v (n, heads, dim) before norms and rotation, and the gates beside q or (n, 0).
+
+        A layer that attends to keys of an earlier one has none.
+        """
         block, source, n, facts = f"blk.{i}", self.source, len(h), self.facts
-        q, k = self.heads[i] * self.key_dim, self.kv_heads[i] * self.key_dim
+        dim, kv_heads = self.key_dims[i], self.kv_heads[i] if self.key_layers[i] == i else 0
+        q, k = self.heads[i] * dim, kv_heads * dim
         first = 2 * q if facts.gated_queries else q
         if source.has(f"{block}.attn_qkv.weight"):
             both = source.linear(f"{block}.attn_qkv", h)
         else:
-            both = np.hstack([source.linear(f"{block}.attn_{part}", h) for part in "qkv"])
+            parts = "qkv" if kv_heads else "q"
+            if facts.v_is_k and not source.has(f"{block}.attn_v.weight"):
+                parts = parts.replace("v", "k")
+            both = np.hstack([source.linear(f"{block}.attn_{part}", h) for part in parts])
         if self.clamp:
             both = np.clip(both, -F32(self.clamp), F32(self.clamp))
         queries = both[:, :first].reshape(n, self.heads[i], -1)
-        gates = np.ascontiguousarray(queries[:, :, self.key_dim :]).reshape(n, -1)
-        keys = both[:, first : first + k].reshape(n, -1, self.key_dim)
-        values = both[:, first + k :].reshape(n, -1, self.value_dim)
-        return [np.ascontiguousarray(queries[:, :, : self.key_dim]), keys, values, gates]
+        gates = np.ascontiguousarray(queries[:, :, dim:]).reshape(n, -1)
+        keys = both[:, first : first + k].reshape(n, kv_heads, dim)
+        values = both[:, first + k :].reshape(n, kv_heads, self.value_dims[i])
+        return [np.ascontiguousarray(queries[:, :, :dim]), keys, values, gates]
 
     def normed_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """q or k (n, heads, dim) after its norm."""
         if self.facts.qk_norm == "unit":
             return norm(x, self.eps)
-        if self.facts.qk_norm_optional and not self.source.has(f"{name}.weight"):
+        if not x.shape[1] or ("qk_norm" in self.facts.optional and not self.source.has(f"{name}.weight")):
             return x
         weight, bias = self.source.vector(f"{name}.weight"), self.source.optional(f"{name}.bias")
         bias = None if name.rpartition(".")[2] in self.facts.unbiased else bias
@@ -209,7 +196,7 @@ class ReferenceModel:
         """One more score of each head; None for none."""
         if not self.facts.sinks:
             return None
-        return self.source.optional(name) if self.facts.sinks_optional else self.source.vector(name)
+        return self.source.optional(name) if "sinks" in self.facts.optional else self.source.vector(name)
 
     def biases(self, i: int) -> np.ndarray:
         """Of scores by distance; those of the first layer where a layer has no table of its own."""
@@ -237,6 +224,8 @@ class ReferenceModel:
             names = ()  # as llama.cpp has the largest Llama 4
         if names and not facts.qk_norm_last:
             q, k = (self.normed_heads(name, x) for name, x in zip(names, (q, k)))
+        if facts.v_norm and v.shape[1]:
+            v = norm(v, self.eps)
         if turns:
             q, k = self.rotations[1 if window else 0].apply(q, k)
         if names and facts.qk_norm_last and turns:
@@ -254,10 +243,13 @@ class ReferenceModel:
             biases=self.biases(i) if facts.distance_biases else None,
             slopes=alibi_slopes(self.heads[i], self.alibi) if self.alibi else None,
         )
-        attended = attend(q, store(k, v, self.kv_type), self.score_scale, view).reshape(len(h), -1)
+        kv = store(k, v, self.kv_type) if self.key_layers[i] == i else self.shared[self.key_layers[i]]
+        if i in self.key_layers[i + 1 :]:
+            self.shared[i] = kv
+        attended = attend(q, kv, self.score_scale, view).reshape(len(h), -1)
         attended = attended if self.value_scale == 1 else attended * F32(self.value_scale)
         name = f"{block}.attn_gate.weight"
-        if facts.attn_gate and (self.source.has(name) or not facts.attn_gate_optional):
+        if facts.attn_gate and (self.source.has(name) or "attn_gate" not in facts.optional):
             shares = ACTIVATIONS["sigmoid"](self.source.linear(f"{block}.attn_gate", h))
             attended = (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(len(h), -1)
         if facts.gated_queries:
@@ -271,10 +263,13 @@ class ReferenceModel:
         if self.facts.distance_biases and not source.has(f"{block}.ffn_gate.weight"):
             name = "relu"  # of the first T5
         width = source.shape(f"{block}.ffn_down{ending}.weight")[0]
+        gates, cut_at = None, self.cuts[i]
         if source.has(f"{block}.ffn_gate{ending}.weight"):
-            fed = limited_gate(name, source.linear(f"{block}.ffn_gate{ending}", h), up, self.limits[i])
+            gates = source.linear(f"{block}.ffn_gate{ending}", h)
         elif up.shape[1] == 2 * width:
-            fed = gate(name, up[:, :width], up[:, width:])
+            gates, up = up[:, :width], up[:, width:]
+        if gates is not None:
+            fed = limited_gate(name, gates if cut_at is None else cut(gates, cut_at), up, self.limits[i])
         else:
             fed = xielu(up, *self.xielu[i]) if name == "xielu" else ACTIVATIONS[name](up)
         divisors = source.optional(f"{block}.ffn.act.scales")
@@ -302,6 +297,8 @@ class ReferenceModel:
         """The feed-forward block of layer ``i`` for h. A router of experts reads ``seen``, else h."""
         if self.source.has(f"blk.{i}.ffn_gate_inp.weight"):
             out = np.zeros_like(h) if onto is None else onto
+            if self.facts.dense_beside == "normed":
+                return dense_and_experts(self.source, f"blk.{i}", h, self.eps, partial(self.feed_forward, i))
             shared = partial(self.feed_forward, i, "" if self.facts.dense_beside else "_shexp")
             return mixture_of_experts(self.source, f"blk.{i}", h, out, shared, h if seen is None else seen)
         if self.facts.recurrent.startswith("rwkv"):
@@ -324,7 +321,7 @@ class ReferenceModel:
         return MIXERS[recurrent](self.source, block, h, self.eps, onto)
 
     def layer(self, i: int, x: np.ndarray) -> np.ndarray:
-        """Hidden states behind layer ``i``."""
+        """Hidden states x (n, n_embd) behind the blocks of layer ``i``."""
         facts, block = self.facts, f"blk.{i}"
         parallel = facts.residual == "parallel" or (
             facts.residual == "stated" and self.source.key("use_parallel_residual", False)
@@ -334,10 +331,12 @@ class ReferenceModel:
             parallel, ffn_norm = True, ""
         if facts.residual == "post":
             return self.layer_with_last_norms(i, x)
-        if facts.first_norm_optional and i == 0 and not self.source.has(f"{block}.{attn_norm}.weight"):
+        if "attn_norm" in facts.optional and i == 0 and not self.source.has(f"{block}.{attn_norm}.weight"):
             attn_norm = ""
         if parallel and self.source.has(f"{block}.attn_norm_2.weight"):
             attn_norm, ffn_norm = "attn_norm_2", attn_norm
+        if facts.dense_beside == "normed" and self.source.has(f"{block}.ffn_gate_inp.weight"):
+            ffn_norm = ""  # both blocks have their own
         given, h = x, self.norm(f"{block}.{attn_norm}", x) if attn_norm else x
         beside = h if not ffn_norm else self.norm(f"{block}.{ffn_norm}", x) if parallel else None
         x = self.add(self.mixer, i, h, x, facts.attn_post_norm)
@@ -359,6 +358,25 @@ class ReferenceModel:
             y = self.norm(f"{block}.attn_norm_2", y + x)
         return self.norm(f"{block}.{facts.ffn_post_norm}", y + self.second_block(i, y, None))
 
+    def whole_layer(self, i: int, x: np.ndarray) -> np.ndarray:
+        """Hidden states, or streams of them, behind layer ``i`` and what follows its blocks."""
+        source, block = self.source, f"blk.{i}"
+        if self.facts.streams:
+            blocks = (self.mixer, self.second_block, self.layer_input)
+            return streams.streamed_layer(
+                source, block, x, self.eps, *(partial(each, i, onto=None) for each in blocks)
+            )
+        x = self.layer(i, x)
+        if self.embedded is not None:
+            x = self.add(self.layer_input, i, x, x, "post_norm")
+        scale = source.optional(f"{block}.layer_output_scale.weight") if self.facts.output_scale else None
+        return x if scale is None else x * scale
+
+    def layer_input(self, i: int, h: np.ndarray, onto: Onto) -> np.ndarray:
+        """The term of layer ``i``'s own embeddings, which is normed before it is added to anything."""
+        assert self.embedded is not None and onto is None
+        return layer_input(self.source, f"blk.{i}", h, self.embedded[:, i])
+
     def hidden_states(self, tokens: np.ndarray) -> np.ndarray:
         """float32 (n, n_embd): behind the last norm."""
         source = self.source
@@ -371,10 +389,14 @@ class ReferenceModel:
             x = x + source.embeddings("position_embd.weight", np.arange(len(tokens)))
         if self.facts.embd_norm:
             x = self.norm("token_embd_norm", x)
+        if source.key("embedding_length_per_layer_input", 0):
+            self.embedded = layer_inputs(source, tokens, x, self.n_layers, self.eps)
+        x = streams.begin(source, x) if self.facts.streams else x
         for i in range(self.n_layers):
-            x = self.layer(i, x)
+            x = self.whole_layer(i, x)
             if self.rescale and (i + 1) % self.rescale == 0:
                 x = x * F32(0.5)
+        x = streams.end(source, x) if self.facts.streams else x
         return self.norm(self.facts.output_norm, x) if self.facts.output_norm else x
 
     def logits(self, tokens: np.ndarray, wanted: slice = slice(None)) -> np.ndarray:

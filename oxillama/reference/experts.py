@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from oxillama.reference.floats import F32, fma
-from oxillama.reference.rows import ACTIVATIONS, limited_gate, route
+from oxillama.reference.rows import ACTIVATIONS, limited_gate, norm, route
 from oxillama.reference.source import Source, Unsupported
 
 GATINGS = {0: None, 1: "softmax", 2: "sigmoid", 3: "chosen"}
@@ -39,13 +40,14 @@ def mixture_of_experts(
     used = source.per_layer("expert_used_count", source.key("block_count"))[layer]
     groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
     bias = source.optional(f"{block}.exp_probs_b.bias")
-    chosen: list[list[tuple[int, np.float32]]] = [
-        [] for _ in range(n_experts)
-    ]  # of each expert: rows, weights
+    factors = source.optional(f"{block}.ffn_down_exps.scale")
+    # of each expert: rows, weights
+    chosen: list[list[tuple[int, np.float32]]] = [[] for _ in range(n_experts)]
     for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", seen)):
         experts, weights = route(
             logits, used, gating, bias=bias, groups=groups, kept=kept, normalize=normalize, scale=scale
         )
+        weights = weights if factors is None else weights * factors[experts]
         for expert, weight in zip(experts, weights):
             chosen[expert].append((row, weight))
     take_experts(source, block)
@@ -62,7 +64,7 @@ def mixture_of_experts(
                 y = one_expert(source, block, expert, given[rows], rows)
                 total[rows] = fma(y, shares[:, None], total[rows])
     out = source.linear(f"{block}.ffn_latent_up", total, onto=out) if is_latent else total
-    if facts.dense_beside and source.has(f"{block}.ffn_up.weight"):
+    if facts.dense_beside == "scaled" and source.has(f"{block}.ffn_up.weight"):
         return shared(h, out) * F32(math.sqrt(0.5))
     if not source.has(f"{block}.ffn_up_shexp.weight"):
         return out
@@ -71,6 +73,29 @@ def mixture_of_experts(
     y = shared(h, None)
     share = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ffn_gate_inp_shexp", h))
     return fma(y, share, out)
+
+
+def dense_and_experts(
+    source: Source,
+    block: str,
+    x: np.ndarray,
+    eps: float,
+    feed_forward: Callable[[str, np.ndarray, np.ndarray | None], np.ndarray],
+) -> np.ndarray:
+    """norm1(dense(norm(x))) + norm2(experts(norm3(x))); the router reads x / rms(x) times a vector (Gemma 4).
+
+    ``feed_forward`` computes the dense block (ending "") and a shared expert ("_shexp").
+    """
+    before, after, before_experts, after_experts = (
+        source.vector(f"{block}.{name}.weight")
+        for name in ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
+    )
+    y = norm(feed_forward("", norm(x, eps, before), None), eps, after)
+    seen = norm(x, eps, source.vector(f"{block}.ffn_gate_inp.scale") / F32(math.sqrt(x.shape[1])))
+    h, shared = norm(x, eps, before_experts), partial(feed_forward, "_shexp")
+    routed = mixture_of_experts(source, block, h, np.zeros_like(h), shared, seen)
+    found: np.ndarray = y + norm(routed, eps, after_experts)
+    return found
 
 
 def take_experts(source: Source, block: str) -> None:

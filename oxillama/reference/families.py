@@ -16,6 +16,8 @@ LOCAL_TURNED, CLAMPS = "rope.dimension_count_swa", ("swiglu_clamp_exp", "swiglu_
 TEMPERATURE = ("attention.temperature_scale", "attention.temperature_length")
 CLAMP = ("attention.clamp_kqv",)
 SECTIONS = "rope.dimension_sections"
+SHARED_KV, LAYER_EMBEDDINGS = "attention.shared_kv_layers", "embedding_length_per_layer_input"
+INDEXER_TYPES = "attention.indexer.types"
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 PLAIN = Facts()
@@ -85,6 +87,10 @@ DEEPSEEK2 = DEEPSEEK.but(
     options=(*STATED, LOG_MULTIPLIER, *TEMPERATURE),
 )
 
+DEEPSEEK32 = DEEPSEEK2.but(
+    selector="neox",
+    unadapted=(*DEEPSEEK2.unadapted, "indexer.attn_q_b", "indexer.attn_k", "indexer.proj"),
+)
 GEMMA3 = GEMMA2.but(
     qk_norm="head",
     window=0,
@@ -94,6 +100,29 @@ GEMMA3 = GEMMA2.but(
     final_soft_cap=0.0,
     layers_scaled_by_width=62,
     options=(WINDOW, PATTERN, LOCAL, "attention.scale", "final_logit_softcapping"),
+)
+GEMMA4 = GEMMA3.but(
+    plain_windows=True,
+    v_is_k=True,
+    v_norm=True,
+    score_scale=1.0,
+    final_soft_cap=30.0,
+    output_scale=True,
+    gating="softmax",
+    dense_beside="normed",
+    layers_scaled_by_width=0,
+    options=(
+        WINDOW,
+        PATTERN,
+        LOCAL,
+        LOCAL_TURNED,
+        EXPERT_WIDTH,
+        SHARED_KV,
+        LAYER_EMBEDDINGS,
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+        "final_logit_softcapping",
+    ),
 )
 PHI3 = NEOX.but(window_period=0, listed_windows=True, longrope=True, options=(WINDOW, PATTERN))
 NEMOTRON_H = PLAIN.but(
@@ -124,7 +153,7 @@ JINA3 = BERT.but(rope="neox", positions=False)
 
 FAMILIES: dict[str, Facts] = {
     "bert": BERT,
-    "jina-bert-v2": BERT.but(positions=False, alibi=8.0, qk_norm="row", qk_norm_optional=True),
+    "jina-bert-v2": BERT.but(positions=False, alibi=8.0, qk_norm="row", optional=("qk_norm",)),
     "jina-bert-v3": JINA3,
     "nomic-bert": JINA3.but(activation="silu"),
     "nomic-bert-moe": JINA3.but(gating="softmax", normalize=False, ignores=("moe_every_n_layers",)),
@@ -170,9 +199,8 @@ FAMILIES: dict[str, Facts] = {
     "step35": QWEN3.but(
         gating="sigmoid",
         normalize=False,
-        qk_norm_optional=True,
+        optional=("qk_norm", "attn_gate"),
         attn_gate=True,
-        attn_gate_optional=True,
         half_turned=True,
         window_period=0,
         plain_windows=True,
@@ -201,7 +229,7 @@ FAMILIES: dict[str, Facts] = {
         ffn_post_norm="post_ffw_norm",
         ffn_post_norm_optional="layer_output_norm",
         soft_cap=30.0,
-        dense_beside=True,
+        dense_beside="scaled",
         embedding_scale=78.38367176906169,
         score_scale=0.08838834764831845,
         logit_scale=0.5773502691896257,
@@ -229,7 +257,7 @@ FAMILIES: dict[str, Facts] = {
     "mimo2": NEOX.but(
         gating="sigmoid",
         sinks=True,
-        sinks_optional=True,
+        optional=("sinks",),
         window_period=0,
         plain_windows=True,
         local_base=10000.0,
@@ -241,7 +269,7 @@ FAMILIES: dict[str, Facts] = {
     "modern-bert": NEOX.but(
         encoder=True,
         norm="layer",
-        first_norm_optional=True,
+        optional=("attn_norm",),
         embd_norm=True,
         activation="gelu",
         window_period=3,
@@ -328,7 +356,7 @@ FAMILIES: dict[str, Facts] = {
     "dots1": SPARSE,
     "glm4moe": SPARSE.but(
         ffn_norm="post_attention_norm",
-        qk_norm_optional=True,
+        optional=("qk_norm",),
         gating="sigmoid",
         sections="two",
         options=(*STATED, SECTIONS),
@@ -370,6 +398,26 @@ FAMILIES: dict[str, Facts] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
+    "gemma3n": GEMMA4.but(
+        window_period=5,
+        v_is_k=False,
+        output_scale=False,
+        streams=True,
+        gating=None,
+        dense_beside="",
+        own_kv=20,
+        cut_gates=(10, 1.6448533535003662),
+        options=(
+            WINDOW,
+            PATTERN,
+            LOCAL,
+            SHARED_KV,
+            LAYER_EMBEDDINGS,
+            "activation_sparsity_scale",
+            "final_logit_softcapping",
+        ),
+    ),
+    "gemma4": GEMMA4,
     "phi2": ROTATING.but(residual="parallel", ffn_norm=""),
     "command-r": COMMAND_R,
     "cohere2": COMMAND_R.but(
@@ -380,10 +428,10 @@ FAMILIES: dict[str, Facts] = {
     "starcoder2": ROTATING.but(window_period=0, options=(WINDOW,)),
     "falcon": ROTATING.but(residual="parallel", ffn_norm=""),
     "bloom": GPT.but(embd_norm=True, alibi=8.0),
-    "mpt": GPT.but(qk_norm="row", qk_norm_optional=True, options=(*CLAMP, "attention.max_alibi_bias")),
+    "mpt": GPT.but(qk_norm="row", optional=("qk_norm",), options=(*CLAMP, "attention.max_alibi_bias")),
     "nemotron": ROTATING.but(activation="relu_squared"),
     "orion": ROTATING.but(activation="silu"),
-    "stablelm": ROTATING.but(activation="silu", residual="auto", qk_norm="heads", qk_norm_optional=True),
+    "stablelm": ROTATING.but(activation="silu", residual="auto", qk_norm="heads", optional=("qk_norm",)),
     "gpt-oss": NEOX.but(
         ffn_norm="post_attention_norm",
         sinks=True,
@@ -416,6 +464,10 @@ FAMILIES: dict[str, Facts] = {
     "deepseek": DEEPSEEK,
     "deepseek2": DEEPSEEK2,
     "mistral4": DEEPSEEK2,
+    "deepseek32": DEEPSEEK32,
+    "glm-dsa": DEEPSEEK32.but(
+        selector="norm", gating="sigmoid", options=(*DEEPSEEK32.options, INDEXER_TYPES)
+    ),
     "minicpm3": NEOX.but(
         latent=True,
         longrope=True,

@@ -33,6 +33,12 @@ class Stored:
     value_scales: np.ndarray | None = None
     paired: bool = False
 
+    def at(self, positions: np.ndarray) -> Stored:
+        """The keys and values of some positions (n,)."""
+        arrays = (self.keys, self.values, self.key_scales, self.value_scales)
+        found = [None if array is None else array[positions] for array in arrays]
+        return Stored(*found, paired=self.paired)  # type: ignore[arg-type]
+
     def scores(self, queries: np.ndarray, at: np.ndarray, group: int) -> np.ndarray:
         """float32 (rows, heads, positions): products of queries with the keys at these positions, one fused
         product for each dimension in order, or in that of pairs."""

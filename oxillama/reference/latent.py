@@ -16,6 +16,7 @@ from oxillama.reference.kv import store
 from oxillama.reference.products import Matrix
 from oxillama.reference.rotation import Rotation
 from oxillama.reference.rows import norm
+from oxillama.reference.selector import Selectors, attend_to_chosen
 from oxillama.reference.source import Source, Unsupported
 
 
@@ -39,6 +40,10 @@ class LatentHeads:
         self.turned: int = source.key("rope.dimension_count")
         plain = source.key("attention.scale") or 1 / math.sqrt(self.key_dim)
         self.scale: float = plain * score_gain(source) ** 2 if source.facts.gain_on_scores else plain
+        self.selectors: Selectors | None = None
+        if source.facts.selector:
+            self.selectors = Selectors(source, source.key("block_count"))
+        self.chosen: list[np.ndarray] = []  # positions of rows, by the last selector
 
     def attention(
         self,
@@ -58,6 +63,8 @@ class LatentHeads:
             short = source.linear(f"{block}.attn_q_a", h)
             short = norm(short, eps, source.vector(f"{block}.attn_q_a_norm.weight"))
             q = source.linear(f"{block}.attn_q_b", short)
+            if self.selectors is not None and self.selectors.own[i]:
+                self.chosen = self.selectors.choose(i, h, short, rotation, kv_type)
         both = source.linear(f"{block}.attn_kv_a_mqa", h)
         kept = norm(both[:, :rank], eps, source.vector(f"{block}.attn_kv_a_norm.weight"))
         q = q.reshape(n, self.heads, self.key_dim)
@@ -70,7 +77,10 @@ class LatentHeads:
         if grows is not None:
             queries = queries * grows
         kv = store(np.concatenate([kept[:, None], turned_k], axis=2), kept[:, None], kv_type)
-        attended = attend(queries, kv, self.scale, View())
+        if self.selectors is None:
+            attended = attend(queries, kv, self.scale, View())
+        else:
+            attended = attend_to_chosen(queries, kv, self.scale, self.chosen)
         made = self.by_heads(block, "v", attended).reshape(n, -1)
         return source.linear(f"{block}.attn_output", made, onto=onto)
 

@@ -125,6 +125,17 @@ def limited_gate(name: str, gates: np.ndarray, up: np.ndarray, limit: float) -> 
     return found
 
 
+def cut(gates: np.ndarray, scale: float) -> np.ndarray:
+    """max(0, g - (mean + scale deviation)) of a row's gates: few stay open (Gemma 3n, 2025).
+
+    The deviation is that of a sample, with one less than there are. It and the bound are computed in double.
+    """
+    centre = mean(gates)
+    deviation = np.sqrt(squares_about(centre, gates).astype(np.float64) / max(1, gates.shape[-1] - 1))
+    least = (centre.astype(np.float64) + float(F32(scale)) * deviation).astype(F32)
+    return select_max(np.zeros_like(gates), gates - least[..., None])
+
+
 def soft_cap(x: np.ndarray, cap: float) -> np.ndarray:
     """cap tanh(x / cap)."""
     found: np.ndarray = tanh(x / F32(cap)) * F32(cap)

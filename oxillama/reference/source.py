@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,17 +27,23 @@ HARMLESS = (
 """Keys that decide no bit where nothing else is stated."""
 
 OPTIONS = (
+    "activation_sparsity_scale",
     "attention.clamp_kqv",
+    "attention.indexer.types",
+    "attention.key_length_swa",
     "attention.max_alibi_bias",
     "attention.rope_pattern",
     "attention.output_scale",
     "attention.scale",
+    "attention.shared_kv_layers",
     "attention.temperature_length",
     "attention.temperature_scale",
     "attention.value_scale",
     "attention.sliding_window",
     "attention.sliding_window_pattern",
+    "attention.value_length_swa",
     "attn_logit_softcapping",
+    "embedding_length_per_layer_input",
     "embedding_scale",
     "expert_feed_forward_length",
     "expert_gating_func",
@@ -57,6 +64,11 @@ OPTIONS = (
     "swiglu_clamp_shexp",
 )
 """Keys that count in some families only (`Facts.options`); in files of others they are refused."""
+
+
+def plain_name(tensor: str) -> str:
+    """A tensor's name without "blk.<i>." and ".weight"."""
+    return re.sub(r"^blk\.\d+\.|\.weight$", "", tensor)
 
 
 class Unsupported(LoadError):
@@ -182,9 +194,13 @@ class Source:
         self.multiplied.add(adapted)
         at = np.arange(len(x)) if positions is None else positions
         for adapter in self.adapters:
-            if adapter.everywhere or adapted.split(".")[-2] not in self.facts.unadapted:
+            if adapter.everywhere or plain_name(adapted) not in self.facts.unadapted:
                 out = adapter.add(adapted, x, out, at, expert)
         return out
+
+    def ignore(self, beginning: str) -> None:
+        """Tensors whose names begin so have no effect."""
+        self.used_tensors |= {name for name in self.file.tensors if name.startswith(beginning)}
 
     def _take(self, name: str) -> None:
         name = self.stored(name)
@@ -207,6 +223,6 @@ class Source:
         for adapter in self.adapters:
             unused = adapter.names - self.multiplied
             if not adapter.everywhere:
-                unused = {name for name in unused if name.split(".")[-2] not in self.facts.unadapted}
+                unused = {name for name in unused if plain_name(name) not in self.facts.unadapted}
             if unused:
                 raise Unsupported(f"reference: {self.name}: no statement of an adapter of {min(unused)}")

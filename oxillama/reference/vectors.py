@@ -28,6 +28,7 @@ from oxillama.reference.floats import F32
 from oxillama.reference.kv import store
 from oxillama.reference.products import load_matrix
 from oxillama.reference.sampling import ReferenceSampler
+from oxillama.reference.selector import chosen_positions, position_scores
 
 FOLDER = Path(__file__).parent / "data"
 MODELS = ("gemma2", "gpt-oss", "llama", "qwen3moe")
@@ -155,6 +156,11 @@ def cases() -> dict[str, Case]:
         for centred in (False, True):
             found[f"norm {d} {centred}"] = Case("norm", {"eps": 1e-5, "centred": centred}, norm)
     found["soft cap"] = Case("soft cap", {"cap": 7.5}, {"x": numbers("cap", 4111, size=40.0)})
+    found["cut gates"] = Case("cut gates", {"scale": 0.7}, {"x": numbers("cut", 30, 77)})
+    selector = {"queries": numbers("selector q", 50, 3, 20), "keys": numbers("selector k", 50, 20)}
+    selector["weights"] = numbers("selector w", 50, 3)
+    for kv_type in ("f32", "q8_0"):
+        found[f"selector {kv_type}"] = Case("selector", {"kv_type": kv_type, "most": 9}, selector)
     found["softmax"] = Case("softmax", {}, {"x": numbers("softmax", 777, size=20.0)})
     positions = {
         "positions": np.array([0, 1, 9, 500, 4097, 131072], np.int32),
@@ -233,6 +239,15 @@ def _attention(case: Case) -> np.ndarray:
     return attend(q.reshape(-1, 2, dim), store(k[:, None], v[:, None], kv_type), 0.3, View(**options))
 
 
+def _selector(case: Case) -> np.ndarray:
+    """Of each row but the first ones, the positions that it attends to."""
+    keys, most = case.inputs["keys"][:, None], case.options["most"]
+    kv = store(keys, keys, case.options["kv_type"])
+    scores = position_scores(case.inputs["queries"], case.inputs["weights"], kv)
+    chosen = [chosen_positions(scores[row, : row + 1], most) for row in range(most, len(scores))]
+    return np.array(chosen, np.int32)
+
+
 def _sampler(case: Case) -> np.ndarray:
     """The tokens that are chosen from rows of logits, one after the other."""
     sampler, history = ReferenceSampler(SamplerConfig(**case.options), frozenset()), [3, 5]
@@ -253,6 +268,8 @@ OPERATIONS: dict[str, Callable[[Case], np.ndarray]] = {
     "norm": lambda case: rows.norm(
         case.inputs["x"], case.options["eps"], case.inputs["weight"], centred=case.options["centred"]
     ),
+    "cut gates": lambda case: rows.cut(case.inputs["x"], case.options["scale"]),
+    "selector": _selector,
     "soft cap": lambda case: rows.soft_cap(case.inputs["x"], case.options["cap"]),
     "softmax": lambda case: rows.softmax(case.inputs["x"]),
     "rotation": _rotation,

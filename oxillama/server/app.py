@@ -78,7 +78,9 @@ def create_app(
         Middleware(Leases, models=models),
     ]
     if config.cors_origins:
-        middleware.insert(0, Middleware(Cors, allowed=config.cors_origins))
+        middleware.insert(
+            0, Middleware(Cors, allowed=config.cors_origins, credentials=config.cors_credentials)
+        )
     interfaces = [each for each in INTERFACES if config.page or each is not PAGE]
     app = Starlette(
         routes=[

@@ -8,7 +8,15 @@ from typing import Any
 
 from oxillama.config import GenerationOptions
 from oxillama.config.server import RESERVED
-from oxillama.conversations.prompt import BUDGET, SWITCHES, chat_prompt, chat_text, is_text, template_of
+from oxillama.conversations.prompt import (
+    BUDGET,
+    SWITCHES,
+    chat_prompt,
+    chat_text,
+    is_text,
+    template_of,
+    text_parts,
+)
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import TemplateBody
 from oxillama.server.callers import context
@@ -129,26 +137,49 @@ def rules_text(options: GenerationOptions) -> bool:
     return options.sampler is not None and options.sampler.constraint not in (None, "structural_tag")
 
 
-def chat_of(body: TemplateBody, **more: Any) -> Chat:
+def chat_of(body: TemplateBody, may_go_on: bool = True, **more: Any) -> Chat:
     """The chat of a body in OpenAI's form.
+
+    Parameters
+    ----------
+    may_go_on : whether `ServerConfig.prefill_assistant` counts.
 
     Raises ApiError if a variable has a field of its own, or if there is no answer to be continued.
     """
     variables = checked_variables(body.chat_template_kwargs)
     if body.reasoning_effort is not None:
         variables.setdefault(EFFORT, body.reasoning_effort)
-    variables["add_generation_prompt"] = body.add_generation_prompt or body.continue_final_message
-    if not body.continue_final_message:
+    goes_on = continues(body) if may_go_on else body.continue_final_message
+    variables["add_generation_prompt"] = body.add_generation_prompt or goes_on
+    if not goes_on:
         return Chat(body.messages, body.tools, variables, **more)
-    if body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
+    stated = body.continue_final_message and "add_generation_prompt" in body.model_fields_set
+    if stated and body.add_generation_prompt:
         raise invalid("add_generation_prompt", "false beside continue_final_message", True)
     *messages, last = body.messages
     answer, reasoning = last.get("content"), last.get("reasoning_content") or last.get("reasoning") or ""
-    is_text = isinstance(answer, str) and answer and isinstance(reasoning, str)
-    if last.get("role") != "assistant" or last.get("tool_calls") or not is_text:
+    if isinstance(answer, list) and is_text(last):
+        parts = text_parts(f"messages[{len(messages)}].content", answer)
+        answer = "\n".join(part["text"] for part in parts)
+    is_answer = isinstance(answer, str) and answer and isinstance(reasoning, str)
+    if last.get("role") != "assistant" or last.get("tool_calls") or not is_answer:
         wanted = "a text of the assistant without calls, which continue_final_message goes on from"
         raise invalid(f"messages[{len(messages)}]", wanted, "another")
     return Chat(messages, body.tools, variables, str(answer), reasoning=str(reasoning), **more)
+
+
+def continues(body: TemplateBody) -> bool:
+    """Whether the last message is the beginning of the answer: the body says so, or the server's default.
+
+    Raises ApiError where that default meets two messages of the assistant, of which neither can be meant.
+    """
+    if "continue_final_message" in body.model_fields_set or not context().config.prefill_assistant:
+        return body.continue_final_message
+    roles = [message.get("role") for message in body.messages[-2:]]
+    if roles == ["assistant", "assistant"]:
+        where = f"messages[{len(body.messages) - 1}]"
+        raise invalid(where, "at most one message of the assistant at the end (--prefill-assistant)", "two")
+    return roles[-1] == "assistant" and not body.messages[-1].get("tool_calls")
 
 
 def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Pictures and sounds of clients: data URLs alone, decoded in a process, for a model that takes them.
+"""Pictures and sounds of clients: data URLs, decoded in a process, for a model that takes them.
 
-What a client sends opens no file and no connection. A process decodes it, within a time and an amount of
-memory: a file that crashes a decoder, or has it run for ever, ends that process and not the server.
+What a client sends opens no connection, and no file outside of ``--media-path``. A process decodes it, within
+a time and an amount of memory: a file that crashes a decoder, or has it run for ever, ends that process and
+not the server.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from oxillama.media.decode import (
 )
 from oxillama.media.feature import HeldMedia, Media, with_parts
 from oxillama.media.prompt import MARKER, MediaPrompt
+from oxillama.server.callers import context
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.processes import JobTooLate, NoProcess
 from oxillama.server.prompts import check_text
@@ -50,6 +53,9 @@ PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "
 
 DETAILS = ("auto", "high", "original")
 """Values of OpenAI's ``detail`` that ask for no less than the model takes."""
+
+FILE_URL = "file://"
+"""Before the name of a file below ``--media-path``."""
 
 SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "aiff")
 
@@ -144,13 +150,36 @@ def check_detail(where: str, value: Any) -> None:
 
 
 def base64_of(url: str, where: str) -> str:
-    """The base64 of a data URL. Raises ApiError for a URL of another kind: nothing is fetched."""
-    head = DATA_URL.match(url[:256])
+    """The base64 of a data URL, or of a file of `ServerConfig.media_path`.
+
+    Raises ApiError for a URL of another kind: nothing is fetched.
+    """
+    head, folder = DATA_URL.match(url[:256]), context().config.media_path
+    if url.startswith(FILE_URL) and folder is not None:
+        return base64.b64encode(file_bytes(where, Path(folder), url[len(FILE_URL) :])).decode("ascii")
     if head is None:
         wanted = "a data URL in base64 (data:image/png;base64,...): the server fetches nothing"
         message = f"{where}: expected {wanted}, got {url[:60]!r}"
         raise ApiError(400, message, param=where, code="unsupported_value")
     return url[head.end() :]
+
+
+def file_bytes(where: str, folder: Path, name: str) -> bytes:
+    """What is in a file below a folder; the name is that of a URL. Raises ApiError if there is none.
+
+    Neither ".." nor a link leads out of the folder.
+    """
+    with suppress(
+        OSError, ValueError, RuntimeError
+    ):  # ValueError: a null byte; RuntimeError: links in a ring
+        path = (folder / unquote(name).lstrip("/")).resolve(strict=True)
+        if path.is_relative_to(folder.resolve()) and path.is_file():
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise not_decoded(where, f"expected at most {MOST_BYTES} bytes, got more")
+            return data
+    raise not_decoded(where, f"expected a file below the server's --media-path, got {name[:60]!r}")
 
 
 # --- decoding -----------------------------------------------------------------------------------------
@@ -290,7 +319,7 @@ class ClientMedia:
             place = f"{where}[{i}]"
             if not isinstance(item, str):
                 raise invalid(place, "base64", item)
-            item = base64_of(item, place) if item.startswith("data:") else item
+            item = base64_of(item, place) if item.startswith(("data:", FILE_URL)) else item
             kind = "audio" if is_sound(item) else "image"
             self.check(place, kind)
             found.append(decoded(place, item, kind))

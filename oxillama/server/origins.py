@@ -31,13 +31,14 @@ class Cors(CORSMiddleware):
     """Starlette's, which answers the preflight request of another origin without an error: the header that
     lets the page in is missing, which is what browsers look at."""
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed: Iterable[str], credentials: bool = False) -> None:
         allowed = tuple(allowed)
         super().__init__(
             app,
             allow_origins=tuple(name for name in allowed if name != THIS_MACHINE),
             allow_origin_regex=LOCAL.pattern if THIS_MACHINE in allowed else None,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_credentials=credentials,
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id"],
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,19 +61,19 @@ async def with_progress(
 
     def news(has_begun: int | None) -> Iterator[PromptProgress]:
         for index, generation in enumerate(generations):
-            is_admitted = not math.isnan(generation.timings.queue)
-            if not (is_admitted or index == has_begun):
+            seconds = generation.timings.spent
+            if math.isnan(seconds) and index != has_begun:
                 continue
             total, cache = generation.prefill_total, generation.usage.cached_tokens
-            spent = 1000 * (time.perf_counter() - generation._request.admitted_at) if is_admitted else 0.0
-            steps = [(cache, 0.0), *generation._request.prefill_steps[:]]
+            spent = 0.0 if math.isnan(seconds) else 1000 * seconds
+            steps = [(cache, 0.0), *generation.prefill_steps]
             if index == has_begun:
                 steps.append((total, steps[-1][1]))
-            for n, seconds in steps:
+            for n, run in steps:
                 n = min(n, total)
                 if n > told.get(index, -1):
                     told[index] = n
-                    yield PromptProgress(index, total, cache, n, spent, 1000 * seconds)
+                    yield PromptProgress(index, total, cache, n, spent, 1000 * run)
 
     coming: asyncio.Future[Delta | None] | None = None
     try:

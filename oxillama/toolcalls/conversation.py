@@ -243,16 +243,18 @@ def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def tool_variables(template: ChatTemplate, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The variables in which a template takes tools. Raises ConfigError if it takes none."""
+def tool_variables(template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """The variables in which a template takes tools; None for none. Raises ConfigError if it takes none."""
     known = template.variables
+    if {"functions", "datetime"} <= known and "tools" not in known:  # firefunction: as text, with the time
+        text = json.dumps(list(tools), indent=4, ensure_ascii=False) if tools else ""
+        return {"functions": text, "datetime": datetime.now().strftime("%Y-%m-%d %H:%M:%S")}
+    if tools is None:
+        return {}
     if "tools" in known:
         return {"tools": list(tools)}
     if "xml_tools" in known:
         return {"xml_tools": list(tools)}
-    if {"functions", "datetime"} <= known:  # firefunction: as text, with the time
-        now = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-        return {"functions": json.dumps(list(tools), indent=4, ensure_ascii=False), "datetime": now}
     raise ConfigError("tools: expected a chat template that tells the model of them, got another")
 
 

@@ -139,22 +139,24 @@ def test_a_tied_output_is_adapted_by_its_own_name_and_the_input_by_its() -> None
     assert divergence(plain, found) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("architecture", "matrix"), [("deepseek2", "attn_kv_a_mqa"), ("deepseek32", "indexer.attn_k")]
+)
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_matrices_that_llama_cpp_leaves_alone(everywhere: bool) -> None:
-    model = MODELS["deepseek2"]
-    name = "blk.0.attn_kv_a_mqa.weight"
+def test_matrices_that_llama_cpp_leaves_alone(architecture: str, matrix: str, everywhere: bool) -> None:
+    model, name = MODELS[architecture], f"blk.0.{matrix}.weight"
     rows, cols = model.tensors()[name].shape
-    lora = LoadedLora.load(adapter_file("deepseek2", {name: pair(2, cols, rows)}), everywhere=everywhere)
-    other = LoadedLora.load(adapter_file("deepseek2", {name: pair(2, cols, rows)}), everywhere=not everywhere)
+    data = adapter_file(architecture, {name: pair(2, cols, rows)})
+    lora, other = (LoadedLora.load(data, everywhere=each) for each in (everywhere, not everywhere))
     assert lora.fingerprint != other.fingerprint  # or pages of one would answer the other
-    tokens = list(range(1, 9))
+    tokens = list(range(1, 25))  # more than a selector chooses
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = Running(model.file(), adapters=[(lora, 1.0, 0)]).logits(tokens)
     assert np.array_equal(found, Running(model.file()).logits(tokens)) != everywhere
     messages = [str(w.message) for w in caught]
     assert (messages == []) == everywhere
-    assert everywhere or "does not change attn_kv_a_mqa, as in llama.cpp" in messages[0]
+    assert everywhere or f"does not change {matrix}, as in llama.cpp" in messages[0]
 
 
 def test_an_adapter_of_what_the_model_does_not_use_is_said_to_be_one() -> None:

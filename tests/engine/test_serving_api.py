@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 
@@ -319,6 +320,23 @@ def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
     stream.close()
     until(lambda: fresh.metrics_snapshot().finished == {"length": 2, "cancelled": 1})
     assert now.finished == {"length": 2}  # a snapshot stays what it was
+
+
+def test_the_steps_of_a_prompt() -> None:
+    fresh = InferenceEngine.from_gguf(demo.STORY, prefill_chunk_size=3)
+    generation = fresh.stream(PROMPTS[0], sampler=GREEDY, max_tokens=2)
+    generation.result()
+    n, steps = generation.prefill_total, generation.prefill_steps
+    assert [known for known, _ in steps] == [*range(3, n, 3), n]
+    seconds = [spent for _, spent in steps]
+    assert seconds == sorted(seconds) and 0 < seconds[0] <= seconds[-1] == generation.timings.prefill
+    assert generation.timings.spent >= seconds[-1]
+    steps.clear()  # a copy
+    assert generation.prefill_steps
+    with stopped(fresh):
+        waiting = fresh.stream(PROMPTS[0], max_tokens=1)
+        assert math.isnan(waiting.timings.spent) and waiting.prefill_steps == []
+        waiting.close()
 
 
 def test_metrics_as_prometheus_text() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import pytest
 from oxillama import ConfigError, InferenceEngine, PromptError, Receipt, demo
 from tests.support.command_line import run
 from tests.support.kernels import PRESENT
+from tests.support.media import WIDTH, picture, projector_file
 from tests.support.paths import ROOT
+from tests.support.tiny_file import write_tiny_model
 
 pytest.importorskip("lm_eval", reason="comes with the extra eval")
 pytest.importorskip("datasets", reason="comes with the extra eval")
@@ -221,6 +223,49 @@ def test_chat_templates(lm: OxillamaLM) -> None:
         lm.apply_chat_template(messages, False)
     assert lm.chat_template(True) == lm.engine.tokenizer.chat_template_source("default")
     assert lm.tok_encode(lm.apply_chat_template(messages)) == lm.engine.tokenizer.encode_chat(messages)
+
+
+@pytest.fixture(scope="module")
+def sighted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxillamaLM]:
+    folder = tmp_path_factory.mktemp("sighted")
+    model = write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False, context_length=256)
+    (folder / "mmproj-tiny.gguf").write_bytes(projector_file())
+    found = OxillamaLM(str(model), num_threads=1)
+    yield found
+    found.close()
+
+
+def test_pictures_stand_where_the_text_names_them(sighted: OxillamaLM, tmp_path: Path) -> None:
+    options, pictures = {"until": [], "max_gen_toks": 6}, [picture(40, 30, seed) for seed in (1, 2)]
+    text = "hello <image> world <image>"
+    requests = [(text, options, {"visual": each}) for each in (pictures, pictures[::-1])]
+    found = sighted.generate_until(instances("generate_until", *requests), disable_tqdm=True)
+    media = sighted.engine.model.feature("media")
+    prompt = media.prompt(text.replace("<image>", "<__media__>"), pictures)
+    assert found[0] == sighted.engine.generate(prompt, temperature=0, max_tokens=6)
+    assert found[0] != found[1]
+    one = ("hello <image>", {**options, "do_sample": True, "temperature": 1.0}, {"visual": pictures[0]})
+    kept = OxillamaLM(sighted.engine, receipts=tmp_path)
+    (answer,) = kept.generate_until(instances("generate_until", one), disable_tqdm=True)
+    receipt = Receipt.load(tmp_path / "requests" / "0-0-0.json")
+    checked = sighted.engine.verify(receipt, media=[pictures[0]])
+    assert checked.verified and checked.text == answer
+    assert sighted.engine.verify(receipt, media=[pictures[1]]).cause == "media"
+
+
+def test_media_that_cannot_be_shown(sighted: OxillamaLM, lm: OxillamaLM) -> None:
+    shown, long = {"visual": [picture()]}, {"until": [], "max_gen_toks": 250}
+    options = {"until": [], "max_gen_toks": 6}
+    slow = {"audio": [{"array": [0.0] * 99, "sampling_rate": 8000}]}
+    for model, request, message in (
+        (sighted, ("no place", options, shown), "request 0: expected 1 <image>, one for each of its media"),
+        (sighted, ("<image><image>", options, shown), "expected 1 <image>, .* got 2"),
+        (sighted, ("<audio>", options, slow), "no encoder of sounds"),
+        (lm, ("<image>", options, shown), "the model takes no pictures"),
+        (OxillamaLM(sighted.engine, truncate=True), ("<image>", long, shown), "expected at most 6 tokens"),
+    ):
+        with pytest.raises((ConfigError, PromptError), match=message):
+            model.generate_until(instances("generate_until", request), disable_tqdm=True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from oxillama._kernels import load
 from tests.references import attention as reference
 from tests.support.kernels import PRESENT, normal, same_bits
-from tests.support.paged_cache import Cache, rows, wanted
+from tests.support.paged_cache import Cache, choose, rows, wanted
 from tests.support.spread import few
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
@@ -28,16 +28,6 @@ def filled(
         first = cache.lengths[0] - count
         batch.store(0, keys[first : cache.lengths[0]], 0, 0, 2)
     return batch, keys
-
-
-def choose(
-    batch: Any, q: np.ndarray, weights: np.ndarray, most: int, longest: int, room: int = 3
-) -> np.ndarray:
-    out = np.full((len(q), most), -1, np.int32)
-    scores = np.full((room, -(-longest // 64) * 64), np.nan, np.float32)
-    scratch = np.full(batch.scratch_bytes(2), 0xFF, np.uint8)
-    batch.choose(0, q, weights.shape[1], weights, scores, out, scratch, 2)
-    return out
 
 
 @on_targets

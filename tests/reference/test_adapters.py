@@ -29,6 +29,8 @@ CHECKED = (
     "llama",
     "qwen3moe",
     "deepseek2",
+    "deepseek32",
+    "gemma3n",
     "mamba2",
     "rwkv7",
     "qwen3next",

@@ -34,6 +34,7 @@ UNSTATED = {
 STATED = {name: model for name, model in (MODELS | VARIANTS).items() if model.architecture in FAMILIES}
 
 
+KV_TYPES = ("f16", "q8_0", "q4_0", "q8_0:f16")
 ROUNDED = ("llama", "qwen3moe", "gpt-oss", "gemma3", "mamba2", "rwkv7", "qwen3next", "falcon")
 """Models whose products with one scale per row are compared in each run."""
 
@@ -55,7 +56,7 @@ def kernel_outputs(running: Running, tokens: list[int]) -> np.ndarray:
 
 
 def test_every_stated_family_has_a_model_here() -> None:
-    assert set(FAMILIES) <= set(MODELS)
+    assert set(FAMILIES) == {model.architecture for model in MODELS.values()}
     assert set(UNSTATED) <= set(STATED)
 
 
@@ -64,6 +65,31 @@ def test_every_family(name: str) -> None:
     model = STATED[name]
     tokens = tokens_of(28, VOCAB, seed=model.seed)
     assert same_bits(outputs(loaded(model), tokens), kernel_outputs(Running(model.file()), tokens))
+
+
+@pytest.mark.parametrize("kv_type", few(KV_TYPES, KV_TYPES[1:2]))
+@pytest.mark.parametrize("name", ["deepseek32", "gemma4"])
+def test_keys_that_are_chosen_or_shared(name: str, kv_type: str) -> None:
+    """Selectors have keys in the cache, too; layers that share keys read them back as they are stored."""
+    data, tokens = MODELS[name].file(), tokens_of(28, VOCAB, seed=MODELS[name].seed)
+    found = loaded(MODELS[name], kv_type).logits(np.array(tokens))
+    assert same_bits(found, Running(data, kv_type=kv_type).logits(tokens))
+
+
+def test_keys_of_selectors_that_are_almost_zero() -> None:
+    """So that the epsilon of their norm decides which positions are chosen."""
+    model = MODELS["deepseek32"]
+    names = [name for name in model.tensors() if name.endswith("indexer.attn_k.weight")]
+    data = model.file(**{name: model.tensors()[name] * np.float32(3e-4) for name in names})
+    tokens = tokens_of(40, VOCAB, seed=3)
+    found = ReferenceModel(ModelFile.open(data), kv_type="f32").logits(np.array(tokens))
+    assert same_bits(found, Running(data).logits(tokens))
+
+
+def test_another_number_of_streams_is_named() -> None:
+    model = replace(MODELS["gemma3n"], keys=MODELS["gemma3n"].keys | {"altup.num_inputs": ("u32", 3)})
+    with pytest.raises(Unsupported, match="altup"):
+        loaded(model)
 
 
 @pytest.mark.parametrize(("name", "contexts"), [("phi3", (256, 513)), ("minicpm-longrope", (64, 65, 200))])
@@ -103,8 +129,9 @@ def test_an_option_of_other_families_is_named() -> None:
 
 
 def test_an_unknown_architecture_is_named() -> None:
-    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'gemma4'"):
-        loaded(MODELS["gemma4"])
+    data = MODELS["llama"].file().replace(b"llama", b"lammo")
+    with pytest.raises(Unsupported, match=r"expected one of .*llama.*, got 'lammo'"):
+        ReferenceModel(ModelFile.open(data), kv_type="f32")
 
 
 def test_a_key_that_nobody_reads_is_named() -> None:

@@ -15,7 +15,7 @@ from oxillama.formats import FORMATS
 from oxillama.reference import rows, vectors
 from oxillama.reference.vectors import Case, Expected
 from tests.support.kernels import NAMES, PRESENT, apply, linear
-from tests.support.paged_cache import Cache
+from tests.support.paged_cache import Cache, choose
 from tests.support.tiny_models import Running
 
 PUBLISHED = vectors.load()
@@ -40,6 +40,21 @@ def norm(case: Case, target: str) -> np.ndarray:
     kernel = vector.layer_norm if case.options["centred"] else vector.rms_norm
     kernel(x, case.inputs["weight"], case.options["eps"], out, 1)
     return out
+
+
+def cut_gates(case: Case, target: str) -> np.ndarray:
+    out = case.inputs["x"].copy()
+    load(target).vector.cut(out, out.shape[1], case.options["scale"], 1)
+    return out
+
+
+def selector(case: Case, target: str) -> np.ndarray:
+    keys, most = case.inputs["keys"], case.options["most"]
+    cache = Cache(target, (1, 1, keys.shape[1], 0), case.options["kv_type"], n_pages=100)
+    batch = cache.batch([(0, len(keys))])
+    batch.store(0, keys, 0, 0, 1)
+    queries = case.inputs["queries"].reshape(len(keys), -1)
+    return choose(batch, queries, case.inputs["weights"], most, len(keys))[most:]
 
 
 def soft_cap(case: Case, target: str) -> np.ndarray:
@@ -107,6 +122,8 @@ KERNELS: dict[str, Callable[[Case, str], np.ndarray]] = {
     "activation": activation,
     "gate": gate,
     "norm": norm,
+    "cut gates": cut_gates,
+    "selector": selector,
     "soft cap": soft_cap,
     "softmax": softmax,
     "rotation": rotation,

@@ -480,6 +480,32 @@ def test_what_no_answer_goes_on_from(client: Client) -> None:
         assert answer.status == 400 and answer.error["message"].startswith(named), answer.text
 
 
+def test_a_server_that_takes_last_messages_for_beginnings(client: Client, model: Path) -> None:
+    """As llama-server does. What a body says comes first, and two such messages are an error."""
+    parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "fox"}]
+    bodies = [begun("A fox"), begun("A fox", last={"content": parts}), {"messages": MESSAGES}]
+    for body in bodies:
+        body |= {"seed": None, "max_tokens": None}
+    tokenizer = client.hosted.ready().tokenizer
+    stated = [client.ask("/apply-template", body).json["prompt"] for body in bodies]
+    assert stated[1].endswith("assistant\nA\nfox")
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), prefill_assistant=True) as other:
+        for body, prompt in zip(bodies, stated):
+            silent = {key: value for key, value in body.items() if key != "continue_final_message"}
+            found = other.ask("/apply-template", silent)
+            assert found.json["prompt"] == prompt
+            counted = other.ask("/v1/chat/completions/input_tokens", silent)
+            assert counted.json["input_tokens"] == len(tokenizer.encode_rendered(prompt))
+        whole = bodies[0] | {"continue_final_message": False}
+        plain = client.ask("/apply-template", whole).json["prompt"]
+        assert other.ask("/apply-template", whole).json["prompt"] == plain != stated[0]
+        twice = [*bodies[0]["messages"], {"role": "assistant", "content": "b"}]
+        answer = other.ask(PATH, {"messages": twice})
+        assert answer.status == 400 and "at most one message of the assistant" in answer.error["message"]
+        answer = other.ask(PATH, {"messages": bodies[0]["messages"], "regex": "b+"})
+        assert answer.status == 400 and "cannot be combined with a grammar" in answer.error["message"]
+
+
 def test_an_answer_behind_reasoning_goes_on(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "thinks.gguf", chat_template=THINKING, ends=False)
     with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:

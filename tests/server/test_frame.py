@@ -226,6 +226,16 @@ def test_cors_is_off_unless_asked_for(client: Client) -> None:
         assert "access-control-allow-origin" not in stranger.headers
 
 
+def test_credentials_of_other_origins_only_where_they_are_asked_for() -> None:
+    asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    for credentials, origin in ((False, "*"), (True, "https://page.example")):
+        with serving(draft(), cors_origins=("*",), cors_credentials=credentials) as other:
+            headers = other.ask("/v1/completions", method="OPTIONS", headers=asked).headers
+        assert headers["access-control-allow-origin"] == origin
+        assert headers.get("access-control-allow-credentials") == ("true" if credentials else None)
+        assert headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
+
+
 def test_tokens_and_back(client: Client) -> None:
     tokenizer = client.hosted.ready().tokenizer
     text = "Mia — and the fox"
@@ -290,6 +300,8 @@ def test_requests_behind_the_deadline_are_cancelled() -> None:
         ("ssl_keyfile", "key.pem"),
         ("model_name", " "),
         ("cors_origins", (1,)),
+        ("cors_credentials", True),
+        ("media_path", "/nowhere"),
     ],
 )
 def test_options_out_of_range(field: str, value: object) -> None:

@@ -397,6 +397,42 @@ def test_nothing_is_fetched_or_opened(client: Client, address: str) -> None:
     assert found.status == 400 and ("fetches nothing" in found.text or "base64" in found.text), found.text
 
 
+def test_files_of_a_folder(folder: Path, tmp_path: Path, alone: InferenceEngine) -> None:
+    """Only below the folder: neither dots nor links lead out of it, and only if the server has one."""
+    shown = tmp_path / "shown"
+    (shown / "a b").mkdir(parents=True)
+    (shown / "a b" / "c.png").write_bytes(png())
+    (tmp_path / "hidden.png").write_bytes(png())
+    (shown / "link.png").symlink_to(tmp_path / "hidden.png")
+    (shown / "text.png").write_bytes(b"no picture")
+    engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
+    answer = wanted(alone, {"type": "image", "image": png()})
+    with serving(engine, media_path=shown) as client:
+        for name in ("a%20b/c.png", "//a%20b//c.png", "/a b/c.png"):
+            found = openai(client, {"type": "image_url", "image_url": {"url": f"file://{name}"}})
+            assert found.status == 200, found.text
+            assert found.json["choices"][0]["message"]["content"] == answer
+        prompt = {"prompt_string": "<__media__>", "multimodal_data": ["file://a b/c.png"]}
+        assert client.ask("/completion", {"prompt": prompt, "n_predict": 1}).status == 200
+        outside = (
+            "../hidden.png",
+            f"{tmp_path}/hidden.png",
+            "a b/%2e%2e/%2e%2e/hidden.png",
+            "link.png",
+            "a b",
+            "none.png",
+            "%00",
+            "",
+        )
+        for name in outside:
+            found = openai(client, {"type": "image_url", "image_url": {"url": f"file://{name}"}})
+            assert found.status == 400 and "below the server's --media-path" in found.text, name
+        found = openai(client, {"type": "image_url", "image_url": {"url": "file://text.png"}})
+        assert found.status == 400 and "cannot be" in found.text
+        found = openai(client, {"type": "image_url", "image_url": {"url": "http://a/b.png"}})
+        assert found.status == 400 and "fetches nothing" in found.text
+
+
 BAD: list[tuple[Any, str]] = [
     (
         {"type": "image_url", "image_url": {"url": url(b"GIF89a")}},

@@ -110,9 +110,9 @@ def test_an_error_while_the_prompt_is_read_is_an_answer(client: Client) -> None:
 
 
 def test_the_first_delta_may_come_long_after_the_prompt() -> None:
-    request = SimpleNamespace(admitted_at=time.perf_counter(), prefill_steps=[(5, 0.5), (9, 1.0)])
-    facts = {"timings": SimpleNamespace(queue=0.0), "usage": SimpleNamespace(cached_tokens=2)}
-    generation: Any = SimpleNamespace(prefill_total=9, prefill_progress=9, _request=request, **facts)
+    facts = {"timings": SimpleNamespace(spent=0.1), "usage": SimpleNamespace(cached_tokens=2)}
+    steps = [(5, 0.5), (9, 1.0)]
+    generation: Any = SimpleNamespace(prefill_total=9, prefill_steps=steps, **facts)
     first, last = Delta(0, None, [1], []), Delta(0, None, [2], [], "stop")
 
     async def deltas() -> AsyncIterator[Delta]:

@@ -80,6 +80,17 @@ class Cache:
         return np.split(out, np.cumsum([len(qkv) for _, qkv in parts])[:-1])
 
 
+def choose(
+    batch: Any, q: np.ndarray, weights: np.ndarray, most: int, longest: int, room: int = 3
+) -> np.ndarray:
+    """int32 (rows, most): the positions that `PagedBatch.choose` gives each row, -1 behind them."""
+    out = np.full((len(q), most), -1, np.int32)
+    scores = np.full((room, -(-longest // 64) * 64), np.nan, np.float32)
+    scratch = np.full(batch.scratch_bytes(2), 0xFF, np.uint8)
+    batch.choose(0, q, weights.shape[1], weights, scores, out, scratch, 2)
+    return out
+
+
 def rows(n: int, shape: tuple[int, int, int, int], heads: int, seed: int = 0) -> np.ndarray:
     """Random q, k, v rows."""
     _, kv_heads, key_dim, value_dim = shape

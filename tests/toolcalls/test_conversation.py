@@ -142,6 +142,9 @@ def test_the_variables_of_tools() -> None:
     }
     found = tool_variables(ChatTemplate("functools[{{ functions + datetime }}"), tools)
     assert json.loads(found["functions"]) == tools and set(found) == {"functions", "datetime"}
+    without = tool_variables(ChatTemplate("functools[{{ functions + datetime }}"), None)
+    assert without["functions"] == "" and without["datetime"]
+    assert tool_variables(ChatTemplate("{{ tools }}"), None) == {}
     for source in ("tools", "{{ functions }}", "functools["):
         with pytest.raises(ConfigError, match="tools: expected a chat template that tells the model of them"):
             tool_variables(ChatTemplate(source), tools)

@@ -84,6 +84,9 @@ def prepare(source: Path, folder: Path) -> Path:
     link = folder / "models"
     if not link.exists():
         link.symlink_to(source / "models")
+    picture = Path("tools", "mtmd", "test-1.jpeg")  # for --media-path; no link, which would lead out of it
+    (folder / picture).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source / picture, folder / picture)
     (tests / "tmp").mkdir(exist_ok=True)
     for name, path in DOWNLOADS.items():
         shutil.copy(path, tests / "tmp" / name)

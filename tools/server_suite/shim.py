@@ -44,6 +44,7 @@ SAME = {
     "--host": "--host",
     "--tags": "--tags",
     "--pooling": "--pooling",
+    "--media-path": "--media-path",
 }
 """Flags with a value that `oxillama serve` has, too."""
 
@@ -56,7 +57,6 @@ WITHOUT_EFFECT = {
     "--spec-draft-n-min": "drafts are as long as is fastest",
     "--spec-type": "the draft model says it",
     "--reasoning-format": "a matter of the request",
-    "--media-path": "no file is opened for a client",
     "--cache-ram": "the prefix cache is one for all sequences",
 }
 """Flags with a value that are left out, and why."""
@@ -113,11 +113,11 @@ def command(flags: list[str], folder: Path) -> list[str]:
     found += ["--no-slots"] if args.no_slots else []
     found += ["--no-ui"] if args.no_ui else []
     variables: dict[str, object] = {"date_string": f"{TODAY:%d %b %Y}", "datetime": f"{TODAY:%b %d %Y}"}
-    if args.reasoning in ("on", "off"):
-        variables["enable_thinking"] = args.reasoning == "on"
+    variables["enable_thinking"] = args.reasoning != "off"  # as llama-server tells templates
     found += ["--chat-template-kwargs", json.dumps(variables)]
-    for origin in (args.cors_origins or "").split(","):
-        found += ["--cors-origin", origin] if origin else []
+    for origin in (args.cors_origins or "*").split(","):
+        found += ["--cors-origin", origin]
+    found += ["--cors-credentials", "--prefill-assistant"]  # as llama-server does
     for adapter in args.lora:
         found += ["--lora", adapter]
     if args.model_draft:

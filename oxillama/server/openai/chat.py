@@ -85,7 +85,7 @@ class Answer:
         )
         has_text = body.verbose and isinstance(self.prompt, MediaPrompt)
         self.prompt_text: str | None = chat.text(engine) if has_text else None
-        if body.continue_final_message and rules_text(self.options):
+        if chat.answer and rules_text(self.options):
             message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
             raise ApiError(400, message, param="continue_final_message", code="invalid_value")
 

@@ -77,7 +77,7 @@ def prompts_of(engine: InferenceEngine, body: EmbeddingBody) -> list[list[int]]:
     """The token ids of each prompt of a body. Raises as `prompt_lists`, and as `Chat.tokens`."""
     if not body.messages:
         return prompt_lists(engine, body.input.each, name="input", free=0, media=True)
-    tokens = chat_of(body).tokens(engine, closes=body.add_special_tokens)
+    tokens = chat_of(body, may_go_on=False).tokens(engine, closes=body.add_special_tokens)
     return [checked_prompt(engine, tokens, name="messages", free=0)]
 
 
