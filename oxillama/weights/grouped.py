@@ -70,25 +70,26 @@ def grouped_linear(
 ) -> GroupedLinear:
     """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases.
 
-    ``names`` and scales as in `Weights.linear`.
+    ``names``, and scales, one for each expert, as in `Weights.linear`.
     """
     slices: list[list[Source]] = [[] for _ in range(n_experts)]
     biases = []
     for name, rows in names:
         if weights.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
             for expert, found in enumerate(slices):
-                info = weights.take(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
-                blocks = weights.file.extent(info.name)
-                found.append(Source(info, weights.linear_format(info), blocks, info.nbytes, rows, expert))
+                one = f"{name.removesuffix('_exps')}.{expert}"
+                info = weights.take(f"{one}.weight", (cols, rows))
+                fmt, blocks = weights.linear_format(info), weights.file.extent(info.name)
+                scale = weights.scales(one, 1)[0]
+                found.append(Source(info, fmt, blocks, info.nbytes, rows, expert, scale=scale))
         else:
             info = weights.take(f"{name}.weight", (cols, rows, n_experts))
             fmt, nbytes = weights.linear_format(info), info.nbytes // n_experts
             whole = weights.file.extent(info.name)
+            scales = [1.0] * n_experts if scaled else weights.scales(name, n_experts)
             for expert, found in enumerate(slices):
                 blocks = whole.part(expert * nbytes, nbytes)
-                found.append(Source(info, fmt, blocks, nbytes, rows, expert))
-        if not scaled:
-            weights.refuse_scale(name)
+                found.append(Source(info, fmt, blocks, nbytes, rows, expert, scale=scales[expert]))
         if weights.has(f"{name}.bias"):
             biases.append(weights.matrix(f"{name}.bias", n_experts, rows))
         else:

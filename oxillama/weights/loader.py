@@ -132,6 +132,7 @@ class Weights:
 
     def _dequantized(self, info: TensorInfo) -> np.ndarray:
         """A tensor as float32, in the order of NumPy (columns last)."""
+        self.refuse_scale(info.name.removesuffix(".weight"))
         out = np.empty(info.n_elements, np.float32)
         pack.dequantize(info.format.id, self.file.data(info.name), out)
         self.progress(info.name, info.nbytes)
@@ -164,17 +165,16 @@ class Weights:
         """A linear layer of the matrices ``(name without suffix, rows)``.
 
         The biases are those of ``biases`` (as many rows in all), by default those of ``names``; a bias that
-        the file does not have is zero. A scale of a matrix is an error, unless the caller applies it
-        (``scaled``).
+        the file does not have is zero. Products are multiplied with the scale of a matrix, unless the caller
+        does that (``scaled``).
         """
         sources = []
         for name, rows in names:  # check all shapes before anything is made of them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
             info = self.take(f"{name}.weight", (cols,) if flat else (cols, rows))
             blocks = self.file.extent(info.name)
-            sources.append(Source(info, self.linear_format(info), blocks, info.nbytes, rows))
-            if not scaled:
-                self.refuse_scale(name)
+            scale = 1.0 if scaled else self.scales(name, 1)[0]
+            sources.append(Source(info, self.linear_format(info), blocks, info.nbytes, rows, scale=scale))
         bias = None
         biases = biases or names
         if any(self.has(f"{name}.bias") for name, _ in biases):
@@ -189,10 +189,21 @@ class Weights:
         """A linear layer of matrices."""
         return Linear(self.kernels, self.store.panels(sources, cols), sources, cols, bias)
 
+    def scales(self, name: str, n: int) -> list[float]:
+        """What products with a matrix, or with those of n experts, are multiplied with.
+
+        Files made from checkpoints in NVFP4 or FP8 have such scales. Their scales of inputs are not needed.
+        """
+        if self.has(f"{name}.input_scale"):
+            self.taken.add(self.stored(f"{name}.input_scale"))
+        return self.vector(f"{name}.scale", n).tolist() if self.has(f"{name}.scale") else [1.0] * n
+
     def refuse_scale(self, name: str) -> None:
-        """Raises LoadError if the file has a scale for a whole matrix."""
+        """Raises LoadError if the file has a scale for a tensor that is no matrix of a linear layer."""
         if self.has(f"{name}.scale"):
-            raise LoadError(f"{name}.scale: scales of whole tensors are not supported")
+            raise LoadError(
+                f"{name}.scale: expected scales of linear layers alone, got one of another tensor"
+            )
 
     def linear_from(self, name: str, values: np.ndarray, part: MatrixPart | None = None) -> Linear:
         """A linear layer of a matrix computed from the tensor ``name``.
@@ -211,6 +222,7 @@ class Weights:
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are read from the file when they are looked up."""
         info = self.take(name, (cols, rows))
+        self.refuse_scale(name.removesuffix(".weight"))
         self.progress(name, info.nbytes)
         fmt = self._quantized_format(info)
         requantize = None if fmt is info.format else fmt

@@ -40,6 +40,7 @@ cdef struct Job:
     float* out                # row 0 of the matrix, for the first token of the tile
     Py_ssize_t ld             # floats between tokens in out
     const float* bias
+    float scale               # of the whole matrix
     bint accumulate
     bint dots                 # activations of pairs are bf16, for an instruction that multiplies a pair
     bint cold                 # the panels come from memory: what follows is asked for ahead
@@ -503,10 +504,12 @@ cdef inline void code_tile(const int layout, const int T, const Job* job, Py_ssi
 
 # --- writing ------------------------------------------------------------------------------------------
 
-cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
-    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
+cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ssize_t rows,
+                     bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = scale * v (+ bias), or out + that."""
     cdef float lanes[16]
     cdef Py_ssize_t r
+    v = f32_mul(v, f32_set1(scale))
     if rows >= 16:
         if bias != NULL:
             v = f32_add(v, f32_load(bias))
@@ -526,7 +529,7 @@ cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first,
     cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
     cdef int t
     for t in range(T):
-        put(acc[t], job.out + (first + t) * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+        put(acc[t], job.out + (first + t) * job.ld + 16 * p, job.scale, bias, job.rows - 16 * p, job.accumulate)
 
 
 cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
