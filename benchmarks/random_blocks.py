@@ -160,10 +160,21 @@ def _iq1_m(blocks: Bytes, scales: Scales) -> None:
         high[...] = (high & 15) | ((half >> (4 * word) & 15) << 4).astype(np.uint8)
 
 
-def _tq2_0(blocks: Bytes, scales: Scales) -> None:
-    codes = blocks[:, :64]
-    codes &= ~(codes & (codes << 1) & 0xAA)  # two-bit codes are 0, 1, 2: a 3 becomes a 1
-    _put_f16(blocks, 64, scales)
+def _ternary(codes: slice, offset: int) -> WriteScale:
+    """Blocks of two-bit codes, of which quantizers write 0, 1 and 2: a 3 becomes a 1."""
+
+    def write(blocks: Bytes, scales: Scales) -> None:
+        found = blocks[:, codes]
+        found &= ~(found & (found << 1) & 0xAA)
+        _put_f16(blocks, offset, scales)
+
+    return write
+
+
+def _nvfp4(blocks: Bytes, scales: Scales) -> None:
+    """Four E4M3 bytes: the nearest numbers that are not denormal."""
+    fraction, exponent = np.frexp(np.maximum(scales, 2.0**-6))
+    blocks[:, :4] = (np.rint(16 * fraction).astype(np.int32) - 8 + 8 * (exponent + 6))[:, None]
 
 
 def _mxfp4(blocks: Bytes, scales: Scales) -> None:
@@ -194,8 +205,11 @@ BLOCKS: dict[str, WriteScale] = {
     "IQ1_M": _iq1_m,
     "IQ4_NL": _signed_scale_at(0),
     "TQ1_0": _scale_at(52),
-    "TQ2_0": _tq2_0,
+    "TQ2_0": _ternary(slice(0, 64), 64),
+    "Q2_0": _ternary(slice(2, None), 0),
+    "Q2_0_G128": _ternary(slice(2, None), 0),
     "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
 }
 
 STD = {"Q1_0": 1.0, "Q8_1": 73.6, "Q8_K": 73.6}

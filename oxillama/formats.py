@@ -14,10 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PANEL_ROWS = 16
-"""Rows in a packed panel: the lanes of the logical vector (see docs/architecture.md)."""
-
-
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The 16 values of IQ4_NL and IQ4_XS (ggml-common.h: kvalues_iq4nl)."""
 
@@ -39,11 +35,11 @@ class Layout:
         "q8_256" (int8, one f32 scale per 256 values) or "q8_row" (int8, one f32 scale per row).
     bits : of a code: 1, 2, 3, 4, 5, 6 or 8; 0 for floats.
     excess : value = code - excess, unless there is a table. Codes of 1 bit are doubled first.
-    subs : columns of a sub-block with an integer scale of its own: 16, 32, or 0 for none.
+    subs : columns of a sub-block with a scale of its own, an integer in blocks of 256: 16, 32, or 0 for none.
     minima : a block has a minimum beside the scale.
     values : 16 values that codes of up to 4 bits stand for, or ().
     unit : power of two that a block's scale is multiplied with.
-    scale : type of a block's scale, or of a float: "f16", "bf16" or "f32".
+    scale : type of a block's scale, or of a float: "f16", "bf16" or "f32"; of halves of a block "e5m3".
     """
 
     name: str
@@ -91,6 +87,8 @@ LAYOUTS: dict[str, Layout] = {
         Layout("s2", 21, "q8_256", 2, excess=1),
         Layout("s8", 22, "q8_256", 8, scale="f32"),
         Layout("r8", 23, "q8_row", 8, scale="f32"),  # one scale per row
+        Layout("c2", 24, "q8_32", 2, excess=1),
+        Layout("n4", 25, "q8_32", 4, subs=16, values=signed(0, 1, 2, 3, 4, 6, 8, 12), scale="e5m3"),
     )
 }
 
@@ -118,10 +116,11 @@ class Format:
     Attributes
     ----------
     name : the name the field uses, e.g. "Q4_K".
-    id : the number stored in GGUF files (`ggml_type`).
+    id : the number that the kernels know it by; its lower 16 bits are that in GGUF files (`ggml_type`).
     block_len : elements in a block; a row is a whole number of blocks.
     block_bytes : bytes a block takes in the file.
     layout : name of the packed layout in `LAYOUTS`, or None where no kernel runs it.
+    most : the largest magnitude that a block can hold when it is written.
     """
 
     name: str
@@ -129,6 +128,12 @@ class Format:
     block_len: int
     block_bytes: int
     layout: str | None = None
+    most: float = 65504.0
+
+    @property
+    def file_id(self) -> int:
+        """The number stored in GGUF files."""
+        return self.id & 0xFFFF
 
     @property
     def bits_per_weight(self) -> float:
@@ -139,6 +144,9 @@ class Format:
         """Bytes that ``n_elements`` (a multiple of ``block_len``) take in the file."""
         return n_elements // self.block_len * self.block_bytes
 
+
+VARIANT = 1 << 17
+"""Added to the id of a format that has the number of another in files."""
 
 FORMATS: dict[str, Format] = {
     fmt.name: fmt
@@ -175,14 +183,17 @@ FORMATS: dict[str, Format] = {
         Format("TQ1_0", 34, 256, 54, "s2"),
         Format("TQ2_0", 35, 256, 66, "s2"),
         Format("MXFP4", 39, 32, 17, "e4"),
-        Format("NVFP4", 40, 64, 36),
+        Format("NVFP4", 40, 64, 36, "n4", most=2688.0),  # 6 times the largest scale
         Format("Q1_0", 41, 128, 18, "c1"),
+        Format("Q2_0", 42, 64, 18, "c2"),
+        Format("Q2_0_G128", VARIANT + 42, 128, 34, "c2"),
     )
 }
 
 WRITABLE: tuple[str, ...] = (
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0",
+    "Q2_0", "Q2_0_G128", "NVFP4",
 )  # fmt: skip
 """Formats that the quantizer can write."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, PANEL_ROWS, W8A8, Format
+from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, VARIANT, W8A8, Format
 from tests.references.formats import DECODE
 from tests.support.kernels import RUNNABLE
 
@@ -31,6 +31,15 @@ def test_ids_are_distinct() -> None:
     assert W8A8.id not in FORMAT_BY_ID  # no file has it
 
 
+def test_formats_of_one_number_differ_in_their_blocks() -> None:
+    variants = [fmt for fmt in FORMATS.values() if fmt.id != fmt.file_id]
+    assert [fmt.name for fmt in variants] == ["Q2_0_G128"]
+    for fmt in variants:
+        other = FORMAT_BY_ID[fmt.file_id]
+        assert fmt.id == VARIANT + other.id and other.id == other.file_id
+        assert fmt.block_len % other.block_len == 0 and fmt.bits_per_weight != other.bits_per_weight
+
+
 def test_every_format_of_the_gguf_package_is_listed() -> None:
     assert {kind.name for kind in gguf.GGMLQuantizationType} <= set(FORMATS)
 
@@ -39,7 +48,6 @@ def test_layouts_are_numbered_in_order_and_used() -> None:
     assert [layout.id for layout in LAYOUTS.values()] == list(range(len(LAYOUTS)))
     assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "bf16", "q8_32", "q8_256", "q8_row"}
     assert {fmt.layout for fmt in (*RUNNABLE, W8A8)} == set(LAYOUTS)
-    assert PANEL_ROWS == 16
 
 
 def test_every_format_with_kernels_has_a_twin() -> None:

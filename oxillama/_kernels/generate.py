@@ -53,6 +53,11 @@ def is_biased(layout: Any) -> bool:
     return bool(layout.values) and all(-BIAS <= v < BIAS for v in layout.values)
 
 
+def has_halves(layout: Any) -> bool:
+    """Whether the halves of a block of 32 have scales, and the block has none."""
+    return bool(layout.subs == 16 and layout.block_len == 32)
+
+
 def value_tables(layouts: Iterable[Any]) -> str:
     """The tables that codes are looked up in, as C arrays."""
     tables = []
@@ -96,7 +101,7 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             fact("int code_bits", "Bits of a code; 0 for floats.", lambda x: x.bits, 0),
             fact(
                 "int scale_bytes",
-                "Bytes of a block's scale, or of a float.",
+                "Bytes of a block's scale, of those of its halves, or of a float.",
                 lambda x: 4 if x.scale == "f32" else 2,
                 2,
             ),
@@ -144,8 +149,24 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
                 False,
             ),
             fact("bint has_minima", "A block has a minimum.", lambda x: x.minima, False),
-            fact("bint has_subs", "Sub-blocks have integer scales.", lambda x: x.subs > 0, False),
-            fact("bint has_subs_of_16", "Sub-blocks have 16 columns.", lambda x: x.subs == 16, False),
+            fact(
+                "bint has_halves",
+                "The halves of a block of 32 have scales of a byte, and the block has none.",
+                has_halves,
+                False,
+            ),
+            fact(
+                "bint has_subs",
+                "Sub-blocks have integer scales.",
+                lambda x: x.subs > 0 and not has_halves(x),
+                False,
+            ),
+            fact(
+                "bint has_subs_of_16",
+                "Sub-blocks with integer scales have 16 columns.",
+                lambda x: x.subs == 16 and not has_halves(x),
+                False,
+            ),
         ]
     )
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, cast, overload
 import numpy as np
 
 from oxillama.errors import GGUFError
-from oxillama.formats import FORMAT_BY_ID, Format
+from oxillama.formats import FORMAT_BY_ID, VARIANT, Format
 from oxillama.frozen import frozen
 from oxillama.gguf.extent import Extent
 
@@ -318,7 +318,7 @@ class _Cursor:
         offset = self.integer(U64, "the data offset", name)
         if 0 in shape:
             self.fail(f"expected dimensions >= 1, got shape {shape}", name, start)
-        if type_id not in FORMAT_BY_ID:
+        if type_id not in FORMAT_BY_ID or type_id > VARIANT:
             self.fail(f"expected a known tensor type, got {type_id}", name, start)
         info = TensorInfo(name, FORMAT_BY_ID[type_id], shape, offset, shard)
         if shape[0] % info.format.block_len:
@@ -340,6 +340,11 @@ class _Cursor:
             found[info.name] = info
         base = -(-self.pos // self.alignment) * self.alignment
         placed = {name: replace(info, offset=base + info.offset) for name, info in found.items()}
+        if any(VARIANT + info.format.id in FORMAT_BY_ID for info in placed.values()):
+            from oxillama.gguf.block_sizes import tell_apart  # on use
+
+            for name, fmt in tell_apart(placed, self.alignment, self.size, self.fail).items():
+                placed[name] = replace(placed[name], format=fmt)
         self.check_extents(placed)
         return placed
 
@@ -348,11 +353,7 @@ class _Cursor:
         end, before = 0, ""
         for info in sorted(tensors.values(), key=lambda info: info.offset):
             if info.offset < end:
-                self.fail(
-                    f"expected data after those of {before}, got an overlap",
-                    info.name,
-                    info.offset,
-                )
+                self.fail(f"expected data after those of {before}, got an overlap", info.name, info.offset)
             end, before = info.offset + info.nbytes, info.name
             if end > self.size:
                 found = info.nbytes - (end - self.size)

@@ -89,7 +89,7 @@ def header(pairs: Iterable[Data], tensors: Sequence[Tensor], alignment: int = DE
     offset = 0
     for tensor in tensors:
         shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-        parts += [string(tensor.name), shape, U32.pack(tensor.format.id), U64.pack(offset)]
+        parts += [string(tensor.name), shape, U32.pack(tensor.format.file_id), U64.pack(offset)]
         offset += -(-tensor.nbytes // alignment) * alignment
     found = b"".join(parts)
     return found + padding(len(found), alignment)

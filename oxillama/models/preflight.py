@@ -73,7 +73,7 @@ class UnpackedWeights(Weights):
         super().__init__(file, kernels, 1)
         self.packed_bytes: int = 0
 
-    def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
+    def linear_of(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
         self.packed_bytes += sum(source.packed_bytes(cols) for source in sources)
         return UnpackedLinear(sources, cols)
 

@@ -23,6 +23,7 @@ NEEDS_IMPORTANCE = ("Q2_K_S", "IQ3_XS", "IQ3_XXS", *LOWEST)
 
 EMBEDDING = dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"), "Q2_K")
 EMBEDDING |= dict.fromkeys(("IQ2_S", "IQ2_M", "IQ3_XXS"), "IQ3_S") | dict.fromkeys(("TQ1_0", "TQ2_0"), "Q4_K")
+EMBEDDING |= dict.fromkeys(("Q2_0", "Q2_0_G128"), "Q4_K")
 """Formats of an embedding that is not the output matrix too, where they are not the base."""
 
 ATTENTION_OUTPUT = {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K", "IQ3_XXS": "IQ3_S", "IQ3_M": "Q4_K"}

@@ -24,7 +24,7 @@ class Blocks:
     Attributes
     ----------
     integers : int64 (blocks, block_len).
-    scale : float32 (blocks,).
+    scale : float32 (blocks,), or (blocks, sub-blocks) where these have scales and blocks have none ("n4").
     minimum : float32 (blocks,): added ("m4", "m5"), or what the minima are multiplied with; None for none.
     scales, minima : int64 (blocks, sub-blocks), None for none.
     """
@@ -78,7 +78,7 @@ def table(layout: str, codes: np.ndarray) -> np.ndarray:
     return found
 
 
-# --- blocks of 32 and of 128 --------------------------------------------------------------------------
+# --- blocks of 32, 64 and 128 -------------------------------------------------------------------------
 
 
 def _q4_0(b: np.ndarray) -> Blocks:
@@ -118,6 +118,20 @@ def _mxfp4(b: np.ndarray) -> Blocks:
 
 def _q1_0(b: np.ndarray) -> Blocks:
     return Blocks(2 * bits(b[:, 2:]) - 1, half(b, 0))
+
+
+def _q2_0(b: np.ndarray) -> Blocks:
+    pairs = bits(b[:, 2:]).reshape(len(b), -1, 2)
+    return Blocks(pairs[:, :, 0] + 2 * pairs[:, :, 1] - 1, half(b, 0))
+
+
+def _nvfp4(b: np.ndarray) -> Blocks:
+    """Half of four scales of 4 bits of exponent and 3 of fraction: the values of the table are doubled."""
+    exponent, fraction = (b[:, :4] >> 3 & 15).astype(np.int32), (b[:, :4] & 7).astype(F32)
+    normal = np.ldexp(F32(8) + fraction, exponent - 11)
+    scale = np.where(exponent == 0, fraction * F32(2**-10), normal)
+    codes = nibbles(b[:, 4:].reshape(-1, 8)).reshape(-1, 64)
+    return Blocks(table("n4", codes), np.where(b[:, :4] == 127, F32(0), scale).astype(F32))
 
 
 # --- blocks of 256 ------------------------------------------------------------------------------------
@@ -282,7 +296,7 @@ def _iq1_m(b: np.ndarray) -> Blocks:
 
 TAKE_APART: dict[str, Callable[[np.ndarray], Blocks]] = {
     "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q8_1": _q8_1,
-    "IQ4_NL": _iq4_nl, "MXFP4": _mxfp4, "Q1_0": _q1_0,
+    "IQ4_NL": _iq4_nl, "MXFP4": _mxfp4, "NVFP4": _nvfp4, "Q1_0": _q1_0, "Q2_0": _q2_0, "Q2_0_G128": _q2_0,
     "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k, "Q8_K": _q8_k,
     "IQ4_XS": _iq4_xs, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0, "IQ1_S": _iq1_s, "IQ1_M": _iq1_m,
     "IQ2_XXS": _iq2_xxs, "IQ2_XS": _iq2_xs, "IQ2_S": _iq2_s, "IQ3_XXS": _iq3_xxs, "IQ3_S": _iq3_s,
@@ -305,9 +319,11 @@ def dequantize(fmt: Format, data: np.ndarray) -> np.ndarray:
     if fmt.name == "BF16":
         return as_float(data.reshape(-1).view("<u2").astype(np.uint32) << np.uint32(16))
     layout, b = LAYOUTS[FORMATS[fmt.name].layout or ""], take_apart(fmt, data)
-    n, scale = b.integers.shape[1], (b.scale * F32(layout.unit))[:, None]
+    n, scale = b.integers.shape[1], b.scale.reshape(len(data), -1) * F32(layout.unit)
     values = b.integers.astype(F32)
     with np.errstate(invalid="ignore", over="ignore"):
+        if b.scale.ndim == 2:
+            scale = np.repeat(scale, n // scale.shape[1], axis=1)
         if b.scales is not None:
             scale = np.repeat(scale * b.scales.astype(F32), n // b.scales.shape[1], axis=1)
         out = scale * values

@@ -80,6 +80,8 @@ class Matrix:
         if self.whole is not None:
             return row_products(self.whole, x)
         assert self.blocks is not None
+        if self.blocks.scale.ndim == 2:
+            return half_products(self.blocks, self.rows, x)
         return block_products(self.blocks, self.layout, self.rows, x)
 
 
@@ -122,6 +124,20 @@ def row_products(w: Activations, x: np.ndarray) -> np.ndarray:
     sums = a.codes[:, 0].astype(np.float64) @ w.codes[:, 0].T.astype(np.float64)
     found: np.ndarray = sums.astype(np.int64).astype(F32) * (w.scale[None, :, 0] * a.scale)
     return found
+
+
+def half_products(blocks: Blocks, rows: int, x: np.ndarray) -> np.ndarray:
+    """y = fma(fma(float(second), its scale, float(first) * its scale), activation scale, y) for a block."""
+    a = quantize_activations(x, 32)
+    scale = blocks.scale.reshape(rows, -1, 2)
+    integers = blocks.integers.reshape(rows, -1, 2, 16).astype(np.float64)
+    out = np.zeros((len(x), rows), F32)
+    for b in range(a.codes.shape[1]):
+        codes = a.codes[:, b].reshape(len(x), 2, 16).astype(np.float64)
+        first, second = ((codes[:, i] @ integers[:, b, i].T).astype(F32) for i in range(2))
+        both = fma(second, scale[None, :, b, 1], first * scale[None, :, b, 0])
+        out = fma(both, a.scale[:, b, None], out)
+    return out
 
 
 def block_products(blocks: Blocks, layout_name: str, rows: int, x: np.ndarray) -> np.ndarray:

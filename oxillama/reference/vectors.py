@@ -90,7 +90,8 @@ def block_bytes(fmt: Format, label: str, n: int) -> np.ndarray:
     """uint8 (n, block_bytes): bytes of SHAKE-256, in which scales get a small exponent.
 
     A half keeps its sign and fraction and gets the exponent 8 (2^-7); of BF16, F32 and Q8_K the upper half
-    gets the exponent 120. MXFP4: byte 0 is 120 + its last 3 bits; IQ1_M: the last word's upper 4 bits are 2.
+    gets the exponent 120. MXFP4: byte 0 is 120 + its last 3 bits; IQ1_M: the last word's upper 4 bits are 2;
+    NVFP4: nothing is changed.
     """
     data = shake(label, n * fmt.block_bytes).reshape(n, -1).copy()
     if fmt.name == "MXFP4":
@@ -100,7 +101,7 @@ def block_bytes(fmt: Format, label: str, n: int) -> np.ndarray:
     elif fmt.name in ("BF16", "F32", "Q8_K"):
         at = {"BF16": 0, "F32": 2, "Q8_K": 2}[fmt.name]
         _set_bits(data, at, 0x807F, 0x3C00)
-    else:
+    elif fmt.name != "NVFP4":
         for at in HALVES.get(fmt.name, (0, 2) if fmt.name in WITH_MINIMUM else (0,)):
             _set_bits(data, at, 0x83FF, 0x2000)
     return data
@@ -198,7 +199,7 @@ def cases() -> dict[str, Case]:
 
 def product_case(fmt: Format) -> Case:
     """A matrix of a format times activations."""
-    cols = 512 if fmt.block_len == 256 else 128 if fmt.block_len == 128 else 96
+    cols = {256: 512, 128: 128, 64: 128}.get(fmt.block_len, 96)
     blocks = block_bytes(fmt, f"product {fmt.name}", ROWS * cols // fmt.block_len)
     x = numbers(f"x of {cols}", TOKENS, cols)
     x[2] *= F32(1e-3)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from oxillama.errors import ConfigError
 from oxillama.formats import FLOATS, FORMATS, W8A8, WRITABLE, Format
 
-UNWEIGHTED = (*FLOATS, "Q8_0", "TQ1_0", "TQ2_0")
+UNWEIGHTED = (*FLOATS, "Q8_0", "TQ1_0", "TQ2_0", "Q2_0", "Q2_0_G128", "NVFP4")
 """Formats that are written the same way whatever the importance of a column."""
 
 FALLBACK = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-FALLBACK |= {"TQ1_0": "Q4_0", "TQ2_0": "Q4_0"}
+FALLBACK |= {"TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "Q2_0": "Q4_0", "Q2_0_G128": "Q2_0", "NVFP4": "Q4_0"}
 FALLBACK |= {name: "IQ4_NL" for name in WRITABLE if name.startswith("IQ") and name != "IQ4_NL"}
-"""The replacement if a row is no multiple of 256; if it is no multiple of 32 either, F16 is used."""
+"""The replacement if a row is no multiple of a block; F16 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,9 @@ FILE_TYPES: dict[str, FileType] = {
     "IQ1_M": FileType(31, "IQ1_M"),
     "TQ1_0": FileType(36, "TQ1_0"),
     "TQ2_0": FileType(37, "TQ2_0"),
+    "Q2_0": FileType(41, "Q2_0"),
+    "Q2_0_G128": FileType(41, "Q2_0_G128"),
+    "NVFP4": FileType(39, "NVFP4"),
 }
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
@@ -111,6 +114,6 @@ def is_rounded(name: str, fmt: Format, shape: tuple[int, ...]) -> bool:
 
 def fitting(fmt: Format, cols: int) -> Format:
     """The format itself, or its replacement in rows of ``cols`` columns."""
-    if cols % fmt.block_len:
+    while cols % fmt.block_len:
         fmt = FORMATS[FALLBACK.get(fmt.name, "F16")]
-    return fmt if cols % fmt.block_len == 0 else FORMATS["F16"]
+    return fmt

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.weights.linear import Linear, Pass
+from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Source
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear.signatures import LowRankPlan
@@ -60,3 +63,41 @@ class GroupedLinear:
             members: list[object] = [self.members[number] for number in numbers]
             plans = step.adapted.group_plans(members, counts, tokens)
         self.kernels.linear.apply_groups(linears, counts, x, rows, out, step.scratch, step.n_threads, plans)
+
+
+def grouped_linear(
+    weights: Weights, names: Sequence[tuple[str, int]], cols: int, n_experts: int, scaled: bool = False
+) -> GroupedLinear:
+    """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases.
+
+    ``names``, and scales, one for each expert, as in `Weights.linear`.
+    """
+    slices: list[list[Source]] = [[] for _ in range(n_experts)]
+    biases = []
+    for name, rows in names:
+        if weights.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
+            for expert, found in enumerate(slices):
+                one = f"{name.removesuffix('_exps')}.{expert}"
+                info = weights.take(f"{one}.weight", (cols, rows))
+                fmt, blocks = weights.linear_format(info), weights.file.extent(info.name)
+                scale = weights.scales(one, 1)[0]
+                found.append(Source(info, fmt, blocks, info.nbytes, rows, expert, scale=scale))
+        else:
+            info = weights.take(f"{name}.weight", (cols, rows, n_experts))
+            fmt, nbytes = weights.linear_format(info), info.nbytes // n_experts
+            whole = weights.file.extent(info.name)
+            scales = [1.0] * n_experts if scaled else weights.scales(name, n_experts)
+            for expert, found in enumerate(slices):
+                blocks = whole.part(expert * nbytes, nbytes)
+                found.append(Source(info, fmt, blocks, nbytes, rows, expert, scale=scales[expert]))
+        if weights.has(f"{name}.bias"):
+            biases.append(weights.matrix(f"{name}.bias", n_experts, rows))
+        else:
+            biases.append(np.zeros((n_experts, rows), np.float32))
+    has_bias = any(weights.has(f"{name}.bias") for name, _ in names)
+    bias = np.hstack(biases) if has_bias else None
+    members = [
+        weights.linear_of(sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+        for expert, sources in enumerate(slices)
+    ]
+    return GroupedLinear(weights.kernels, members)

@@ -174,7 +174,8 @@ class Linear:
         self.observer: Observer | None = None
         self._panels: Panels | None = panels
         parts = [(LAYOUTS[source.format.layout or ""].id, source.rows, None) for source in sources]
-        self._linear = kernels.linear.Linear(parts, cols, bias)
+        scales = np.array([source.scale for source in sources], np.float32)
+        self._linear = kernels.linear.Linear(parts, cols, bias, scales=scales)
         self.rows: int = self._linear.rows
         self.cols = cols
         self.scratch_bytes: Callable[[int], int] = self._linear.scratch_bytes

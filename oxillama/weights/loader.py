@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +16,7 @@ from oxillama.on_use import on_use
 from oxillama.weights.linear import Embedding, Linear, PanelStore, ResidentStore
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 
-if TYPE_CHECKING:
-    from oxillama.weights.grouped import GroupedLinear
-
 is_rounded: Callable[..., bool] = on_use("oxillama.weights.file_types:is_rounded")
-new_grouped: Callable[..., Any] = on_use("oxillama.weights.grouped:GroupedLinear")
 
 
 class Weights:
@@ -99,7 +94,7 @@ class Weights:
         known = self.taken | self.ignored
         return [name for name in self.file.tensors if name not in known]
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+    def take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         """The directory entry of a tensor, whose shape must be ``shape`` (GGUF order: columns first)."""
         if not self.has(name):
             raise LoadError(f"{self.stored(name)}: expected a tensor of shape {shape}, got none")
@@ -113,7 +108,7 @@ class Weights:
         self.taken.add(name)
         return info
 
-    def _linear_format(self, info: TensorInfo) -> Format:
+    def linear_format(self, info: TensorInfo) -> Format:
         """Format of a matrix in memory."""
         if self.compute == "w8a8" and is_rounded(info.name, info.format, info.shape):
             if info.shape[0] > LONGEST_ROW:
@@ -137,6 +132,7 @@ class Weights:
 
     def _dequantized(self, info: TensorInfo) -> np.ndarray:
         """A tensor as float32, in the order of NumPy (columns last)."""
+        self.refuse_scale(info.name.removesuffix(".weight"))
         out = np.empty(info.n_elements, np.float32)
         pack.dequantize(info.format.id, self.file.data(info.name), out)
         self.progress(info.name, info.nbytes)
@@ -144,11 +140,11 @@ class Weights:
 
     def vector(self, name: str, n: int) -> np.ndarray:
         """A tensor of one dimension as float32 (n,)."""
-        return self._dequantized(self._take(name, (n,)))
+        return self._dequantized(self.take(name, (n,)))
 
     def matrix(self, name: str, rows: int, cols: int) -> np.ndarray:
         """A tensor of two dimensions as float32 (rows, cols)."""
-        return self._dequantized(self._take(name, (cols, rows)))
+        return self._dequantized(self.take(name, (cols, rows)))
 
     def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A tensor as float32 of shape ``shape[::-1]``; ``shape`` is in GGUF order.
@@ -157,7 +153,7 @@ class Weights:
         """
         stored = self.shape(name)
         same = stored and [*stored, *[1] * (len(shape) - len(stored))] == list(shape)
-        return self._dequantized(self._take(name, stored if same else shape)).reshape(shape[::-1])
+        return self._dequantized(self.take(name, stored if same else shape)).reshape(shape[::-1])
 
     def linear(
         self,
@@ -169,17 +165,16 @@ class Weights:
         """A linear layer of the matrices ``(name without suffix, rows)``.
 
         The biases are those of ``biases`` (as many rows in all), by default those of ``names``; a bias that
-        the file does not have is zero. A scale of a matrix is an error, unless the caller applies it
-        (``scaled``).
+        the file does not have is zero. Products are multiplied with the scale of a matrix, unless the caller
+        does that (``scaled``).
         """
         sources = []
         for name, rows in names:  # check all shapes before anything is made of them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
-            info = self._take(f"{name}.weight", (cols,) if flat else (cols, rows))
+            info = self.take(f"{name}.weight", (cols,) if flat else (cols, rows))
             blocks = self.file.extent(info.name)
-            sources.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows))
-            if not scaled:
-                self._refuse_scale(name)
+            scale = 1.0 if scaled else self.scales(name, 1)[0]
+            sources.append(Source(info, self.linear_format(info), blocks, info.nbytes, rows, scale=scale))
         bias = None
         biases = biases or names
         if any(self.has(f"{name}.bias") for name, _ in biases):
@@ -188,52 +183,27 @@ class Weights:
                 for name, rows in biases
             ]
             bias = np.concatenate(parts)
-        return self._linear(sources, cols, bias)
+        return self.linear_of(sources, cols, bias)
 
-    def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
+    def linear_of(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
+        """A linear layer of matrices."""
         return Linear(self.kernels, self.store.panels(sources, cols), sources, cols, bias)
 
-    def _refuse_scale(self, name: str) -> None:
-        """Raises LoadError if the file has a scale for a whole matrix."""
-        if self.has(f"{name}.scale"):
-            raise LoadError(f"{name}.scale: scales of whole tensors are not supported")
+    def scales(self, name: str, n: int) -> list[float]:
+        """What products with a matrix, or with those of n experts, are multiplied with.
 
-    def grouped_linear(
-        self, names: Sequence[tuple[str, int]], cols: int, n_experts: int, scaled: bool = False
-    ) -> GroupedLinear:
-        """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases.
-
-        Scales as in `linear`.
+        Files made from checkpoints in NVFP4 or FP8 have such scales. Their scales of inputs are not needed.
         """
-        slices: list[list[Source]] = [[] for _ in range(n_experts)]
-        biases = []
-        for name, rows in names:
-            if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
-                for expert, found in enumerate(slices):
-                    info = self._take(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
-                    blocks = self.file.extent(info.name)
-                    found.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows, expert))
-            else:
-                info = self._take(f"{name}.weight", (cols, rows, n_experts))
-                fmt, nbytes = self._linear_format(info), info.nbytes // n_experts
-                whole = self.file.extent(info.name)
-                for expert, found in enumerate(slices):
-                    blocks = whole.part(expert * nbytes, nbytes)
-                    found.append(Source(info, fmt, blocks, nbytes, rows, expert))
-            if not scaled:
-                self._refuse_scale(name)
-            if self.has(f"{name}.bias"):
-                biases.append(self.matrix(f"{name}.bias", n_experts, rows))
-            else:
-                biases.append(np.zeros((n_experts, rows), np.float32))
-        has_bias = any(self.has(f"{name}.bias") for name, _ in names)
-        bias = np.hstack(biases) if has_bias else None
-        members = [
-            self._linear(sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
-            for expert, sources in enumerate(slices)
-        ]
-        grouped: GroupedLinear = new_grouped(self.kernels, members)
-        return grouped
+        if self.has(f"{name}.input_scale"):
+            self.taken.add(self.stored(f"{name}.input_scale"))
+        return self.vector(f"{name}.scale", n).tolist() if self.has(f"{name}.scale") else [1.0] * n
+
+    def refuse_scale(self, name: str) -> None:
+        """Raises LoadError if the file has a scale for a tensor that is no matrix of a linear layer."""
+        if self.has(f"{name}.scale"):
+            raise LoadError(
+                f"{name}.scale: expected scales of linear layers alone, got one of another tensor"
+            )
 
     def linear_from(self, name: str, values: np.ndarray, part: MatrixPart | None = None) -> Linear:
         """A linear layer of a matrix computed from the tensor ``name``.
@@ -247,11 +217,12 @@ class Weights:
         info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
         blocks = Extent(stored.reshape(-1).view(np.uint8), 0, stored.nbytes)
         source = Source(info, info.format, blocks, 0, rows, part=part)
-        return self._linear([source], cols, None)
+        return self.linear_of([source], cols, None)
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are read from the file when they are looked up."""
-        info = self._take(name, (cols, rows))
+        info = self.take(name, (cols, rows))
+        self.refuse_scale(name.removesuffix(".weight"))
         self.progress(name, info.nbytes)
         fmt = self._quantized_format(info)
         requantize = None if fmt is info.format else fmt

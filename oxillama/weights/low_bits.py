@@ -22,7 +22,7 @@ class LowBitWeights(Weights):
         super().__init__(file, kernels, n_threads)
         self._format = format
 
-    def _linear_format(self, info: TensorInfo) -> Format:
+    def linear_format(self, info: TensorInfo) -> Format:
         if not is_quantized(info.name, len(info.shape)):
             return info.format
         fewer = fitting(self._format, info.shape[0])

@@ -50,6 +50,7 @@ class Source:
     rows : rows of the matrix.
     expert : index of the matrix in a tensor of several.
     part : place of the matrix in its tensor; None for one that is computed from it in another way.
+    scale : products with the matrix are multiplied with it.
     """
 
     info: TensorInfo
@@ -59,6 +60,7 @@ class Source:
     rows: int
     expert: int = 0
     part: MatrixPart | None = MatrixPart(slice(None))
+    scale: float = 1.0
 
     def packed_bytes(self, cols: int) -> int:
         """Bytes of the panels."""

@@ -17,9 +17,6 @@ from oxillama.weights.file_types import UNWEIGHTED
 CHUNK_ELEMENTS = 1 << 22
 """Elements converted at a time, which bounds the memory."""
 
-MOST = 65504.0
-"""The largest half float. The scale of a block is a half float."""
-
 
 def converted(
     kernels: Kernels,
@@ -77,7 +74,7 @@ def check_range(name: str, values: np.ndarray, target: Format) -> None:
     if target.name in ("F32", "BF16") or not values.size:
         return
     low, high = float(values.min()), float(values.max())
-    most = float(np.finfo(np.float32).max) if target is W8A8 else MOST
+    most = float(np.finfo(np.float32).max) if target is W8A8 else target.most
     if not (low >= -most and high <= most):
         found = high if low >= -most else low
         raise GGUFError(

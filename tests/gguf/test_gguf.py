@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oxillama.errors import GGUFError
-from oxillama.formats import FORMATS, Format
+from oxillama.formats import FORMATS, W8A8, Format
 from oxillama.gguf.header import MAX_ARRAY_DEPTH, MAX_NAME_BYTES, StringArray
 from oxillama.gguf.model_file import ModelFile
 from tests.support.gguf_writer import (
@@ -119,10 +119,72 @@ def test_tensors_are_listed_and_handed_out(version: int, alignment: int | None) 
 
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_every_format_is_sized(fmt: Format) -> None:
-    data = os.urandom(3 * 2 * fmt.block_bytes)
-    model = ModelFile.open(write([], [Tensor("w", (2 * fmt.block_len, 3), fmt.id, data)]))
+    data = os.urandom(40 * 2 * fmt.block_bytes)
+    model = ModelFile.open(write([], [Tensor("w", (2 * fmt.block_len, 40), fmt.file_id, data)]))
     assert model.tensors["w"].format is fmt
     assert model.data("w").tobytes() == data
+
+
+# Q2_0 has blocks of 64 or of 128: 18 bytes for 64 weights, or 34 for 128
+
+
+def q2_0(name: str, cols: int, rows: int, block_len: int) -> Tensor:
+    return Tensor(name, (cols, rows), 42, os.urandom(cols * rows // block_len * (2 + block_len // 4)))
+
+
+@pytest.mark.parametrize("alignment", [None, 8, 4096])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1), (3, 2, 1, 0)])
+def test_the_size_of_a_tensor_tells_the_size_of_its_blocks(
+    alignment: int | None, order: tuple[int, ...]
+) -> None:
+    """Whatever follows it, in a file that has both."""
+    tensors = [q2_0("a", 1024, 600, 64), q2_0("b", 1024, 600, 128), f32_tensor("c", 1), q2_0("d", 192, 5, 64)]
+    model = ModelFile.open(write([], [tensors[i] for i in order], alignment=alignment))
+    formats = {name: model.tensors[name].format.name for name in "abd"}
+    assert formats == {"a": "Q2_0", "b": "Q2_0_G128", "d": "Q2_0"}  # rows of 192 are no blocks of 128
+    for one in tensors:
+        assert model.data(one.name).tobytes() == one.data
+
+
+@pytest.mark.parametrize("block_len", [64, 128])
+def test_a_small_tensor_has_the_blocks_of_the_others(block_len: int) -> None:
+    """288 and 272 bytes are the same with padding."""
+    tensors = [q2_0("small", 128, 8, block_len), q2_0("large", 1024, 40, block_len), f32_tensor("c", 1)]
+    model = ModelFile.open(write([], tensors))
+    assert {model.tensors[name].format.block_len for name in ("small", "large")} == {block_len}
+
+
+def test_a_size_that_fits_no_block_or_both_is_refused() -> None:
+    both = [
+        q2_0("first", 1024, 40, 64),
+        q2_0("second", 1024, 40, 128),
+        q2_0("small", 128, 8, 64),
+        f32_tensor("c", 1),
+    ]
+    for tensors in (both, both[2:]):
+        with pytest.raises(
+            GGUFError, match="expected a size that tells Q2_0 or Q2_0_G128, got one that fits both"
+        ) as e:
+            ModelFile.open(write([], tensors))
+        assert e.value.key == "small"
+    file = assemble([], [entry("w", (1024, 40), 42, 0), entry("v", (8,), F32, 16384)], bytes(16384 + 32))
+    wanted = r"expected 11520 bytes of data \(Q2_0\) or 10880 bytes of data \(Q2_0_G128\), got 16384"
+    with pytest.raises(GGUFError, match=wanted) as e:
+        ModelFile.open(file)
+    assert e.value.key == "w"
+    for size in (0, 10879, 11521):
+        with pytest.raises(GGUFError, match=f"10880 bytes of data .*, got {size}"):
+            ModelFile.open(assemble([], [entry("w", (1024, 40), 42, 0)], bytes(size)))
+    assert (
+        ModelFile.open(assemble([], [entry("w", (1024, 40), 42, 0)], bytes(10880))).tensors["w"].nbytes
+        == 10880
+    )
+
+
+def test_numbers_of_formats_that_no_file_has_are_refused() -> None:
+    for fmt in (W8A8, FORMATS["Q2_0_G128"]):
+        with pytest.raises(GGUFError, match=f"expected a known tensor type, got {fmt.id}"):
+            ModelFile.open(assemble([], [entry("w", (1024, 40), fmt.id, 0)], bytes(1 << 18)))
 
 
 def test_gaps_and_unpadded_ends_are_fine() -> None:

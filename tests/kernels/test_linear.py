@@ -272,6 +272,20 @@ def test_what_is_not_finite_spoils_its_own_row_and_no_other(name: str, bits: int
         assert same_bits(np.delete(out, 4, axis=0), np.delete(clean, 4, axis=0))
 
 
+@pytest.mark.parametrize("names", [("Q8_0", "Q4_0"), ("Q4_K", "F16"), ("NVFP4", "BF16"), ("W8A8", "W8A8")])
+@on_targets
+def test_products_are_multiplied_with_the_scale_of_their_matrix(target: str, names: tuple[str, str]) -> None:
+    """Before the bias is added, and before that is added to what is there."""
+    parts, x = [(name, matrix(name, 24, 512, seed=i)) for i, name in enumerate(names)], normal(11, 512)
+    scales, bias, onto = np.array([0.3, -7], np.float32), normal(48, seed=1), normal(11, 48, seed=2)
+    panels = [packed(name, rows, 512) for name, rows in parts]
+    make = load(target).linear.Linear
+    wanted = apply(make(panels, 512), x) * np.repeat(scales, 24)
+    assert same_bits(apply(make(panels, 512, scales=scales), x), wanted)
+    assert same_bits(apply(make(panels, 512, bias, scales=scales), x), wanted + bias)
+    assert same_bits(apply(make(panels, 512, bias, scales=scales), x, 2, onto), onto + (wanted + bias))
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name in formats.PUT_SCALE])
 @on_targets
 def test_denormal_scales_count(target: str, name: str) -> None:
@@ -384,7 +398,7 @@ def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
     for matrices, cols, bias, error, text in (
         ([], 64, None, ValueError, "matrices: expected 1 to 16, got 0"),
         ([(layout, n, data)] * 17, 64, None, ValueError, "matrices: expected 1 to 16, got more"),
-        ([(-1, n, data)], 64, None, ValueError, "layout: expected an id of 0 to 23, got -1"),
+        ([(-1, n, data)], 64, None, ValueError, f"layout: expected an id of 0 to {len(LAYOUTS) - 1}, got -1"),
         ([(len(LAYOUTS), n, data)], 64, None, ValueError, f"layout: expected .*, got {len(LAYOUTS)}"),
         ([(layout, 0, data)], 64, None, ValueError, "shape: expected .*, got 0 x 64"),
         ([(layout, n, data)], 63, None, ValueError, "shape: expected rows of blocks of 32, got 32 x 63"),
@@ -398,6 +412,8 @@ def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
     ):
         with pytest.raises(error, match=text):
             make(matrices, cols, bias)
+    with pytest.raises(ValueError, match="scales: expected at least 2 elements, got 1"):
+        make([(layout, n, data)] * 2, 64, scales=np.ones(1, np.float32))
     assert shifted.ctypes.data % 64 == 8
 
 

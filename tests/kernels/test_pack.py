@@ -179,7 +179,8 @@ def test_packing_from_a_file_is_packing(fmt: Format, tmp_path: Path) -> None:
 
 WIDER = {
     "IQ1_S": 2.29, "IQ1_M": 2.04, "IQ2_XXS": 1.73, "IQ2_XS": 1.55, "IQ2_S": 1.4, "IQ3_XXS": 1.41,
-    "IQ3_S": 1.26, "TQ1_0": 1.23, "Q1_0": 1.34, "MXFP4": 1.06,
+    "IQ3_S": 1.26, "TQ1_0": 1.23, "Q1_0": 1.34, "MXFP4": 1.06, "Q2_0": 1.12,
+    "Q2_0_G128": 1.18,
 }  # fmt: skip
 """How much more than the file: rows of a grid are spelled out, base-3 digits and shared scales unpacked."""
 

@@ -25,6 +25,7 @@ K_QUANTS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 UNEVEN = ["IQ4_NL", "IQ4_XS"]
 GRIDS = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 TERNARY = ["TQ1_0", "TQ2_0"]
+PAIRS = ["Q2_0", "Q2_0_G128"]
 RECORDED = json.loads((DATA / "quantizer_errors.json").read_text())
 
 
@@ -130,13 +131,76 @@ def test_blocks_of_a_grid_format_are_found_again(name: str) -> None:
     assert np.sqrt(((again - x) ** 2).sum() / (x.astype(float) ** 2).sum()) < 0.09
 
 
-@pytest.mark.parametrize("name", TERNARY)
+@pytest.mark.parametrize("name", [*TERNARY, *PAIRS])
 def test_ternary_rows_are_exact(name: str) -> None:
     signs = np.random.default_rng(2).integers(-1, 2, (5, 512))
     signs[:, 0] = 1
     x = (signs * np.float32(0.75)).astype(np.float32)
     assert (dequantized(name, quantize(name, x)) == x).all()
     assert (quantize(name, x, importance()[:512].copy()) == quantize(name, x)).all()
+
+
+def rows_of_many_kinds(scale: float) -> np.ndarray:
+    """float32 (12, 512)."""
+    x = normal(12, 512, seed=3, std=scale)
+    x[3] = 0
+    x[4, ::3] = -0.0
+    x[5] = x[5, 0]
+    x[6] = np.round(x[6] / scale * 4) / 4 * scale  # ties
+    x[7] *= np.exp2(np.random.default_rng(1).integers(-12, 1, 512)).astype(np.float32)
+    x[8, 5], x[8, 9] = -4 * scale, 4 * scale
+    return x
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4, 3e-6])
+def test_blocks_of_pairs_are_those_of_ggml(name: str, scale: float) -> None:
+    """Its formula (ggml-quants.c: quantize_row_q2_0_ref): round(x / max|x|) + 1, halves away from 0."""
+    x = rows_of_many_kinds(scale)
+    blocks = x.reshape(-1, FORMATS[name].block_len)
+    d = np.abs(blocks).max(axis=1, keepdims=True)
+    ratio = blocks * np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
+    codes = (np.trunc(ratio + np.copysign(np.float32(0.5), ratio) * (np.abs(ratio) >= 0.5)) + 1).astype(
+        np.uint8
+    )
+    four = (codes.reshape(len(codes), -1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(axis=2, dtype=np.uint8)
+    expected = np.hstack([d.astype("<f2").view(np.uint8), four])
+    assert (quantize(name, x) == expected.reshape(len(x), -1)).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.02, 1e-3, 50.0, 600.0])
+def test_blocks_of_nvfp4_are_those_of_ggml(scale: float) -> None:
+    """Its rules (ggml-quants.c: quantize_row_nvfp4_ref): the nearest scale, the first nearest codes."""
+    x = np.clip(rows_of_many_kinds(scale), -2688, 2688)
+    subs = x.reshape(-1, 16)
+    six = np.abs(subs).max(axis=1) / np.float32(6)
+    scales = e4m3_bytes(six)
+    ones = np.hstack([scales.reshape(-1, 4), np.full((len(subs) // 4, 32), 0x11, np.uint8)])
+    d = dequantized("NVFP4", ones).reshape(-1, 16).astype(np.float32)  # code 1 is half of the scale
+    table = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.float32)
+    table = np.concatenate([table, -table])
+    codes = np.abs(table[:, None, None] * d - subs).argmin(axis=0).astype(np.uint8)  # of equal ones the first
+    nibbles = codes[:, :8] | codes[:, 8:] << 4
+    expected = np.hstack([scales.reshape(-1, 4), nibbles.reshape(-1, 32)]).reshape(len(x), -1)
+    assert (quantize("NVFP4", x) == expected).all()
+
+
+def e4m3_bytes(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers with 4 bits of exponent and 3 of fraction, halves up; from 248 on 448."""
+    values = np.array(
+        [m * 2.0**-9 for m in range(8)]
+        + [(1 + m / 8) * 2.0 ** (e - 7) for e in range(1, 15) for m in range(8)]
+    )
+    found = np.searchsorted((values[1:] + values[:-1]) / 2, x.astype(float), side="right")
+    found = np.where((x >= 7.5 / 512) & (x < 8 / 512), 7, found)  # denormals do not round up to a normal one
+    return np.where(x >= 248, 126, found).astype(np.uint8)
+
+
+def test_values_that_nvfp4_cannot_hold_are_refused() -> None:
+    x = np.full((1, 64), 2688, np.float32)
+    assert (dequantized("NVFP4", quantize("NVFP4", x)) == 2688).all()
+    with pytest.raises(ValueError, match="x: expected values from -2688 to 2688, got others"):
+        quantize("NVFP4", -np.nextafter(x, np.float32(3000)))
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -180,7 +244,7 @@ def test_important_columns_are_closer(name: str) -> None:
     assert errors[1] < (0.9 if name.startswith("IQ1") else 0.7) * errors[0]
 
 
-@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS, *UNEVEN, *GRIDS, *TERNARY])
+@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS, *UNEVEN, *GRIDS, *TERNARY, *PAIRS])
 def test_extreme_values_stay_finite(name: str) -> None:
     rows = [normal(1, 256, std=s)[0] for s in (1e-38, 1e-30, 1e-9, 1.0)]
     rows += [np.where(np.arange(256) % 3, -65504, 65504).astype(np.float32), np.full(256, 65504, np.float32)]

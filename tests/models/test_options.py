@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oxillama._kernels import load
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models import FAMILIES, read_spec
+from oxillama.models import FAMILIES, Decoder, read_spec
 from oxillama.models.metadata import OPTIONS, UNSUPPORTED
+from oxillama.weights.loader import Weights
 from tests.models.test_spec import load_model
 from tests.references.transformer import Reference
 from tests.support import zoo
-from tests.support.kernels import same_bits
+from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, Model
@@ -256,9 +258,39 @@ def test_matrices_of_q_k_and_v_in_one_with_their_biases_apart(name: str) -> None
 
 
 @pytest.mark.parametrize("tensor", ["attn_q", "ffn_down_exps"])
-def test_a_scale_of_a_whole_tensor_is_refused(tensor: str) -> None:
-    scale = {f"blk.1.{tensor}.scale": np.array([0.5], np.float32)}
-    with pytest.raises(LoadError, match=f"blk.1.{tensor}.scale: scales of whole tensors are not supported"):
+def test_products_are_multiplied_with_the_scale_of_a_whole_tensor(tensor: str) -> None:
+    """As converted NVFP4 files have it. Powers of two: scaled weights of float32 give the same bits."""
+    model, name = MODELS["qwen3moe"], f"blk.1.{tensor}"
+    weights = model.tensors()[f"{name}.weight"]
+    scale = np.exp2(-1 - np.arange(len(weights) if tensor.endswith("_exps") else 1)).astype(np.float32)
+    inputs = {f"{name}.input_scale": np.full(len(scale), 3, np.float32)}  # for activations of 4 bits
+    expected = run(model.file(**{f"{name}.weight": weights * scale.reshape(-1, *[1] * (weights.ndim - 1))}))
+    data = model.file(**{f"{name}.scale": scale}, **inputs)
+    used = Weights(ModelFile.open(data), load(PRESENT[0]), 1)
+    Decoder(read_spec(used.file), used)
+    assert not used.unused()
+    assert same_bits(run(data), expected)
+    assert not same_bits(run(model.file()), expected)
+
+
+def test_a_scale_comes_before_the_bias() -> None:
+    model, name = MODELS["qwen2"], "blk.0.attn_k"
+    weights = model.tensors()[f"{name}.weight"] * np.float32(0.25)
+    scaled = run(model.file(**{f"{name}.scale": np.array([0.25], np.float32)}))
+    assert f"{name}.bias" in model.tensors()
+    assert same_bits(scaled, run(model.file(**{f"{name}.weight": weights})))
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("qwen3moe", "token_embd"), ("qwen3moe", "blk.0.attn_q_norm")])
+def test_scales_of_other_tensors_are_refused(name: str, tensor: str) -> None:
+    scale = {f"{tensor}.scale": np.array([0.5], np.float32)}
+    with pytest.raises(LoadError, match=f"{tensor}.scale: expected scales of linear layers alone"):
+        load_model(MODELS[name].file(**scale))
+
+
+def test_a_scale_has_a_number_for_each_expert() -> None:
+    scale = {"blk.1.ffn_down_exps.scale": np.array([0.5], np.float32)}
+    with pytest.raises(LoadError, match=r"blk\.1\.ffn_down_exps\.scale: expected shape \(\d+,\), got \(1,\)"):
         load_model(MODELS["qwen3moe"].file(**scale))
 
 

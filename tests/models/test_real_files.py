@@ -90,7 +90,7 @@ def written(
         else:
             data = matrix(kind, values.size // cols, cols, seed=model.seed + i)
             held[name] = reference_formats.weights(kind, data).reshape(values.shape)
-        tensors.append(ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes()))
+        tensors.append(ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].file_id, data.tobytes()))
     return model._file(tensors), held
 
 

@@ -52,8 +52,16 @@ def _put_power(blocks: np.ndarray, halves: np.ndarray) -> None:
     blocks[:, 0] = np.where(exponent == 0, 0, exponent + 113)
 
 
+def _put_bytes(blocks: np.ndarray, halves: np.ndarray) -> None:
+    """NVFP4 has scales of 4 bits of exponent and 3 of fraction: the one below, or the largest or least."""
+    exponent, fraction = (halves >> 10 & 31).astype(int) - 8, halves >> 7 & 7
+    scale = np.clip(8 * exponent + fraction, 0, 0x7E)
+    blocks[:, :4] = np.where(exponent < 1, halves & 0x7FFF > 0, scale)[:, None]  # 2^-9 for a small one
+
+
 PUT_SCALE: dict[str, tuple[Put, ...]] = {
     **{name: (_put_half(0),) for name in ("Q4_0", "Q5_0", "Q8_0", "Q8_1", "Q1_0", "IQ4_NL", "IQ4_XS")},
+    **{name: (_put_half(0),) for name in ("Q2_0", "Q2_0_G128")},
     **{name: (_put_half(0),) for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")},
     **{name: (_put_half(0), _put_half(2)) for name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")},
     "Q2_K": (_put_half(80), _put_half(82)),
@@ -64,6 +72,7 @@ PUT_SCALE: dict[str, tuple[Put, ...]] = {
     "TQ1_0": (_put_half(52),),
     "TQ2_0": (_put_half(64),),
     "MXFP4": (_put_power,),
+    "NVFP4": (_put_bytes,),
 }
 """How a block's scale, and its minimum where it has one, are set."""
 
@@ -215,10 +224,27 @@ def _q1_0(blocks: np.ndarray) -> Parts:
     return Parts(_spread(_half(blocks, 0), codes), codes, 0 * codes)
 
 
+def _q2_0(blocks: np.ndarray) -> Parts:
+    pairs = blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3
+    codes = pairs.reshape(len(blocks), -1).astype(np.float64) - 1
+    return Parts(_spread(_half(blocks, 0), codes), codes, 0 * codes)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+E2M1 = np.concatenate([E2M1, -E2M1])
+"""The values of four bits, of which the upper is the sign."""
+
+
+def _nvfp4(blocks: np.ndarray) -> Parts:
+    exponent, fraction = (blocks[:, :4] >> 3 & 15).astype(np.float64), blocks[:, :4] & 7
+    scale = np.where(exponent > 0, 2.0 ** (exponent - 7) * (1 + fraction / 8), fraction * 2.0**-9)
+    scale[blocks[:, :4] == 127] = 0  # would be NaN
+    codes = E2M1[_nibbles(blocks[:, 4:].reshape(-1, 8)).astype(int)].reshape(-1, 64)
+    return Parts(np.repeat(scale, 16, axis=1), codes, 0 * codes)
+
+
 def _mxfp4(blocks: np.ndarray) -> Parts:
-    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # of four bits, the upper is the sign
-    values = np.concatenate([values, -values])
-    codes = values[_nibbles(blocks[:, 1:]).astype(int)]
+    codes = E2M1[_nibbles(blocks[:, 1:]).astype(int)]
     return Parts(2.0 ** (blocks[:, :1].astype(np.float64) - 127) + 0 * codes, codes, 0 * codes)
 
 
@@ -341,7 +367,10 @@ DECODE: dict[str, Callable[[np.ndarray], Parts]] = {
     "Q8_1": _q8_1,
     "Q8_K": _q8_k,
     "Q1_0": _q1_0,
+    "Q2_0": _q2_0,
+    "Q2_0_G128": _q2_0,
     "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
     "TQ1_0": _tq1_0,
     "TQ2_0": _tq2_0,
     "IQ2_XXS": _iq2_xxs,

@@ -14,8 +14,11 @@ from tests.support import gguf_writer as ggufwriter
 
 COLS, ROWS = 256, 8
 
-LETTERS: dict[str, str] = dict(zip(WRITABLE, "fhb4a5e8PQRSTuvwxyzijnkt", strict=True))
+LETTERS: dict[str, str] = dict(zip(WRITABLE, "fhb4a5e8PQRSTuvwxyzijnkt2gN", strict=True))
 """A letter for each format, so that a model's formats are a word."""
+
+OURS_ALONE = ("Q2_0_G128", "NVFP4")
+"""File types that llama.cpp's quantizer does not have."""
 
 
 def pure_type(name: str) -> str:

@@ -161,7 +161,7 @@ class Tiny:
                 shape = (cols,) if is_vector(name) else (cols, len(data))
                 if "_exps" in name:
                     shape = (cols, len(data) // self.n_experts, self.n_experts)
-                tensors.append(ggufwriter.Tensor(name, shape, fmt.id, data.tobytes()))
+                tensors.append(ggufwriter.Tensor(name, shape, fmt.file_id, data.tobytes()))
         return ggufwriter.write(metadata, tensors)
 
 

@@ -630,7 +630,7 @@ class Model:
 def stored(name: str, values: np.ndarray, kind: str) -> ggufwriter.Tensor:
     """A tensor in one of the formats that the gguf package can quantize to."""
     data = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), gguf.GGMLQuantizationType[kind])
-    return ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes())
+    return ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].file_id, data.tobytes())
 
 
 YARN = {

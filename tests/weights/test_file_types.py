@@ -11,6 +11,7 @@ import pytest
 from oxillama import ConfigError, ImportanceMatrix, quantize_model
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.quantize.imatrix import Entry
+from oxillama.quantize.mixes import ModelFacts, mixed
 from oxillama.weights.file_types import (
     FALLBACK,
     FILE_TYPES,
@@ -19,7 +20,7 @@ from oxillama.weights.file_types import (
     named_format,
     named_type,
 )
-from tests.support.file_type_cases import CASES, LETTERS, Case
+from tests.support.file_type_cases import CASES, LETTERS, OURS_ALONE, Case
 from tests.support.paths import DATA
 
 RECORDED = json.loads((DATA / "file_types.json").read_text())
@@ -47,7 +48,7 @@ def test_every_tensor_gets_the_format_that_llama_cpp_gives_it(name: str, tmp_pat
 
 
 def test_all_file_types_are_recorded() -> None:
-    assert {key.partition(", ")[0] for key in RECORDED["grouped"]} == set(FILE_TYPES)
+    assert {key.partition(", ")[0] for key in RECORDED["grouped"]} == set(FILE_TYPES) - {*OURS_ALONE}
     assert set(RECORDED) == set(CASES)
     different = {formats for case in RECORDED.values() for formats in case.values()}
     assert len(different) > 80  # the cases tell the rules apart
@@ -60,7 +61,7 @@ def test_types_are_known_by_the_names_users_give_them(name: str, found: str) -> 
     assert named_type(name) == (found, FILE_TYPES[found])
 
 
-@pytest.mark.parametrize("name", ["MXFP4", "NVFP4", "Q1_0", "Q8_K", "Q4", "", "COPY"])
+@pytest.mark.parametrize("name", ["MXFP4", "Q1_0", "Q8_K", "Q4", "", "COPY"])
 def test_other_types_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"type: expected one of F32, .*Q6_K.*, got {name!r}"):
         named_type(name)
@@ -72,9 +73,20 @@ def test_other_types_are_refused_by_name(name: str) -> None:
 def test_rows_that_do_not_fit_get_a_format_that_does(name: str) -> None:
     fmt = FORMATS[name]
     assert fitting(fmt, 512) is fmt
-    narrow = fitting(fmt, 96)
-    assert narrow.name == FALLBACK.get(name, name)
+    expected = name
+    while 96 % FORMATS[expected].block_len:
+        expected = FALLBACK[expected]
+    assert fitting(fmt, 96).name == expected
     assert fitting(fmt, 40).name == (name if fmt.block_len == 1 else "F16")
+
+
+def test_types_of_ours_alone_are_mixed_as_their_neighbours_are() -> None:
+    facts = ModelFacts("llama", 8, 8, 2, 0, tied=False, has_importance=False)
+    for name in OURS_ALONE:
+        tensors = ("output.weight", "blk.0.attn_v.weight", "token_embd.weight")
+        found = [mixed(name, tensor, 256, (0, 8), facts) for tensor in tensors]
+        assert found == ["Q6_K", name, "Q4_K" if name == "Q2_0_G128" else name]
+    assert fitting(FORMATS["Q2_0_G128"], 192).name == "Q2_0"
 
 
 def test_small_and_delicate_tensors_stay() -> None:

@@ -132,6 +132,14 @@ def test_quantized_matrices_stay() -> None:
     assert (InferenceEngine.from_gguf(demo.DRAFT, quantize="Q2_K").logits(IDS) == plain).all()
 
 
+def test_nvfp4_cannot_hold_large_values() -> None:
+    rows = WIDE.tensors["blk.0.attn_q.weight"][1].copy()
+    rows.view(np.float32)[3, 7] = -2689
+    data = WIDE.file(**{"blk.0.attn_q.weight": ("F32", rows)})
+    with pytest.raises(GGUFError, match=r"expected values from -2688 to 2688 for NVFP4, got -2689\.0"):
+        logits(data, loaded(data, "NVFP4"))
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e5, -1e5])
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "token_embd.weight"])
 def test_values_that_a_format_cannot_hold_are_refused(name: str, value: float) -> None:

@@ -73,9 +73,7 @@ cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form
         return f.sums
     f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
     f.more = f.sums + padded(n * (cols // 32) * 4)
-    end = f.more
-    if form == A_256:
-        end += padded(n * (cols // 64) * 4)
+    end = f.more + padded(n * (cols // (16 if form == A_32 else 64)) * 4)
     return end
 
 
@@ -90,6 +88,7 @@ cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t co
     tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
     tile.sums16 = tile.nsum
     tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
+    tile.nsum16 = <const int32_t*>(f.base + f.more) + t0 * (cols // 16)
 
 
 cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
@@ -153,6 +152,8 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
             i = (b * block + k) // 32
             if form == A_32:
                 (<int32_t*>tile.nsum)[i * T + t] = -whole
+                (<int32_t*>tile.nsum16)[2 * i * T + t] = -half[0]
+                (<int32_t*>tile.nsum16)[(2 * i + 1) * T + t] = -half[1]
             else:
                 (<int32_t*>tile.sums16)[i * T + t] = pair(half[0], half[1])
                 if i & 1:

@@ -43,6 +43,7 @@ cdef struct Part:
     Py_ssize_t first_panel
     Py_ssize_t first_row
     Py_ssize_t stride  # bytes of a panel
+    float scale        # products are multiplied with
 
 
 # All matrices of a `Linear`.
@@ -99,7 +100,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef int T
     ensure(0 <= p0 < p1 <= (w.rows + 15) // 16)
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
-    job.ld, job.accumulate, job.dots = group.out_ld, group.accumulate, w.form == A_PAIRS
+    job.ld, job.accumulate, job.dots, job.scale = group.out_ld, group.accumulate, w.form == A_PAIRS, w.scale
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
     while p < p1:
         job.first, job.last = p, min(p + strip, p1)
@@ -265,6 +266,7 @@ cdef class Linear:
     bias : float32 (rows,) over all the matrices, or None.
     bf16_dot : whether matrices of bf16 are multiplied by the processor's instruction for it; None: where it has one
         (`BF16_DOT`). The bits are the same.
+    scales : float32 (matrices,): the products of each are multiplied with its scale; None for 1.
 
     Raises
     ------
@@ -280,7 +282,7 @@ cdef class Linear:
     cdef bint late               # whether `give` may exchange them
     cdef Py_ssize_t running      # products that read them now
 
-    def __cinit__(self, matrices, Py_ssize_t cols, bias=None, bf16_dot=None):
+    def __cinit__(self, matrices, Py_ssize_t cols, bias=None, bf16_dot=None, cnp.ndarray scales=None):
         cdef Stack* stack = &self.stack
         cdef Part* part
         cdef Form f
@@ -330,6 +332,8 @@ cdef class Linear:
                 self.token_bytes += form_layout(form, 1, cols, &f)
         if bias is not None:
             stack.bias = f32_data(bias, self.rows, "bias")
+        for form in range(stack.n_parts):
+            stack.parts[form].scale = 1 if scales is None else f32_data(scales, stack.n_parts, "scales")[form]
 
     def give(self, panels):
         """Exchanges the panels of a `Linear` that was made without.

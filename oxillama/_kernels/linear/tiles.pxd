@@ -10,6 +10,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.packing.unpack cimport E5M3_UNIT
 from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
@@ -26,6 +27,7 @@ cdef struct Tile:
     const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
+    const int32_t* nsum16    # (cols / 16, T): the same of its halves
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
     const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
 
@@ -39,6 +41,7 @@ cdef struct Job:
     float* out                # row 0 of the matrix, for the first token of the tile
     Py_ssize_t ld             # floats between tokens in out
     const float* bias
+    float scale               # of the whole matrix
     bint accumulate
     bint dots                 # activations of pairs are bf16, for an instruction that multiplies a pair
     bint cold                 # the panels come from memory: what follows is asked for ahead
@@ -237,6 +240,10 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
             prefetch(c, 64 * code_bits(layout))
         if T > 1:
             next = ask(next, job.step)
+        if has_halves(layout):
+            add_halves(layout, T, acc, part, run, header, c, x, a.scale + b * T, a.nsum16 + 2 * b * T)
+            x = x + 32 * T
+            continue
         for t in range(T):
             part[t] = excess_of_block(layout, a.nsum[b * T + t])
         add_first_16(layout, T, part, run, c, x)
@@ -268,6 +275,32 @@ cdef inline void add_block(const int layout, const int T, f32x16* acc, const i32
         acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
         if has_minima(layout):
             acc[t] = f32_fma(f32_from_i32(i32_set1(nsum[t])), f32_mul(m, da), acc[t])
+
+
+cdef inline f32x16 half_scale(const uint8_t* header, const int half) noexcept nogil:
+    """The scales of a half of a block, from bytes of 16 rows in pairs."""
+    cdef i32x16 pairs = i16_load_u8(header)
+    return f32_mul(f32_from_bits(i32_shl(i32_sar(pairs, 16) if half else pairs, 20)), f32_set1(E5M3_UNIT))
+
+
+cdef inline void add_halves(const int layout, const int T, f32x16* acc, i32x16* part, i32x16* run,
+                            const uint8_t* header, const uint8_t* c, const int8_t* x, const float* scale,
+                            const int32_t* nsum16) noexcept nogil:
+    """Adds a block whose halves have scales: the sum of the first times its scale is exact, one fma adds the second's.
+    """
+    cdef f32x16 first = half_scale(header, 0), last = half_scale(header, 1)
+    cdef f32x16 sum[8]
+    cdef int t
+    for t in range(T):
+        part[t] = excess_of_block(layout, nsum16[t])
+    add_first_16(layout, T, part, run, c, x)
+    for t in range(T):
+        sum[t] = f32_mul(f32_from_i32(part[t]), first)
+        part[t] = excess_of_block(layout, nsum16[T + t])
+    add_last_16(layout, T, part, run, c, x)
+    for t in range(T):
+        sum[t] = f32_fma(f32_from_i32(part[t]), last, sum[t])
+        acc[t] = f32_fma(sum[t], f32_set1(scale[t]), acc[t])
 
 
 cdef inline void byte_tile(const int layout, const int P, const int T, const Job* job, Py_ssize_t p, int first,
@@ -472,10 +505,12 @@ cdef inline void code_tile(const int layout, const int T, const Job* job, Py_ssi
 
 # --- writing ------------------------------------------------------------------------------------------
 
-cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
-    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
+cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ssize_t rows,
+                     bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = scale * v (+ bias), or out + that."""
     cdef float lanes[16]
     cdef Py_ssize_t r
+    v = f32_mul(v, f32_set1(scale))
     if rows >= 16:
         if bias != NULL:
             v = f32_add(v, f32_load(bias))
@@ -495,7 +530,7 @@ cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first,
     cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
     cdef int t
     for t in range(T):
-        put(acc[t], job.out + (first + t) * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+        put(acc[t], job.out + (first + t) * job.ld + 16 * p, job.scale, bias, job.rows - 16 * p, job.accumulate)
 
 
 cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:

@@ -9,8 +9,8 @@ from libc.string cimport memcpy
 
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at
+from oxillama._kernels.packing.unpack cimport Block, Unpack, e5m3_value, half_at
 from oxillama._kernels.simd.bf16 cimport LEAST_BF16, paired
-from oxillama._kernels.packing.unpack cimport Block, Unpack, half_at
 from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
 
 
@@ -112,7 +112,7 @@ cdef inline void block_dequantize(const int layout, const int block_len, const i
     cdef int i, code
     for b in range(n):
         unpack(blocks + block_bytes * b, &block)
-        d = scale_of(layout, block.d) * unit_of(layout)
+        d = 0 if has_halves(layout) else scale_of(layout, block.d) * unit_of(layout)
         if has_minima(layout):
             m = ox_f32_from_f16(block.minimum)
         if code_bits(layout) == 8 and not has_subs(layout):
@@ -121,7 +121,10 @@ cdef inline void block_dequantize(const int layout, const int block_len, const i
             continue
         for i in range(block_len):
             code = codes[i]
-            ds = d * <float>block.scales[i // sub] if has_subs(layout) else d
+            if has_halves(layout):
+                ds = e5m3_value(<uint8_t>block.scales[i // 16])
+            else:
+                ds = d * <float>block.scales[i // sub] if has_subs(layout) else d
             if not has_minima(layout):
                 out[block_len * b + i] = ds * <float>value_of(layout, code)
             elif has_subs(layout):
@@ -185,7 +188,9 @@ cdef inline void block_pack(const int layout, const int block_len, const int blo
             for k in range(per):
                 head = out + header_at(layout, per * b + k)
                 codes = out + codes_at(layout, per * b + k) + 4 * r
-                if scale_bytes(layout) == 4:
+                if has_halves(layout):
+                    head[2 * r], head[2 * r + 1] = <uint8_t>block.scales[2 * k], <uint8_t>block.scales[2 * k + 1]
+                elif scale_bytes(layout) == 4:
                     put_word(head + 4 * r, block.d)
                 else:
                     put_half(head + 2 * r, <uint16_t>block.d)

@@ -13,7 +13,7 @@ a kind of scales:
       3 bits      the same, then bit g of every byte for the upper bit
       1 bit       bit g of every byte
     scales of a block of 32 columns
-      f16 d[16] (bf16 for e4), and f16 m[16] for m4 and m5
+      f16 d[16] (bf16 for e4), and f16 m[16] for m4 and m5; for n4 those of its halves, bytes [16][2] (unpack.pxd)
     scales of a block of 256 columns, with sub-blocks of 16 (k2 k3 k6 g1 g2) or 32
       f16 d[16], f16 dmin[16] where there are minima, then pairs of int8: scales [S / 2][16][2], minima
       the same; k2 has both in one byte (low nibble, high nibble)

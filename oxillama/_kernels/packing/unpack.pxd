@@ -10,9 +10,13 @@ Blocks of 32:
     Q5_1          f16 d, f16 m, 32 bits, nibbles
     MXFP4         exponent of two, nibbles
 
-Blocks of 128:
+Blocks of 64 and of 128:
 
-    Q1_0     f16 d, 16 bytes of bits, the first value in the lowest: d or -d
+    NVFP4      4 scales of 16 values each: bytes without a sign, 4 bits of exponent and 3 of fraction; for each 8 bytes
+               of nibbles: value i in the low half of byte i, i + 8 in the high one
+    Q1_0       f16 d, 16 bytes of bits, the first value in the lowest: d or -d
+    Q2_0       f16 d, 16 bytes of bit pairs, the first value in the lowest
+    Q2_0_G128  f16 d, 32 bytes of bit pairs
 
 Blocks of 256:
 
@@ -47,6 +51,7 @@ from libc.string cimport memcpy
 from oxillama._kernels.packing.formats cimport (
     IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS,
 )
+from oxillama._kernels.simd.simd cimport ox_f32_from_bits
 
 cdef enum:  # where the grids begin in GRIDS, in words
     GRID_2XXS = 0
@@ -56,6 +61,12 @@ cdef enum:  # where the grids begin in GRIDS, in words
     GRID_3XXS = 7680
     GRID_3S = 7936
     GRID_WORDS = 8448
+
+cdef extern from *:
+    """
+    #define OX_E5M3_UNIT 83076749736557242056487941267521536.0f
+    """
+    const float E5M3_UNIT "OX_E5M3_UNIT"  # times the byte as exponent and fraction of a float
 
 # The entries of all grids: words of 4 codes, two to an entry of 8. Filled by pack.pyx when it is imported.
 cdef extern from *:
@@ -69,7 +80,7 @@ cdef extern from *:
 cdef struct Block:
     uint32_t d        # the bits of the scale: f16, bf16 or f32
     uint16_t minimum  # the bits of the f16 minimum, or of what the minima are multiplied with
-    int8_t scales[16]
+    int8_t scales[16]  # those of a byte where halves have scales
     int8_t minima[16]
     uint32_t codes[64]
 
@@ -88,12 +99,36 @@ cdef inline uint32_t word_at(const uint8_t* p) noexcept nogil:
     return w
 
 
+# --- scales of a byte ----------------------------------------------------------------------------------
+#
+# 5 bits of exponent and 3 of fraction: 2^(e - 11) (1 + m / 8), and 0 for the byte 0. No number is denormal.
+
+cdef inline uint8_t e5m3_of_e4m3(uint8_t byte) noexcept nogil:
+    """Half the value of a scale of NVFP4, whose denormals end at 2^-9: values are twice those of the table.
+
+    127 stands for 0; the upper bit is not read.
+    """
+    cdef int m = byte & 127
+    if byte == 127:
+        return 0
+    return m + 24 if m >= 8 else 16 + 2 * m if m >= 4 else 8 + 4 * m if m >= 2 else 8 * m
+
+
+cdef inline float e5m3_value(uint8_t byte) noexcept nogil:
+    return ox_f32_from_bits(<uint32_t>byte << 20) * <float>E5M3_UNIT
+
+
 # --- words of four codes -----------------------------------------------------------------------------
 
 cdef inline uint32_t spread(uint32_t bits) noexcept nogil:
     """Bit i of 4 in the lowest bit of byte i."""
     bits = bits & 15
     return (bits | (bits << 7) | (bits << 14) | (bits << 21)) & 0x01010101
+
+
+cdef inline uint32_t spread_pairs(uint32_t byte) noexcept nogil:
+    """The four bit pairs of a byte, the lowest first."""
+    return (byte & 3) | ((byte & 12) << 6) | ((byte & 48) << 12) | ((byte & 192) << 18)
 
 
 cdef inline uint32_t nibbles(const uint8_t* p, const int i) noexcept nogil:
@@ -116,7 +151,7 @@ cdef inline uint32_t planes(const uint8_t* p, const int i) noexcept nogil:
     return (word_at(p + 4 * (i & 7)) >> (i >> 3)) & 0x01010101
 
 
-# --- blocks of 32 and of 128 --------------------------------------------------------------------------
+# --- blocks of 32, 64 and 128 -------------------------------------------------------------------------
 
 cdef inline void nibble_codes(const uint8_t* p, Block* out) noexcept nogil:
     cdef int i
@@ -177,6 +212,30 @@ cdef inline void unpack_q1_0(const uint8_t* block, Block* out) noexcept nogil:
     out.d = half_at(block)
     for i in range(32):
         out.codes[i] = spread(block[2 + (i >> 1)] >> (4 * (i & 1)))
+
+
+cdef inline void pair_codes(const uint8_t* p, const int n, Block* out) noexcept nogil:
+    cdef int i
+    for i in range(n):
+        out.codes[i] = spread_pairs(p[i])
+
+
+cdef inline void unpack_q2_0(const uint8_t* block, Block* out) noexcept nogil:
+    out.d = half_at(block)
+    pair_codes(block + 2, 16, out)
+
+
+cdef inline void unpack_q2_0_g128(const uint8_t* block, Block* out) noexcept nogil:
+    out.d = half_at(block)
+    pair_codes(block + 2, 32, out)
+
+
+cdef inline void unpack_nvfp4(const uint8_t* block, Block* out) noexcept nogil:
+    cdef int i
+    for i in range(4):
+        out.scales[i] = <int8_t>e5m3_of_e4m3(block[i])
+    for i in range(16):
+        out.codes[i] = (word_at(block + 4 + 8 * (i >> 2) + 4 * (i & 1)) >> (4 * ((i >> 1) & 1))) & 0x0F0F0F0F
 
 
 # --- blocks of 256 ------------------------------------------------------------------------------------

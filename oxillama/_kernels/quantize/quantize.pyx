@@ -16,14 +16,15 @@ cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY, floorf, nextafterf, sqrtf
-from libc.stdint cimport int8_t, int16_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int16_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, fits, u8_out
 from oxillama._kernels.grammar.memory cimport lowest_bit
 from oxillama._kernels.packing.formats cimport (
-    BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K,
-    Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0, VALUES_T4, format_block_bytes, format_block_len)
+    BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, NVFP4, Q2_0, Q2_0_G128, Q2_K,
+    Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0, VALUES_T4, format_block_bytes, format_block_len)
+from oxillama._kernels.packing.unpack cimport e5m3_of_e4m3, e5m3_value
 from oxillama._kernels.quantize.blocks cimport *
 from oxillama._kernels.quantize.fit cimport (
     Found, Sums, add_codes, code_of, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
@@ -32,7 +33,7 @@ from oxillama._kernels.simd.simd cimport (
     f32_select_lt, f32_set1, f32_store, f32_sub, f32_sum, f32_zero, i32_add, i32_from_bits, i32_mul, i32_sar, i32_set1,
     i32_shl, i32_store_i8, i32_zero, i32x16, ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
 
-from oxillama.formats import FORMATS, WRITABLE
+from oxillama.formats import FORMAT_BY_ID, FORMATS, WRITABLE
 
 cnp.import_array()
 
@@ -457,6 +458,72 @@ cdef void ternary_block(const int format_id, const float* x, uint8_t* out) noexc
     put_half(out + 52, largest)
 
 
+cdef void pair_block(const int n, const float* x, uint8_t* out) noexcept nogil:
+    """Q2_0: the largest magnitude becomes 1, four codes in a row stand in a byte."""
+    cdef f32x16 most = f32_zero(), inv
+    cdef float largest
+    cdef int8_t codes[16]
+    cdef int i, k
+    for i in range(n // 16):
+        most = f32_max(most, f32_abs(f32_load(x + 16 * i)))
+    largest = f32_hmax(most)
+    inv = f32_set1(<float>1.0 / largest if largest != 0 else 0)
+    for i in range(n // 16):
+        i32_store_i8(codes, ternary(x + 16 * i, inv))
+        for k in range(4):
+            out[2 + 4 * i + k] = <uint8_t>(codes[4 * k] | (codes[4 * k + 1] << 2) | (codes[4 * k + 2] << 4)
+                                           | (codes[4 * k + 3] << 6))
+    put_half(out, largest)
+
+
+# --- values of 4 bits -----------------------------------------------------------------------------
+
+cdef inline uint8_t e4m3_of(float scale) noexcept nogil:
+    """The nearest scale of NVFP4, halves up, by ggml's rules (ggml-impl.h): up to 240 and then 448."""
+    cdef uint32_t bits
+    cdef int code
+    memcpy(&bits, &scale, 4)
+    if scale < <float>0.015625:
+        code = <int>(scale * 512 + <float>0.5)
+        return <uint8_t>(code if code < 7 else 7)
+    code = <int>((bits + 0x80000) >> 20) - 960
+    return <uint8_t>(code if code < 120 else 126)
+
+
+cdef inline f32x16 closer(const int code, const int value, f32x16 x, f32x16 d, i32x16 sign, f32x16* least,
+                          f32x16 found) noexcept nogil:
+    """Code ``code`` with the sign where it is nearer to magnitudes x than those before it."""
+    cdef f32x16 error = f32_abs(f32_sub(f32_mul(f32_set1(<float>value), d), x))
+    found = f32_select_lt(error, least[0], f32_from_bits(i32_add(i32_set1(code), sign)), found)
+    least[0] = f32_select_lt(error, least[0], error, least[0])
+    return found
+
+
+cdef void nvfp4_block(const float* x, uint8_t* out) noexcept nogil:
+    """The scale of 16 values makes their largest magnitude the largest value; the nearest code, of two the lower."""
+    cdef f32x16 v, size, least, d, found, zero = f32_zero()
+    cdef i32x16 sign
+    cdef int8_t codes[16]
+    cdef int s, i
+    for s in range(4):
+        v = f32_load(x + 16 * s)
+        size = f32_abs(v)
+        out[s] = e4m3_of(f32_hmax(size) / <float>6.0)
+        d = f32_set1(e5m3_value(e5m3_of_e4m3(out[s])))
+        sign = i32_from_bits(f32_select_lt(v, zero, f32_from_bits(i32_set1(8)), zero))
+        found, least = zero, size
+        found = closer(1, 1, size, d, sign, &least, found)
+        found = closer(2, 2, size, d, sign, &least, found)
+        found = closer(3, 3, size, d, sign, &least, found)
+        found = closer(4, 4, size, d, sign, &least, found)
+        found = closer(5, 6, size, d, sign, &least, found)
+        found = closer(6, 8, size, d, sign, &least, found)
+        found = closer(7, 12, size, d, sign, &least, found)
+        i32_store_i8(codes, i32_from_bits(found))
+        for i in range(8):
+            out[4 + 8 * s + i] = <uint8_t>(codes[i] | (codes[i + 8] << 4))
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols, uint8_t* out) noexcept nogil:
@@ -471,6 +538,15 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
     elif format_id == TQ1_0 or format_id == TQ2_0:
         for i in range(cols // 256):
             ternary_block(format_id, x + 256 * i, out + format_block_bytes(format_id) * i)
+    elif format_id == Q2_0:
+        for i in range(cols // 64):
+            pair_block(64, x + 64 * i, out + 18 * i)
+    elif format_id == Q2_0_G128:
+        for i in range(cols // 128):
+            pair_block(128, x + 128 * i, out + 34 * i)
+    elif format_id == NVFP4:
+        for i in range(cols // 64):
+            nvfp4_block(x + 64 * i, out + 36 * i)
     elif format_id == Q8_0:
         for i in range(cols // 32):
             plain_bytes(x + 32 * i, out + 34 * i)
@@ -557,10 +633,11 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
 
     Parameters
     ----------
-    format_id : the GGUF type number of one of `formats.WRITABLE`
-    x : float32 (rows, cols); from -65504 to 65504 where there are scales, which are half floats. F32, F16 and BF16
-        take any number: what F16 cannot hold becomes an infinity
-    importance : float32 (cols,), finite and above 0, or None; Q8_0, TQ1_0, TQ2_0 and the floats do not look at it
+    format_id : the id of one of `formats.WRITABLE`
+    x : float32 (rows, cols); magnitudes up to the format's ``most`` where there are scales, 65504 where these are half
+        floats. F32, F16 and BF16 take any number: what F16 cannot hold becomes an infinity
+    importance : float32 (cols,), finite and above 0, or None; Q8_0, TQ1_0, TQ2_0, Q2_0, NVFP4 and the floats do not
+        look at it
     out : uint8, the rows as a file holds them
 
     Raises
@@ -585,8 +662,9 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
         fill_grid(format_id, tables, &g)
     check_apart(x, out, "x, out")
     check_threads(n_threads)
-    if block_len > 1 and not all_within(xp, rows * cols, -65504, 65504):
-        raise ValueError("x: expected values from -65504 to 65504, got others")
+    cdef float most = FORMAT_BY_ID[format_id].most
+    if block_len > 1 and not all_within(xp, rows * cols, -most, most):
+        raise ValueError(f"x: expected values from {-most:.6g} to {most:.6g}, got others")
     if wp != NULL and not all_within(wp, cols, <float>1e-45, FLT_MAX):
         raise ValueError("importance: expected finite numbers above 0, got others")
     for r in prange(rows, nogil=True, schedule="dynamic", num_threads=n_threads if rows > 1 else 1):

@@ -27,7 +27,9 @@ LLAMA_ATTENTION_TYPE_CAUSAL, LLAMA_ATTENTION_TYPE_NON_CAUSAL = range(2)
 
 GGML_NUMA_STRATEGY_DISABLED, GGML_NUMA_STRATEGY_DISTRIBUTE = range(2)
 
-GGML_TYPES: dict[str, int] = {f"GGML_TYPE_{name}": format.id for name, format in FORMATS.items()}
+GGML_TYPES: dict[str, int] = {
+    f"GGML_TYPE_{name}": format.id for name, format in FORMATS.items() if format.id == format.file_id
+}
 """Numbers of block formats, by llama.cpp's names."""
 
 globals().update(GGML_TYPES)

@@ -12,7 +12,7 @@ from oxillama.models.layers.feed_forward import Activation, FeedForward, load_ac
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.grouped import GroupedLinear
+from oxillama.weights.grouped import GroupedLinear, grouped_linear
 from oxillama.weights.linear import Experts as ExpertMatrices
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
@@ -52,10 +52,10 @@ class MixtureOfExperts:
         if sizes.latent:
             into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
             self.latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
-        self.first: GroupedLinear = weights.grouped_linear(names, width, sizes.n_experts)
+        self.first: GroupedLinear = grouped_linear(weights, names, width, sizes.n_experts)
         scaled = routing.scaled_outputs
         names = [(f"{block}.ffn_down_exps", width)]
-        self.down: GroupedLinear = weights.grouped_linear(names, expert_width, sizes.n_experts, scaled)
+        self.down: GroupedLinear = grouped_linear(weights, names, expert_width, sizes.n_experts, scaled)
         self.experts: ExpertMatrices = ExpertMatrices(
             [[*pair] for pair in zip(self.first.members, self.down.members)], self.n_used
         )

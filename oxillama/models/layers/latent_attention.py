@@ -19,7 +19,7 @@ from oxillama.models.layers.selector import PositionSelector
 from oxillama.models.page_groups import place_of
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.grouped import GroupedLinear
+from oxillama.weights.grouped import GroupedLinear, grouped_linear
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import MatrixPart
@@ -63,9 +63,9 @@ class LatentAttention:
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
-            self.attn_k_b = weights.grouped_linear(names, self.nope_dim, self.heads)
+            self.attn_k_b = grouped_linear(weights, names, self.nope_dim, self.heads)
             names = [(f"{block}.attn_v_b", latent.value_dim)]
-            self.attn_v_b = weights.grouped_linear(names, latent.kv_rank, self.heads)
+            self.attn_v_b = grouped_linear(weights, names, latent.kv_rank, self.heads)
         self.attn_output: Linear = weights.linear(
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )

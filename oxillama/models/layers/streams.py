@@ -16,6 +16,7 @@ from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
+from oxillama.weights.grouped import grouped_linear
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
@@ -40,8 +41,8 @@ class Streams:
 
     def __init__(self, spec: Spec, weights: Weights) -> None:
         d, n = spec.n_embd, STREAMS - 1
-        self.begin_with: list[Linear] = weights.grouped_linear([("altup_proj", d)], d, n).members
-        self.end_with: list[Linear] = weights.grouped_linear([("altup_unembd_proj", d)], d, n).members
+        self.begin_with: list[Linear] = grouped_linear(weights, [("altup_proj", d)], d, n).members
+        self.end_with: list[Linear] = grouped_linear(weights, [("altup_unembd_proj", d)], d, n).members
         self.n_embd = d
 
     def linears(self) -> list[Linear]:
