@@ -23,6 +23,10 @@ from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
 from oxillama.server.prompts import bounded
 
+WINDOW = 64
+"""Pieces of text that may wait for the event loop. A small model makes 16 in the 60 ms that the loop may wait
+for a processor, and a step over the streams that are not paused costs nearly as much as one over all."""
+
 
 def most_tokens(name: str, value: Any) -> Any:
     """A number of tokens; -1 or -2 for as many as the context holds."""
@@ -250,7 +254,7 @@ def options_of(
         else:
             raise unknown(name, known)
     most = context().config.max_tokens
-    usual = {**defaults, **({} if most is None else {"max_tokens": most})}
+    usual = {"window": WINDOW, **defaults, **({} if most is None else {"max_tokens": most})}
     found = GenerationOptions.of(None, {**usual, **fixed, **chosen}, engine.config.sampler)
     return within_limits(found, {*fixed, *chosen})
 

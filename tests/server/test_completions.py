@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import SamplerConfig, SchedulerConfig, demo, token_logprobs
+from oxillama import GenerationOptions, SamplerConfig, SchedulerConfig, demo, token_logprobs
 from oxillama.compat.engine import InferenceEngine
 from oxillama.server import scoring
 from oxillama.server.openai.logprobs import token_name
-from oxillama.server.options import HARMLESS, OPTIONS
+from oxillama.server.options import HARMLESS, OPTIONS, options_of
 from tests.support.server import Client, serving
 from tests.support.waiting import stopped, until
 
@@ -331,6 +331,20 @@ def test_every_option_of_the_library_has_a_name() -> None:
     }
     assert set(OPTIONS.values()) == set(OPTION_NAMES) - not_offered
     assert not set(OPTIONS) & set(HARMLESS)
+
+
+def test_streams_may_be_further_ahead_of_a_busy_event_loop(alone: InferenceEngine) -> None:
+    plain = GenerationOptions(max_tokens=400, sampler=SamplerConfig(ignore_eos=True))
+    served = options_of({"max_tokens": 400, "ignore_eos": True}, alone)
+    assert [pieces_ahead(alone, options) for options in (plain, served)] == [16, 64]
+
+
+def pieces_ahead(engine: InferenceEngine, options: GenerationOptions) -> int:
+    """How many pieces a stream is ahead of a consumer who reads none."""
+    with engine.stream(PROMPT, options) as generation:
+        request = generation._request
+        until(lambda: not request.wanted)
+        return request.n_events
 
 
 # --- many, and those that go away ---------------------------------------------------------------------
