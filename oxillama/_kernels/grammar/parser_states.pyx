@@ -70,21 +70,22 @@ cdef class ParserStates(Closure):
         return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
 
     @cython.critical_section
-    def advance(self, int32_t state, const uint8_t[::1] text not None):
+    def advance(self, int32_t state, bytes text not None):
         """The parser state after these bytes; 0 where they cannot follow."""
         cdef Py_ssize_t i = 0
+        cdef const unsigned char* characters = text
         self.checked_state(state)
-        while i < text.shape[0] and state != DEAD:
+        while i < len(text) and state != DEAD:
             try:
                 self.allow(self.budget)
-                state = self.run(state, &text[i], 1)
+                state = self.run(state, characters + i, 1)
                 i += 1
             except (NotBuilt, GrammarError) as error:
                 self.mend(error, state)
         return state
 
     @cython.critical_section
-    def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
+    def advance_token(self, int32_t state, int32_t after_bytes, bytes hits not None):
         """The parser state after a token.
 
         Parameters
@@ -95,12 +96,12 @@ cdef class ParserStates(Closure):
         """
         self.checked_state(state)
         self.checked_state(after_bytes)
-        if hits.shape[0] != self.n_token_sets:
-            raise ValueError(f"hits: expected {self.n_token_sets} flags, got {hits.shape[0]}")
+        if len(hits) != self.n_token_sets:
+            raise ValueError(f"hits: expected {self.n_token_sets} flags, got {len(hits)}")
         self.allow(self.budget)
-        while hits.shape[0]:
+        while hits:
             try:
-                return self.token_step(state, after_bytes, &hits[0])
+                return self.token_step(state, after_bytes, hits)
             except (NotBuilt, GrammarError) as error:
                 self.mend(error, state)
         return after_bytes
