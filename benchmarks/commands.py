@@ -53,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     speed.add_argument("--job", type=runs.positive, default=0, metavar="N", help=what)
     what = "of --job: prompts of 200 to 1,500 tokens, and 20 to 200 new ones behind them"
     speed.add_argument("--mixed", action="store_true", help=what)
+    what = "of the engine's keys and values (default: f16)"
+    speed.add_argument("--kv-type", default="f16", metavar="TYPE", help=what)
+    speed.add_argument("--peer-kv-type", default="f16", metavar="TYPE", help="of the peer's")
     speed.set_defaults(run=run_end_to_end, command="end-to-end")
 
     load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
@@ -189,7 +192,12 @@ def run_end_to_end(args: argparse.Namespace) -> int:
     results: list[Row] = []
     for model in args.model:
         found, agreement = end_to_end.measure(
-            model, run.engines, job=args.job, mixed=args.mixed, **_measured(args)
+            model,
+            run.engines,
+            job=args.job,
+            mixed=args.mixed,
+            kv_types=(args.kv_type, args.peer_kv_type)[: len(run.engines)],
+            **_measured(args),
         )
         results += found
         if agreement is not None:

@@ -36,18 +36,22 @@ def measure(
     new: int = 32,
     job: int = 0,
     mixed: bool = False,
+    kv_types: Sequence[str] = (),
 ) -> tuple[list[Row], float | None]:
     """Speeds of each engine on one model, and the cosine of the angle between two engines' logits.
 
     The cosine is None for a single engine. With ``job`` a turn is that many prompts of random tokens, run at
     once, and ``new`` tokens behind each; the speed is that of new tokens. ``mixed`` prompts have the lengths
-    of `MIXED`. Raises what `Runner.load` raises, and ConfigError for an engine that runs one sequence.
+    of `MIXED`. ``kv_types`` are those of the engines, f16 where there is none. Raises what `Runner.load`
+    raises, and ConfigError for an engine that runs one sequence, or does not have the type.
     """
     lengths, counts = MIXED if mixed else ((prompt, prompt), (new, new))
     with ExitStack() as stack:
         runners = []
-        for name in engines:
+        for i, name in enumerate(engines):
             runner = ENGINES[name](model, threads, lengths[1] + counts[1] + 1)
+            if i < len(kv_types):
+                runner.keep(kv_types[i])
             stack.callback(runner.close)
             runner.load()
             runners.append(runner)

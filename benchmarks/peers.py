@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from benchmarks.runner import Logits, Runner
 from benchmarks.vllm import Vllm
 from oxillama.config.checks import NO_DECODE_WAIT
 from oxillama.errors import ConfigError, LoadError, PromptError
+from oxillama.formats import KV_PAIRS
 from oxillama.gguf.model_file import ModelFile
 
 
@@ -23,6 +25,7 @@ class OxiLlama(Runner):
     """This library, through its public interface."""
 
     name = "oxillama"
+    kv_types = tuple(KV_PAIRS)
     packed = "off"
     compute = "int8"
     _config: Any = None
@@ -50,6 +53,7 @@ class OxiLlama(Runner):
                 context_size=self.context,
                 packed=self.packed,
                 compute=self.compute,
+                kv_type=self.kv_type,
             )
         )
 
@@ -104,6 +108,7 @@ class LlamaCpp(Runner):
     """
 
     name = "llama.cpp"
+    kv_types: Mapping[str, int] = MappingProxyType({"f16": 1, "bf16": 30, "q8_0": 8})  # ggml's numbers
     n_batch = 512
     """Most tokens in one call, and in one pass over the weights; llama.cpp's default for the latter."""
 
@@ -144,7 +149,7 @@ class LlamaCpp(Runner):
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_threads = params.n_threads_batch = self.threads
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        params.type_k = params.type_v = api.GGML_TYPE_F16
+        params.type_k = params.type_v = self.kv_types[self.kv_type]
         params.no_perf = True
         self._context = api.llama_init_from_model(self._model, params)
         if not self._context:

@@ -1,15 +1,15 @@
 """An engine as the benchmarks see it: five small methods, around which `Runner` measures the time.
 
-All engines get the same work: fixed token ids, a float16 KV cache, the logits of the last token as float32,
-no sampling. An engine's package is imported when it is loaded, so that either can be measured where the
-other is missing.
+All engines get the same work: fixed token ids, a float16 KV cache unless asked otherwise, the logits of the
+last token as float32, no sampling. An engine's package is imported when it is loaded, so that either can be
+measured where the other is missing.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ class Runner(ABC):
     ----------
     appends : whether the engine appends token ids to a context and returns logits. Otherwise only the number
         of the ids counts, and the logits are zeros.
+    kv_types : that the engine can be asked for. kv_type : of its cache.
     load_seconds : time to open the model until it can be run.
     first_token_seconds : time to open the model and run one token, which reads memory-mapped weights.
     n_vocab : tokens in the vocabulary.
@@ -37,6 +38,8 @@ class Runner(ABC):
 
     name: str
     appends: bool = True
+    kv_types: Collection[str] = ("f16",)
+    kv_type: str = "f16"
     load_seconds: float
     first_token_seconds: float
     n_vocab: int
@@ -49,6 +52,13 @@ class Runner(ABC):
         self.threads = threads
         self.context = context
         self._clock = clock
+
+    def keep(self, kv_type: str) -> None:
+        """Has the engine keep keys and values so. Raises ConfigError for a type it cannot be asked for."""
+        if kv_type not in self.kv_types:
+            raise ConfigError(f"{self.name}: expected a KV type of {', '.join(self.kv_types)}, got {kv_type}")
+        if kv_type != self.kv_type:
+            self.name, self.kv_type = f"{self.name} {kv_type}", kv_type
 
     def load(self) -> None:
         """Import the engine, then open the model and run one token, timed.

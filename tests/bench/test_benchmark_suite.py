@@ -472,6 +472,31 @@ def test_a_job_is_timed_over_all_its_prompts(
     assert main([*run[:-4], "--mixed", "--threads", "1"]) == 2
 
 
+def test_keys_and_values_of_other_types(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
+    opened: list[str] = []
+    real = peers.OxiLlama._open
+
+    def noted(runner: peers.OxiLlama) -> None:
+        real(runner)
+        opened.append(runner._engine.config.kv_type)
+
+    monkeypatch.setattr(peers.OxiLlama, "_open", noted)
+    report = tmp_path / "types.json"
+    run = ["end-to-end", "--model", str(model), "--prompt", "8", "--new", "2", "--threads", "1"]
+    run += ["--rounds", "1", "--warmup", "0", "--peer", "oxillama-w8a8"]
+    assert main([*run, "--kv-type", "bf16", "--json", str(report)]) == 0
+    assert main([*run, "--kv-type", "q8_0", "--peer-kv-type", "q8_0:f16"]) == 0
+    assert opened == ["bf16", "f16", "q8_0", "q8_0:f16"]
+    for row in json.loads(report.read_text())["results"]:
+        assert row["samples"].keys() == {"oxillama bf16", "oxillama-w8a8"}
+    capsys.readouterr()
+    assert main([*run, "--peer-kv-type", "q9"]) == 2
+    assert "oxillama-w8a8: expected a KV type of f32, f16, bf16" in capsys.readouterr().err
+
+
 def test_an_engine_of_one_sequence_runs_no_job(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"llama\.cpp: expected an engine that runs many prompts"):
         peers.LlamaCpp(model, 1, 8).job([[1], [2]], [1, 1])

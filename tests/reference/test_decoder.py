@@ -38,6 +38,9 @@ KV_TYPES = ("f16", "q8_0", "q4_0", "q8_0:f16")
 ROUNDED = ("llama", "qwen3moe", "gpt-oss", "gemma3", "mamba2", "rwkv7", "qwen3next", "falcon")
 """Models whose products with one scale per row are compared in each run."""
 
+PAIRED = ("llama", "deepseek2", "gemma2", "gpt-oss", "mpt", "t5encoder")
+"""Models whose attention in pairs of bf16 is compared in each run: grouped, latent, windows, sinks, biases."""
+
 
 def loaded(model: Model, kv_type: str = "f32") -> ReferenceModel:
     return ReferenceModel(ModelFile.open(model.file()), kv_type=kv_type)
@@ -156,6 +159,16 @@ def test_one_scale_per_row(name: str) -> None:
     found = outputs(ReferenceModel(ModelFile.open(model.file()), "w8a8", "f32"), tokens)
     for target in PRESENT:
         run = Running(model.file(), target=target, compute="w8a8")
+        assert same_bits(found, kernel_outputs(run, tokens))
+
+
+@pytest.mark.parametrize("name", few(sorted(set(STATED) - set(UNSTATED)), PAIRED))
+def test_keys_and_values_of_bf16(name: str) -> None:
+    model = STATED[name]
+    tokens = tokens_of(28, VOCAB, seed=model.seed)
+    found = outputs(loaded(model, "bf16"), tokens)
+    for target in PRESENT:
+        run = Running(model.file(), target=target, kv_type="bf16", page_size=8)
         assert same_bits(found, kernel_outputs(run, tokens))
 
 

@@ -23,7 +23,8 @@ cdef inline void pair_scores(const bint dots, const int T, const int P, const Wa
     cdef f32x16 acc[MAX_SUMS]
     cdef u8x64 keys[4]
     cdef u8x64 x
-    cdef f32x16 k
+    cdef f32x16 halves[4]
+    cdef f32x16 share
     cdef Py_ssize_t d
     cdef int p, t
     for t in range(P * T):
@@ -39,13 +40,17 @@ cdef inline void pair_scores(const bint dots, const int T, const int P, const Wa
                     acc[p * T + t] = bf16_dot(acc[p * T + t], keys[p], x)
         else:
             for p in range(P):
-                k = f32_from_high16(keys[p])
-                for t in range(T):
-                    acc[p * T + t] = f32_fma(k, f32_set1(q[(2 * d + 1) * T + t]), acc[p * T + t])
+                halves[p] = f32_from_high16(keys[p])
+            for t in range(T):
+                share = f32_keep(f32_set1(q[(2 * d + 1) * T + t]))
+                for p in range(P):
+                    acc[p * T + t] = f32_fma(halves[p], share, acc[p * T + t])
             for p in range(P):
-                k = f32_from_low16(keys[p])
-                for t in range(T):
-                    acc[p * T + t] = f32_fma(k, f32_set1(q[2 * d * T + t]), acc[p * T + t])
+                halves[p] = f32_from_low16(keys[p])
+            for t in range(T):
+                share = f32_keep(f32_set1(q[2 * d * T + t]))
+                for p in range(P):
+                    acc[p * T + t] = f32_fma(halves[p], share, acc[p * T + t])
     for t in range(P * T):
         f32_store(w.weights + (p0 * T + t) * LANES, acc[t])
 
@@ -80,6 +85,7 @@ cdef inline void pair_vectors(const bint dots, const int T, const int V, const i
     cdef f32x16 acc[MAX_SUMS]
     cdef u8x64 x[4]
     cdef u8x64 share
+    cdef f32x16 parts[4]
     cdef f32x16 part
     cdef Py_ssize_t j
     cdef const uint8_t* values
@@ -108,13 +114,17 @@ cdef inline void pair_vectors(const bint dots, const int T, const int V, const i
         else:
             weight = w.weights + (j // (LANES // 2) * stride + t0) * LANES + (2 * j & (LANES - 1))
             for v in range(V):
-                part = f32_from_high16(x[v])
-                for t in range(T):
-                    acc[v * T + t] = f32_fma(part, f32_set1(weight[LANES * t + 1]), acc[v * T + t])
+                parts[v] = f32_from_high16(x[v])
+            for t in range(T):
+                part = f32_keep(f32_set1(weight[LANES * t + 1]))
+                for v in range(V):
+                    acc[v * T + t] = f32_fma(parts[v], part, acc[v * T + t])
             for v in range(V):
-                part = f32_from_low16(x[v])
-                for t in range(T):
-                    acc[v * T + t] = f32_fma(part, f32_set1(weight[LANES * t]), acc[v * T + t])
+                parts[v] = f32_from_low16(x[v])
+            for t in range(T):
+                part = f32_keep(f32_set1(weight[LANES * t]))
+                for v in range(V):
+                    acc[v * T + t] = f32_fma(parts[v], part, acc[v * T + t])
     for v in range(V):
         for t in range(T):
             if fresh:
