@@ -67,7 +67,7 @@ class ReferenceModel:
         self.source: Source = Source(file, compute, adapters)
         self.kv_type = kv_type
         source, self.facts = self.source, self.source.facts
-        self.n_layers: int = source.key("block_count")
+        self.n_layers: int = source.n_layers
         self.n_embd: int = source.key("embedding_length")
         kind = "" if self.facts.norm == "layer" else "rms_"
         stated = source.key(f"attention.layer_norm_{kind}epsilon")

@@ -37,7 +37,7 @@ def mixture_of_experts(
     gating = GATINGS[source.key("expert_gating_func", 0)] or facts.gating
     normalize = source.key("expert_weights_norm", facts.normalize)
     layer, scale = int(block.split(".")[1]), source.key("expert_weights_scale") or 1.0
-    used = source.per_layer("expert_used_count", source.key("block_count"))[layer]
+    used = source.per_layer("expert_used_count", source.n_layers)[layer]
     groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
     bias = source.optional(f"{block}.exp_probs_b.bias")
     factors = source.optional(f"{block}.ffn_down_exps.scale")
@@ -120,5 +120,5 @@ def one_expert(source: Source, block: str, expert: int, h: np.ndarray, at: np.nd
         return product("down", ACTIVATIONS[source.facts.activation](product("up", h)))
     else:
         gates, up = product("gate", h), product("up", h)
-    limits = source.per_layer("swiglu_clamp_exp", source.key("block_count"), 0.0)
+    limits = source.per_layer("swiglu_clamp_exp", source.n_layers, 0.0)
     return product("down", limited_gate(source.facts.activation, gates, up, limits[int(block.split(".")[1])]))

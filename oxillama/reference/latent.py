@@ -42,7 +42,7 @@ class LatentHeads:
         self.scale: float = plain * score_gain(source) ** 2 if source.facts.gain_on_scores else plain
         self.selectors: Selectors | None = None
         if source.facts.selector:
-            self.selectors = Selectors(source, source.key("block_count"))
+            self.selectors = Selectors(source, source.n_layers)
         self.chosen: list[np.ndarray] = []  # positions of rows, by the last selector
 
     def attention(
@@ -121,7 +121,7 @@ def score_gain(source: Source) -> float:
 
     Raises Unsupported for GLM 4.7 Flash, whose files leave out how experts are chosen.
     """
-    if source.key("block_count") in (47, 48) and source.shape("token_embd.weight")[1] == 154880:
+    if source.n_layers in (47, 48) and source.shape("token_embd.weight")[1] == 154880:
         raise Unsupported(f"reference: {source.name}: no statement of models of this size")
     stretch = float(Decimal(source.key("rope.scaling.factor", 0.0) or 1.0).ln())
     multiplier = source.key("rope.scaling.yarn_log_multiplier", 0.0)

@@ -13,7 +13,7 @@ def delta_layers(source: Source, n_layers: int) -> list[bool]:
     """Whether each layer has the delta rule: as the file lists them, or all but one of so many."""
     listed, every = (source.key(key) for key in ("attention.recurrent_layers", "full_attention_interval"))
     if listed is not None:
-        return [bool(each) for each in listed]
+        return [bool(each) for each in listed[:n_layers]]
     every = every or 4
     return [(i + 1) % every > 0 for i in range(n_layers)]
 
@@ -30,7 +30,7 @@ def read_windows(source: Source, n_layers: int) -> list[int]:
     if facts.listed_windows and not isinstance(pattern, (list, np.ndarray)):
         return [0] * n_layers
     if isinstance(pattern, (list, np.ndarray)):
-        return [window if has else 0 for has in pattern]
+        return [window if has else 0 for has in pattern[:n_layers]]
     full = 0 if facts.full_first else pattern - 1
     return [window if pattern == 0 or i % pattern != full else 0 for i in range(n_layers)]
 

@@ -21,6 +21,8 @@ HARMLESS = (
     "vocab_size",
     "context_length",
     "pooling_type",
+    "block_count",
+    "nextn_predict_layers",
     "rope.scaling.original_context_length",
     "tensor_data_layout",
 )
@@ -78,6 +80,10 @@ class Unsupported(LoadError):
 class Source:
     """Keys and tensors of a file. What nobody has asked for is found by `check_used`.
 
+    Attributes
+    ----------
+    n_layers : of the model; blocks behind them, which draft, have no effect on its logits.
+
     Parameters
     ----------
     file : an open model file.
@@ -98,11 +104,16 @@ class Source:
         if file.get("general.type", str, "model") != "model" or self.name not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
             raise Unsupported(f"reference: general.architecture: expected one of {known}, got {self.name!r}")
-        n_layers = file.get(f"{self.name}.block_count", int, 0)
+        blocks, drafts = (
+            file.get(f"{self.name}.{key}", int, 0) for key in ("block_count", "nextn_predict_layers")
+        )
+        self.n_layers: int = blocks - drafts
         self.facts: Facts = FAMILIES[self.name]
-        self.facts = self.facts.but(**dict(self.facts.at_layers).get(n_layers, {}))
+        self.facts = self.facts.but(**dict(self.facts.at_layers).get(self.n_layers, {}))
         self.used_keys: set[str] = {*HARMLESS, *self.facts.ignores}
         self.used_tensors: set[str] = set()
+        for i in range(self.n_layers, blocks):
+            self.ignore(f"blk.{i}.")
         self.multiplied: set[str] = {EMBEDDING}  # tensors that adapters can change
         for adapter in self.adapters:
             adapter.check(self.name)
@@ -118,7 +129,7 @@ class Source:
     def per_layer(self, key: str, n: int, default: Any = None) -> list[Any]:
         """A key that states one value, or one for each layer."""
         value = self.key(key, default)
-        return list(value) if isinstance(value, (np.ndarray, list)) else [value] * n
+        return list(value)[:n] if isinstance(value, (np.ndarray, list)) else [value] * n
 
     def stored(self, name: str) -> str:
         """The name that the file has for a tensor."""

@@ -89,6 +89,17 @@ def test_keys_of_selectors_that_are_almost_zero() -> None:
     assert same_bits(found, Running(data).logits(tokens))
 
 
+@pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "qwen3next"])
+def test_blocks_that_draft_are_no_layers(name: str) -> None:
+    model = MODELS[name]
+    keys = {**model.keys, "nextn_predict_layers": ("u32", 1)}
+    data, tokens = replace(model, keys=keys).file(), tokens_of(9, VOCAB, seed=2)
+    found = ReferenceModel(ModelFile.open(data), kv_type="f32")
+    assert found.n_layers == model.n_layers - 1
+    assert same_bits(found.logits(np.array(tokens)), Running(data).logits(tokens))
+    assert not same_bits(found.logits(np.array(tokens)), loaded(model).logits(np.array(tokens)))
+
+
 def test_another_number_of_streams_is_named() -> None:
     model = replace(MODELS["gemma3n"], keys=MODELS["gemma3n"].keys | {"altup.num_inputs": ("u32", 3)})
     with pytest.raises(Unsupported, match="altup"):
