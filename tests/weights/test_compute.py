@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import oxillama
 from oxillama import ConfigError, EngineConfig, GGUFError, LoadError, demo, quantize_model
 from oxillama._kernels import best
 from oxillama.compat.engine import InferenceEngine
@@ -15,11 +16,11 @@ from oxillama.models import Decoder, read_spec
 from oxillama.weights import loader
 from oxillama.weights.loader import Weights
 from tests.support.kernels import PRESENT, same_bits
-from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
+PACKAGE = Path(oxillama.__file__).parent
 TOKENS = list(range(5, 45))
 
 
@@ -98,7 +99,7 @@ def test_what_is_rounded_to_one_scale_per_row(tmp_path: Path) -> None:
         f"blk.{i}.ffn_down.weight" for i in (0, 1)
     }
     experts = tmp_path / "experts.gguf"
-    experts.write_bytes((ROOT / "oxillama/reference/data/qwen3moe.gguf").read_bytes())
+    experts.write_bytes((PACKAGE / "reference" / "data" / "qwen3moe.gguf").read_bytes())
     found = formats_of(experts)
     assert any("_exps" in name and fmt == "W8A8" for name, fmt in found.items())
     assert {name.split(".")[2] for name, fmt in found.items() if fmt != "W8A8"} == {"ffn_gate_inp"}
