@@ -225,15 +225,15 @@ cdef inline double place_super(const int format_id, const Grid* g, Super* a, con
 
 
 cdef inline void take_super(const int format_id, const float* x, const float* importance, Super* a) noexcept nogil:
-    """Magnitudes, weights and signs. The weight of a value grows with its size, as in llama.cpp's search. Where the
-    number of negative values among 8 must be even, the one whose sign costs least is turned: it counts as a negative
-    magnitude, which the lowest level comes closest to."""
+    """Magnitudes, weights and signs. The weight of a value grows with its size, as in llama.cpp's search, but less in
+    IQ1_S and IQ2_XXS (docs/decisions/0009). Where the number of negative values among 8 must be even, the one whose
+    sign costs least is turned: it counts as a negative magnitude, which the lowest level comes closest to."""
     cdef int i, k, least
     cdef float cost, spread = 0
     memcpy(a.x, x, sizeof(a.x))
     for i in range(256):
         spread += x[i] * x[i]
-    spread = spread / <float>128.0
+    spread = spread / <float>128.0 * (5 if format_id == IQ1_S or format_id == IQ2_XXS else 1)
     for i in range(256):
         a.w[i] = (importance[i] if importance != NULL else 1) * sqrtf(spread + x[i] * x[i])
     if is_iq1(format_id):
@@ -273,7 +273,7 @@ cdef inline bint grid_row(const int format_id, const Grid* g, const float* x, co
         for turn in range(GRID_TURNS):
             error = place_super(format_id, g, &a, scales, d, &solved, &unbiased)
             if error < least:
-                kept, least, best = half(<float>unbiased), error, a
+                kept, least, best = half(<float>unbiased) if d > 0 else 0, error, a
             d = half(<float>solved) if solved > 0 else 0
         good = good and least < 3e38
         put_grid_block(format_id, best.scale, best.entry, best.signs, best.shift, kept,
