@@ -33,20 +33,27 @@ class Rotation:
 def read_rotations(source: Source, key_dim: int, context: int | None = None) -> list[Rotation]:
     """That of layers without a window, and that of windowed layers; [] where nothing rotates.
 
-    Scalings: linear (positions are divided), YaRN, NTK-aware by ``rope.scaling.alpha`` (the base grows), and
-    LongRoPE, whose factors depend on the context that the model is run with; None for that of the file.
+    Scalings: linear (positions are divided), YaRN, NTK-aware (the base grows; also ``rope.scaling.alpha``),
+    dynamic NTK and LongRoPE. The last two depend on the context that the model is run with; None for that of
+    the file.
     """
     facts = source.facts
     kind, factor = source.key("rope.scaling.type", "linear"), source.key("rope.scaling.factor", 0.0) or 1.0
     alpha = source.key("rope.scaling.alpha", 0.0)
     n_rot, base = source.key("rope.dimension_count", key_dim), source.key("rope.freq_base", 10000.0)
     local = source.key("rope.freq_base_swa", facts.local_base or base)
-    if kind not in ("none", "linear", "yarn", "longrope"):
+    if kind not in ("none", "linear", "yarn", "longrope", "ntk", "dynamic"):
         raise Unsupported(f"reference: {source.name}.rope.scaling.type: no statement of {kind!r}")
     if facts.rope == "none":
         return []
     magnitude = source.key("rope.scaling.attn_factor", 1.0)
     original = source.key("rope.scaling.original_context_length", 0) or source.key("context_length")
+    run = context or source.key("context_length")
+    growth = factor if kind == "ntk" else 1.0
+    if kind == "dynamic" and run > original:
+        growth = factor * run / original - (factor - 1)
+    elif alpha > 1 and factor == 1 and kind in ("none", "linear"):
+        growth = alpha
     yarn, gain = None, 1.0
     if kind == "yarn":
         yarn = Yarn(
@@ -65,7 +72,7 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
     factors = source.optional("rope_freqs.weight")
     if facts.longrope or kind == "longrope":
         short, long = (source.optional(f"rope_factors_{length}.weight") for length in ("short", "long"))
-        by_length = long if (context or source.key("context_length")) > original else short
+        by_length = long if run > original else short
         factors = by_length if factors is None else factors
     found = []
     whole = n_rot // 4 * 2 if facts.half_turned else n_rot
@@ -73,8 +80,8 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
     for i, (theta, n_rot) in enumerate(zip((base, local), sizes)):
         # windowed layers with a base of their own have no scaling
         plain = bool(i and (facts.local_base or facts.plain_windows))
-        if alpha > 1 and factor == 1 and kind != "yarn" and not plain:
-            theta = stretched(theta, alpha, n_rot)
+        if growth != 1 and not plain:
+            theta = stretched(theta, growth, n_rot)
         turns = frequencies(n_rot, theta)
         if factors is not None and not (i and facts.plain_windows):
             turns = turns / factors.astype(np.float64)[: len(turns)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,26 @@ def test_another_number_of_streams_is_named() -> None:
     model = replace(MODELS["gemma3n"], keys=MODELS["gemma3n"].keys | {"altup.num_inputs": ("u32", 3)})
     with pytest.raises(Unsupported, match="altup"):
         loaded(model)
+
+
+GROWS: dict[str, Any] = {
+    "rope.scaling.factor": ("f32", 3.0),
+    "rope.scaling.original_context_length": ("u32", 64),
+}
+
+
+@pytest.mark.parametrize("kind", ["ntk", "dynamic"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_base_that_grows(name: str, kind: str) -> None:
+    """Of windowed layers it stays, where they have one of their own."""
+    model, found = MODELS[name], []
+    keys = {**model.keys, **GROWS, "rope.scaling.type": ("str", kind)}
+    data, tokens = replace(model, keys=keys).file(), tokens_of(9, VOCAB, seed=2)
+    for context in (64, 65, 200):
+        reference = ReferenceModel(ModelFile.open(data), kv_type="f32", context=context)
+        found.append(reference.logits(np.array(tokens)))
+        assert same_bits(found[-1], Running(data, context=context).logits(tokens))
+    assert same_bits(found[0], found[-1]) == (kind == "ntk")
 
 
 @pytest.mark.parametrize(("name", "contexts"), [("phi3", (256, 513)), ("minicpm-longrope", (64, 65, 200))])
