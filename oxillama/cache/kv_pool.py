@@ -84,21 +84,19 @@ class KvLayout:
     value_dim: int
     kv_type: str
 
-    @property
-    def _paired(self) -> bool:
-        return KV_PAIRS[self.kv_type] == ("bf16", "bf16")
+    def _part(self, at: int, dim: int) -> KvPart:
+        types = KV_PAIRS[self.kv_type]
+        return KvPart(KV_LAYOUTS[types[at]], self.n_heads, dim, at == 0, types == ("bf16", "bf16"))
 
     @property
     def keys(self) -> KvPart:
         """The keys of a layer."""
-        layout = KV_LAYOUTS[KV_PAIRS[self.kv_type][0]]
-        return KvPart(layout, self.n_heads, self.key_dim, True, self._paired)
+        return self._part(0, self.key_dim)
 
     @property
     def values(self) -> KvPart:
         """The values of a layer; without a width, if there are none."""
-        layout = KV_LAYOUTS[KV_PAIRS[self.kv_type][1]]
-        return KvPart(layout, self.n_heads, self.value_dim, False, self._paired)
+        return self._part(1, self.value_dim)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes of a page, all layers."""

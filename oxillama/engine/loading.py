@@ -18,7 +18,6 @@ from oxillama._kernels import Kernels
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
 from oxillama.config.engine import MAX_CONTEXT
-from oxillama.contract import bits_since
 from oxillama.engine import features
 from oxillama.engine.building import (
     EngineFactory,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from oxillama.models.spec import Spec
 
 with_template: Callable[..., Any] = on_use("oxillama.chat.formats:with_template")
-fingerprint_of: Callable[..., Any] = on_use("oxillama.gguf.fingerprint:ModelFingerprint.compute")
+fingerprint_of: Callable[..., Any] = on_use("oxillama.gguf.fingerprint:ModelFingerprint.of_loaded")
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -219,19 +218,9 @@ class LoadedModel(NotCopied):
 
     @functools.cached_property
     def fingerprint(self) -> ModelFingerprint:
-        """Of the file and of the options that decide bits, but for the KV type.
-
-        The version of the contract is one of them where these bits are not those of version 1.
-        """
-        config = self.config
-        settings: dict[str, Any] = {"compute": config.compute, "quantize": config.quantize}
-        matrices = (info.format.name for info in self.file.tensors.values() if len(info.shape) > 1)
-        since = bits_since(matrices, config.compute, config.kv_type)
-        if since > 1:
-            settings["contract"] = since
-        if self.spec.depends_on_context:
-            settings["context_size"] = str(self.context_size)
-        found: ModelFingerprint = fingerprint_of(self.file, settings)
+        """Of the file, the options that decide bits but for the KV type, and the version of the contract."""
+        context = str(self.context_size) if self.spec.depends_on_context else None
+        found: ModelFingerprint = fingerprint_of(self.file, self.config, context)
         return found
 
     def prefix_key(self, salt: str = "") -> bytes:

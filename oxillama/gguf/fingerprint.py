@@ -11,13 +11,17 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from blake3 import blake3
 
+from oxillama.contract import bits_since
 from oxillama.gguf.known_hashes import DIGEST_BYTES, KnownHashes
 from oxillama.gguf.model_file import ModelFile
+
+if TYPE_CHECKING:
+    from oxillama.config import EngineConfig
 
 VERSION = b"oxillama model fingerprint 1"
 """Part of every hash: a new way to hash gives new fingerprints."""
@@ -70,6 +74,22 @@ class ModelFingerprint:
             return cls(_content(source, progress), chosen)
         with ModelFile.open(source) as file:
             return cls(_content(file, progress), chosen)
+
+    @classmethod
+    def of_loaded(cls, file: ModelFile, config: EngineConfig, context_size: str | None) -> ModelFingerprint:
+        """That of a loaded model: of its file and of the options that decide bits, but for the KV type.
+
+        The version of the contract is among the settings where these bits are not those of version 1, the
+        context size if it is given. Raises as `compute`.
+        """
+        settings: dict[str, Setting] = {"compute": config.compute, "quantize": config.quantize}
+        matrices = (info.format.name for info in file.tensors.values() if len(info.shape) > 1)
+        since = bits_since(matrices, config.compute, config.kv_type)
+        if since > 1:
+            settings["contract"] = since
+        if context_size is not None:
+            settings["context_size"] = context_size
+        return cls.compute(file, settings)
 
     def verify(self, source: Source, progress: Progress | None = None) -> bool:
         """Whether a model has this content. Reads the whole model and no cache; raises as `compute`."""

@@ -231,7 +231,7 @@ def test_blocks_of_another_contract_are_run_again(
     kv_type: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(loading, "bits_since", lambda *facts: 1)
+        earlier.setattr("oxillama.gguf.fingerprint.bits_since", lambda *facts: 1)
         run(tmp_path, SYSTEM, {"kv_type": kv_type})
     assert run(tmp_path, SYSTEM, {"kv_type": kv_type})[1] == read
     assert run(tmp_path, SYSTEM, {"kv_type": kv_type})[1] == 4 * BLOCK

@@ -40,7 +40,7 @@ ROUNDED = ("llama", "qwen3moe", "gpt-oss", "gemma3", "mamba2", "rwkv7", "qwen3ne
 """Models whose products with one scale per row are compared in each run."""
 
 PAIRED = ("llama", "deepseek2", "gemma2", "gpt-oss", "mpt", "t5encoder")
-"""Models whose attention in pairs of bf16 is compared in each run: grouped, latent, windows, sinks, biases."""
+"""Models whose attention in pairs of bf16 is compared in each run: latent, windows, sinks, biases."""
 
 
 def loaded(model: Model, kv_type: str = "f32") -> ReferenceModel:

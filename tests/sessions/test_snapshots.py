@@ -589,7 +589,7 @@ def test_keys_and_values_of_another_contract_are_refused(
         return InferenceEngine.from_gguf(demo.DRAFT, **options)
 
     with monkeypatch.context() as earlier, engine() as old, old.session() as session:
-        earlier.setattr(loading, "bits_since", lambda *facts: before)
+        earlier.setattr("oxillama.gguf.fingerprint.bits_since", lambda *facts: before)
         session.prefill(PROMPTS[0])
         data, keys = session.snapshot(), session.kv_snapshot()
     with engine() as model:
