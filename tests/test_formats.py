@@ -34,6 +34,8 @@ def test_ids_are_distinct() -> None:
 def test_formats_of_one_number_differ_in_their_blocks() -> None:
     variants = [fmt for fmt in FORMATS.values() if fmt.id != fmt.file_id]
     assert [fmt.name for fmt in variants] == ["Q2_0_G128"]
+    sizes = {name: (FORMATS[name].block_len, FORMATS[name].block_bytes) for name in ("Q2_0", "Q2_0_G128")}
+    assert sizes == {"Q2_0": (64, 18), "Q2_0_G128": (128, 34)}  # block_q2_0 in ggml-common.h is the first
     for fmt in variants:
         other = FORMAT_BY_ID[fmt.file_id]
         assert fmt.id == VARIANT + other.id and other.id == other.file_id

@@ -40,13 +40,13 @@ def tell_apart(tensors: Mapping[str, Placed], alignment: int, size: int, fail: F
     for name, info in tensors.items():
         other = FORMAT_BY_ID.get(VARIANT + info.format.id)
         if other is not None and info.shape[0] % other.block_len == 0:
-            formats = [info.format, other]
+            both = (info.format, other)
             end = ends[min(bisect_right(ends, info.offset), len(ends) - 1)]
-            fitting[name] = _of_size(name, info, formats, max(0, end - info.offset), alignment, fail)
+            fitting[name] = _of_size(name, info, both, max(0, end - info.offset), alignment, fail)
     known = {formats[0] for formats in fitting.values() if len(formats) == 1}
     chosen = {}
     for name, formats in fitting.items():
-        found = formats if len(formats) == 1 else [f for f in formats if f in known]
+        found = formats if len(formats) == 1 else tuple(f for f in formats if f in known)
         if len(found) != 1:
             either = " or ".join(f.name for f in formats)
             fail(f"expected a size that tells {either}, got one that fits both", name, tensors[name].offset)
@@ -55,7 +55,7 @@ def tell_apart(tensors: Mapping[str, Placed], alignment: int, size: int, fail: F
 
 
 def _of_size(
-    name: str, info: Placed, formats: list[Format], room: int, alignment: int, fail: Fail
+    name: str, info: Placed, formats: tuple[Format, ...], room: int, alignment: int, fail: Fail
 ) -> tuple[Format, ...]:
     """The formats whose data fill so many bytes, with or without padding."""
     sizes = {fmt: fmt.nbytes(info.n_elements) for fmt in formats}

@@ -30,7 +30,8 @@ from oxillama import (
     pack_model,
 )
 from oxillama.compat.engine import InferenceEngine
-from oxillama.gguf import fingerprint, known_hashes
+from oxillama.formats import FORMATS
+from oxillama.gguf import fingerprint, known_hashes, writer
 from oxillama.gguf.model_file import ModelFile
 from oxillama.packing import files as packing
 from oxillama.weights import packed_file, packed_store, packer
@@ -94,6 +95,23 @@ def test_the_bits_are_those_without(
         assert logits(path, packed=chosen, packed_access=access, **options) == expected
     with pytest.raises(RequestFailed, match="a matrix was packed"):
         logits(path, packed="off", **options)
+
+
+def test_scales_of_matrices_are_read_from_the_model(path: Path, packs_nothing: Callable[[], None]) -> None:
+    plain = logits(path, packed="off")
+    with ModelFile.open(path) as file:
+        kinds = [writer.Tensor(name, t.format, t.shape) for name, t in file.tensors.items()]
+        pairs, data = [*file.raw_metadata().values()], [file.data(t.name) for t in kinds]
+    kinds.append(writer.Tensor("blk.0.attn_output.scale", FORMATS["F32"], (1,)))
+    data.append(np.array([0.5], "<f4").view(np.uint8))
+    with path.open("wb") as out:
+        out.write(writer.header(pairs, kinds))
+        for kind, blocks in zip(kinds, data, strict=True):
+            writer.write_tensor(out, kind, [blocks], writer.DEFAULT_ALIGNMENT)
+    scaled = logits(path, packed="off")
+    pack_model(path)
+    packs_nothing()
+    assert logits(path) == scaled != plain
 
 
 @pytest.mark.parametrize("compute", ["int8", "w8a8"])
