@@ -40,7 +40,8 @@ def mixture_of_experts(
     used = source.per_layer("expert_used_count", source.n_layers)[layer]
     groups, kept = source.key("expert_group_count") or 1, source.key("expert_group_used_count") or 1
     bias = source.optional(f"{block}.exp_probs_b.bias")
-    factors = source.optional(f"{block}.ffn_down_exps.scale")
+    name = f"{block}.ffn_down_exps.scale"
+    factors = source.optional(name) if "ffn_down_exps" in facts.unscaled else None
     # of each expert: rows, weights
     chosen: list[list[tuple[int, np.float32]]] = [[] for _ in range(n_experts)]
     for row, logits in enumerate(source.linear(f"{block}.ffn_gate_inp", seen)):
@@ -101,7 +102,7 @@ def dense_and_experts(
 def take_experts(source: Source, block: str) -> None:
     """Notes that the matrices of all experts are used, though a text may choose some of them only."""
     for part in ("gate", "up", "down", "gate_up"):
-        for kind in ("weight", "bias"):
+        for kind in ("weight", "bias", "scale", "input_scale"):
             name = f"{block}.ffn_{part}_exps.{kind}"
             if source.has(name):
                 source.used_tensors.add(name)

@@ -105,7 +105,8 @@ class Facts:
     block_prefix, renamed : before the names of layers' tensors, and pairs of usual and stored names in them.
     optional : of "qk_norm", "sinks", "attn_gate", and "attn_norm" of the first layer, those that count if the
         file has them.
-    unbiased : matrices, and norms of q and k, whose biases have no effect.
+    unbiased : matrices, and norms of q and k, whose biases have no effect. unscaled : matrices beside which
+        ``.scale`` is something else than a factor of their products.
     unadapted : matrices that adapters do not change, unless they apply everywhere.
     options : those of `source.OPTIONS` that count. ignores : metadata keys that have no effect.
     at_layers : differences of models with so many layers.
@@ -193,6 +194,7 @@ class Facts:
     renamed: tuple[tuple[str, str], ...] = ()
     optional: tuple[str, ...] = ()
     unbiased: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
     unadapted: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()

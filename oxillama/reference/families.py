@@ -110,6 +110,7 @@ GEMMA4 = GEMMA3.but(
     output_scale=True,
     gating="softmax",
     dense_beside="normed",
+    unscaled=("ffn_gate_inp", "ffn_down_exps"),
     layers_scaled_by_width=0,
     options=(
         WINDOW,

@@ -189,7 +189,7 @@ class Source:
         onto: np.ndarray | None = None,
         positions: np.ndarray | None = None,
     ) -> np.ndarray:
-        """float32 (n, rows): x times the matrix called ``name``, plus its bias if the file has one.
+        """float32 (n, rows): x times the matrix called ``name``, times its scale, plus its bias, if the file has them.
 
         Parameters
         ----------
@@ -198,6 +198,10 @@ class Source:
         """
         out = self.matrix(f"{name}.weight", expert).times(x)
         bias, last = self.optional(f"{name}.bias"), name.rpartition(".")[2]
+        self.used_tensors.add(self.stored(f"{name}.input_scale"))  # of activations of 4 bits
+        scales = None if last in self.facts.unscaled else self.optional(f"{name}.scale")
+        if scales is not None:
+            out = out * scales[max(expert, 0)]
         if bias is not None and last not in self.facts.unbiased:
             out += bias if expert < 0 else bias[expert]
         out = out if onto is None else onto + out

@@ -90,6 +90,21 @@ def test_keys_of_selectors_that_are_almost_zero() -> None:
     assert same_bits(found, Running(data).logits(tokens))
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [("qwen3moe", "attn_q"), ("qwen3moe", "ffn_down_exps"), ("gpt-oss", "ffn_gate_exps"), ("qwen2", "attn_k")],
+)
+def test_scales_of_whole_matrices(name: str, tensor: str) -> None:
+    """With numbers for activations of 4 bits, which have no effect, and for some matrices with a bias."""
+    model, tokens = MODELS[name], tokens_of(16, VOCAB, seed=1)
+    n = len(model.tensors()[f"blk.0.{tensor}.weight"]) if tensor.endswith("_exps") else 1
+    scale = np.linspace(0.3, 0.7, n, dtype=np.float32)
+    data = model.file(**{f"blk.0.{tensor}.scale": scale, f"blk.0.{tensor}.input_scale": scale})
+    found = ReferenceModel(ModelFile.open(data), kv_type="f32").logits(np.array(tokens))
+    assert same_bits(found, Running(data).logits(tokens))
+    assert not same_bits(found, loaded(model).logits(np.array(tokens)))
+
+
 @pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss", "qwen3next"])
 def test_blocks_that_draft_are_no_layers(name: str) -> None:
     model = MODELS[name]
