@@ -1,4 +1,9 @@
-"""Values that take long to make, by key: each is made once, and nobody waits for another's."""
+"""Values that take long to make, by key: each is made once, and nobody waits for another's.
+
+An interrupt may come after any call, and in Python 3.14 between the lock of a ``with`` and its block. So
+locks are taken as the first call of a ``try`` and given back as the first call of its ``finally``. An
+interrupt may also end the wait for one, which is another thread's then: a RuntimeError says so.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,19 @@ V = TypeVar("V")
 class Making(Generic[V]):
     """A value that is there, or that a thread of this process makes: the one that holds the gate.
 
-    The gate is closed before the entry can be found, and a ``with`` opens it, so an interrupt, wherever it
-    comes, leaves nothing to wait for.
+    The gate is closed before the entry can be found, and whoever closed it opens it, so an interrupt,
+    wherever it comes, leaves nothing to wait for.
+
+    Attributes
+    ----------
+    gate : held by its thread while that makes it, and for a moment by those who waited.
+    has_ended : whether that thread makes it no more.
     """
 
     def __init__(self) -> None:
         self.process: int = os.getpid()
-        self.gate: threading.Lock = threading.Lock()
+        self.gate = threading.RLock()
+        self.has_ended = False
         self.error: Exception | None = None
         self.value: V
 
@@ -31,7 +42,7 @@ class Making(Generic[V]):
 
     def is_lost(self) -> bool:
         """Whether nobody makes it: its thread was interrupted, or is one of the process that forked this."""
-        return not self.is_made() and (not self.gate.locked() or self.process != os.getpid())
+        return not self.is_made() and (self.has_ended or self.process != os.getpid())
 
 
 class MadeOnce(Generic[V]):
@@ -49,25 +60,41 @@ class MadeOnce(Generic[V]):
         """
         while True:
             mine: Making[V] = Making()
-            with mine.gate:
+            try:
+                mine.gate.acquire()
                 making = self._entered(key, mine)
                 if making is mine:
                     return self._made(key, mine, make)
+            finally:
+                mine.has_ended = True
+                mine.gate.release()
             if not making.is_made():
-                with making.gate:  # waits
-                    pass
+                try:
+                    making.gate.acquire()  # waits
+                finally:
+                    try:  # noqa: SIM105 - whose calls come first
+                        making.gate.release()
+                    except RuntimeError:
+                        pass
             if making.is_made():
                 return making.value
             if making.error is not None:
                 raise making.error  # else its thread was interrupted, and this one tries
 
     def _entered(self, key: Hashable, mine: Making[V]) -> Making[V]:
-        with self._lock.lock:
+        lock = self._lock.lock
+        try:
+            lock.acquire()
             making = self._found.get(key)
             if making is None or making.is_lost():
                 making = self._found[key] = mine
             self._found.move_to_end(key)
             return making
+        finally:
+            try:  # noqa: SIM105 - whose calls come first
+                lock.release()
+            except RuntimeError:
+                pass
 
     def _made(self, key: Hashable, mine: Making[V], make: Callable[[], V]) -> V:
         try:
@@ -76,11 +103,18 @@ class MadeOnce(Generic[V]):
             mine.error = error
             raise
         finally:
-            with self._lock.lock:
+            lock = self._lock.lock
+            try:
+                lock.acquire()
                 if not mine.is_made() and self._found.get(key) is mine:
                     del self._found[key]
                 for old in [key for key, each in self._found.items() if each.is_made() or each.is_lost()]:
                     if len(self._found) <= self.most:
                         break
                     del self._found[old]
+            finally:
+                try:  # noqa: SIM105 - whose calls come first
+                    lock.release()
+                except RuntimeError:
+                    pass
         return mine.value

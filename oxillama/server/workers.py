@@ -130,8 +130,11 @@ class Job:
         """
         while True:
             try:
-                with self._lock:
+                try:  # no `with`: Python 3.14 may raise between its lock and its block
+                    self._lock.acquire()
                     thread, self._thread, self._has_left = self._thread, None, True
+                finally:
+                    self._lock.release()
                 while self._is_late and thread is not None:  # again, if a finalizer has swallowed it
                     raise_in(thread, OutOfTime)
                 return

@@ -126,12 +126,16 @@ def test_the_switch_interval_of_a_server_is_short() -> None:
 
 
 def test_a_client_has_a_limited_queue_and_may_leave_it() -> None:
-    workers, go_on = Workers("test", 1), threading.Event()
+    workers, begun, go_on = Workers("test", 1), threading.Event(), threading.Event()
     ran: list[int] = []
 
+    def wait() -> None:
+        begun.set()
+        go_on.wait(60)
+
     async def run() -> None:
-        first = asyncio.ensure_future(as_client("a", workers, go_on.wait, 10))
-        await asyncio.sleep(0.05)
+        first = asyncio.ensure_future(as_client("a", workers, wait))
+        await asyncio.to_thread(begun.wait, 60)
         jobs = [asyncio.ensure_future(as_client("a", workers, ran.append, i)) for i in range(MOST_WAITING)]
         await asyncio.sleep(0.05)
         with pytest.raises(QueueFull, match="wait already"):
@@ -201,15 +205,19 @@ def test_a_value_is_made_once_and_nobody_waits_for_anothers() -> None:
 
 def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
     found = MadeOnce[int](2)
+    made: list[BaseException] = []
     results: list[Any] = []
 
     def make(error: BaseException) -> int:
+        if error in made:
+            return 5
+        made.append(error)
         time.sleep(0.2)
         raise error
 
     def run(error: BaseException) -> None:
         try:
-            results.append(found.get("key", lambda: make(error) if not results else 5))
+            results.append(found.get("key", lambda: make(error)))
         except BaseException as caught:
             results.append(type(caught))
 
@@ -221,7 +229,8 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
             time.sleep(0.05)
         for thread in threads:
             thread.join(60)
-        assert results == ([ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5])
+        expected = [ValueError] * 2 if isinstance(error, ValueError) else [KeyboardInterrupt, 5]
+        assert sorted(results, key=str) == sorted(expected, key=str)  # threads may overtake each other
 
 
 def run_alone(module: str, *arguments: str) -> None:
@@ -231,11 +240,6 @@ def run_alone(module: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xfail(
-    sys.version_info >= (3, 14),
-    reason="Python 3.14 looks for signals between __enter__ and the block of a with",
-    strict=True,
-)
 @pytest.mark.parametrize("what", ["value", "error"])
 def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(what: str) -> None:
     run_alone("tests.support.interrupts", what)
