@@ -27,6 +27,7 @@ from oxillama.config import EngineConfig
 from oxillama.config.adapters import adapter_specs
 from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.gguf.model_file import ModelFile
 from oxillama.sessions.options import plain_options
 
 VERSION = 1
@@ -279,8 +280,11 @@ def facts_of(config: EngineConfig, settings: Settings) -> dict[str, Any]:
     if config.chat_template is not None:
         path = os.fspath(config.chat_template)
         fields["chat_template"] = digest_of(path) if os.path.isfile(path) else path
+    with ModelFile.open(os.fspath(config.model_path or "")) as file:
+        model = ModelFingerprint.of_loaded(file, config, None)
     return {
-        "model": ModelFingerprint.compute(os.fspath(config.model_path or "")).content.hex(),
+        "model": model.content.hex(),
+        "contract": dict(model.settings).get("contract", "1"),
         "tokenizer": None if config.tokenizer_path is None else digest_of(config.tokenizer_path),
         "adapters": [
             [digest_of(source), scale] for source, scale in adapter_specs("adapters", config.adapters)

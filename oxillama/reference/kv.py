@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,9 +35,9 @@ class Stored:
 
     def at(self, positions: np.ndarray) -> Stored:
         """The keys and values of some positions (n,)."""
-        arrays = (self.keys, self.values, self.key_scales, self.value_scales)
-        found = [None if array is None else array[positions] for array in arrays]
-        return Stored(*found, paired=self.paired)  # type: ignore[arg-type]
+        names = ("keys", "values", "key_scales", "value_scales")
+        arrays = {name: array for name in names if (array := getattr(self, name)) is not None}
+        return replace(self, **{name: array[positions] for name, array in arrays.items()})
 
     def scores(self, queries: np.ndarray, at: np.ndarray, group: int) -> np.ndarray:
         """float32 (rows, heads, positions): products of queries with the keys at these positions, one fused

@@ -189,7 +189,7 @@ class Source:
         onto: np.ndarray | None = None,
         positions: np.ndarray | None = None,
     ) -> np.ndarray:
-        """float32 (n, rows): x times the matrix called ``name``, times its scale, plus its bias, if the file has them.
+        """float32 (n, rows): x times the matrix called ``name``, its scale, plus its bias: those that it has.
 
         Parameters
         ----------

@@ -269,6 +269,7 @@ def test_what_a_job_is_told_by(tmp_path: Path) -> None:
     assert changed(num_threads=1, packed="off", prefix_cache_bytes=0) == set()
     assert changed(sampler=SamplerConfig(temperature=0.5)) == {"sampler"}
     assert changed(compute="f32", seed=1) == {"compute", "seed"}
+    assert changed(kv_type="bf16") == {"kv_type", "contract"}  # another version gives these other bits
     assert changed(Settings(model_name="m", max_tokens=3)) == {"settings"}
     assert changed(model_path=write_tiny_model(tmp_path / "n.gguf", seed=1)) == {"model"}
     (tmp_path / "a").write_bytes(b"1")

@@ -92,7 +92,12 @@ def test_keys_of_selectors_that_are_almost_zero() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tensor"),
-    [("qwen3moe", "attn_q"), ("qwen3moe", "ffn_down_exps"), ("gpt-oss", "ffn_gate_exps"), ("qwen2", "attn_k")],
+    [
+        ("qwen3moe", "attn_q"),
+        ("qwen3moe", "ffn_down_exps"),
+        ("gpt-oss", "ffn_gate_exps"),
+        ("qwen2", "attn_k"),
+    ],
 )
 def test_scales_of_whole_matrices(name: str, tensor: str) -> None:
     """With numbers for activations of 4 bits, which have no effect, and for some matrices with a bias."""
