@@ -1,9 +1,4 @@
-"""Values that take long to make, by key: each is made once, and nobody waits for another's.
-
-An interrupt may come after any call, and in Python 3.14 between the lock of a ``with`` and its block. So
-locks are taken as the first call of a ``try`` and given back as the first call of its ``finally``. An
-interrupt may also end the wait for one, which is another thread's then: a RuntimeError says so.
-"""
+"""Values that take long to make, by key: each is made once, and nobody waits for another's."""
 
 from __future__ import annotations
 
@@ -11,10 +6,12 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 from oxillama.locks import ForkedOpen
 
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -60,7 +57,7 @@ class MadeOnce(Generic[V]):
         """
         while True:
             mine: Making[V] = Making()
-            try:
+            try:  # as in `locked`
                 mine.gate.acquire()
                 making = self._entered(key, mine)
                 if making is mine:
@@ -69,32 +66,21 @@ class MadeOnce(Generic[V]):
                 mine.has_ended = True
                 mine.gate.release()
             if not making.is_made():
-                try:
-                    making.gate.acquire()  # waits
-                finally:
-                    try:  # noqa: SIM105 - whose calls come first
-                        making.gate.release()
-                    except RuntimeError:
-                        pass
+                locked(making.gate, lambda: None)  # waits
             if making.is_made():
                 return making.value
             if making.error is not None:
                 raise making.error  # else its thread was interrupted, and this one tries
 
     def _entered(self, key: Hashable, mine: Making[V]) -> Making[V]:
-        lock = self._lock.lock
-        try:
-            lock.acquire()
+        def enter() -> Making[V]:
             making = self._found.get(key)
             if making is None or making.is_lost():
                 making = self._found[key] = mine
             self._found.move_to_end(key)
             return making
-        finally:
-            try:  # noqa: SIM105 - whose calls come first
-                lock.release()
-            except RuntimeError:
-                pass
+
+        return locked(self._lock.lock, enter)
 
     def _made(self, key: Hashable, mine: Making[V], make: Callable[[], V]) -> V:
         try:
@@ -103,18 +89,31 @@ class MadeOnce(Generic[V]):
             mine.error = error
             raise
         finally:
-            lock = self._lock.lock
-            try:
-                lock.acquire()
-                if not mine.is_made() and self._found.get(key) is mine:
-                    del self._found[key]
-                for old in [key for key, each in self._found.items() if each.is_made() or each.is_lost()]:
-                    if len(self._found) <= self.most:
-                        break
-                    del self._found[old]
-            finally:
-                try:  # noqa: SIM105 - whose calls come first
-                    lock.release()
-                except RuntimeError:
-                    pass
+            locked(self._lock.lock, partial(self._forget, key, mine))
         return mine.value
+
+    def _forget(self, key: Hashable, mine: Making[V]) -> None:
+        """Drops a value that was not made, and the oldest ones of too many."""
+        if not mine.is_made() and self._found.get(key) is mine:
+            del self._found[key]
+        for old in [key for key, each in self._found.items() if each.is_made() or each.is_lost()]:
+            if len(self._found) <= self.most:
+                break
+            del self._found[old]
+
+
+def locked(lock: threading.RLock, action: Callable[[], T]) -> T:
+    """What an action returns that runs with a lock, which no interrupt leaves locked.
+
+    An interrupt may come after any call, and in Python 3.14 between the lock of a ``with`` and its block. So
+    the lock is taken as the first call of the ``try`` and given back as the first one of its ``finally``. An
+    interrupt may also end the wait for the lock, which is another thread's then: a RuntimeError says so.
+    """
+    try:
+        lock.acquire()
+        return action()
+    finally:
+        try:  # noqa: SIM105 - `suppress` would be the first call
+            lock.release()
+        except RuntimeError:
+            pass
