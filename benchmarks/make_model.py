@@ -132,7 +132,7 @@ def _write(path: str | Path, writer: Any, plan: list[Tensor], seed: int) -> int:
     """Write what a writer was told, and random tensors; the size of the file in bytes."""
     gguf = gguf_package()
     for tensor in plan:
-        kind = gguf.GGMLQuantizationType[tensor.format]
+        kind = FORMATS[tensor.format].file_id
         # A float16 stands for "not bytes": the shape is given in elements, whatever the format.
         writer.add_tensor_info(tensor.name, tensor.dims, np.dtype(np.float16), tensor.nbytes, raw_dtype=kind)
     writer.write_header_to_file()

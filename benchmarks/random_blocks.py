@@ -172,9 +172,11 @@ def _ternary(codes: slice, offset: int) -> WriteScale:
 
 
 def _nvfp4(blocks: Bytes, scales: Scales) -> None:
-    """Four E4M3 bytes: the nearest numbers that are not denormal."""
-    fraction, exponent = np.frexp(np.maximum(scales, 2.0**-6))
-    blocks[:, :4] = (np.rint(16 * fraction).astype(np.int32) - 8 + 8 * (exponent + 6))[:, None]
+    """Four E4M3 bytes: the nearest numbers, of small ones the multiples of 2^-9."""
+    fraction, exponent = np.frexp(scales)
+    normal = np.rint(16 * fraction) - 8 + 8 * (exponent + 6)
+    codes = np.where(scales < 2.0**-6, np.maximum(np.rint(512 * scales), 1), normal)
+    blocks[:, :4] = codes.astype(np.uint8)[:, None]
 
 
 def _mxfp4(blocks: Bytes, scales: Scales) -> None:

@@ -19,6 +19,7 @@ from benchmarks.shapes import BASE_FORMATS, SHAPES, tensors
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
 from tests.references import formats as reference
 from tests.support.spread import few
 
@@ -26,8 +27,13 @@ TINY = Shape(n_embd=256, n_ff=512, n_layer=2, n_head=4, n_head_kv=2, n_vocab=100
 
 
 OFTEN = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4")
-READABLE = [name for name in RANDOM_FORMATS if name != "Q8_1"]
+READABLE = [
+    name for name in RANDOM_FORMATS if name != "Q8_1" and name in gguf.GGMLQuantizationType.__members__
+]
 """The `gguf` package takes a block of Q8_1 for 40 bytes, which it was in 2023."""
+TOLERANCE = {"MXFP4": 1.42, "NVFP4": 1.08 * 17 / 16}
+"""How far the deviation of weights may be off: a scale that is a power of two misses the wanted one by up to
+sqrt(2), one with three bits of fraction by a 16th."""
 
 
 @pytest.mark.parametrize("name", few(READABLE, OFTEN))
@@ -36,8 +42,7 @@ def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, t
     size = write_model(path, TINY, name, pure=True)
     assert path.stat().st_size == size
     plan = {tensor.name: tensor for tensor in tensors(TINY, name, pure=True)}
-    # A scale that must be a power of two misses the wanted deviation by up to sqrt(2).
-    tolerance = 1.42 if name == "MXFP4" else 1.08
+    tolerance = TOLERANCE.get(name, 1.08)
     found = gguf.GGUFReader(path).tensors
     assert [tensor.name for tensor in found] == list(plan)
     for tensor in found:
@@ -55,6 +60,18 @@ def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, t
             assert abs(unit.mean()) < 0.05
             assert np.abs(unit).max() < 8
             assert len(np.unique(unit, axis=0)) == wanted.n_out
+
+
+@pytest.mark.parametrize("name", ["Q2_0", "Q2_0_G128"])
+def test_a_format_that_the_package_need_not_know(name: str, tmp_path: Path) -> None:
+    size = write_model(tmp_path / "model.gguf", TINY, name, pure=True)
+    with ModelFile.open(tmp_path / "model.gguf") as file:
+        found = {
+            tensor.name: file.tensors[tensor.name].format.name for tensor in tensors(TINY, name, pure=True)
+        }
+        assert {tensor.name: tensor.format for tensor in tensors(TINY, name, pure=True)} == found
+        last = max(file.tensors.values(), key=lambda info: info.offset)
+        assert name in found.values() and size - 32 < last.offset + last.nbytes <= size
 
 
 @pytest.mark.parametrize("name", RANDOM_FORMATS)
