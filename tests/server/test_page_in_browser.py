@@ -187,7 +187,7 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
     page.reload()
     idle(chat.hosted.ready())
     page.until(lambda: page.texts(".message.user .text") == ["go on"] and not page.is_writing)
-    answer = page.stored(texts)[1]
+    answer = page.stored_apart(texts)[1]
     assert answer.startswith(kept[0]) and page.one(".numbers").text.endswith("stopped")
 
 
@@ -197,7 +197,7 @@ def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     page.press("New conversation")
-    page.stored("const [c] = await store.all(); c.version = 9; await store.save(c)")
+    page.stored_apart("const [c] = await store.all(); c.version = 9; await store.save(c)")
     page.press("hello", "#conversations")
     page.until(lambda: "conversation.version: expected 1, got 9" in "".join(page.texts(".toast")))
     assert page.answers == [] and page.texts("#conversations .open") == ["hello"]

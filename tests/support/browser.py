@@ -100,11 +100,12 @@ class Page:
         return found.get("value")
 
     def stored(self, script: str) -> Any:
-        """What ``script`` returns that has the page's ``store``.
+        """What ``script`` returns that has the page's ``store``."""
+        return self.call("./main.js", f"const store = m.store; {script}")
 
-        A document opens one for all scripts: one more while the page writes is never opened in some runs.
-        """
-        return self.call("./store.js", f"const store = await (window.looked ??= m.openStore()); {script}")
+    def stored_apart(self, script: str) -> Any:
+        """The same with a store of its own, which may never be opened while the page writes."""
+        return self.call("./store.js", f"const store = await m.openStore(); {script}")
 
     def all(self, selector: str) -> list[Any]:
         """The elements that can be seen."""

@@ -22,7 +22,7 @@ import { choose, shown } from "./tree.js";
 drawIcons();
 startTheme();
 
-const store = await openStore();
+export const store = await openStore(); // exported for tests: one more might never be opened
 const api = new Api();
 const server = new Server(api);
 const panels = new Panels();
