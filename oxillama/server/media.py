@@ -169,9 +169,8 @@ def file_bytes(where: str, folder: Path, name: str) -> bytes:
 
     Neither ".." nor a link leads out of the folder.
     """
-    with suppress(
-        OSError, ValueError, RuntimeError
-    ):  # ValueError: a null byte; RuntimeError: links in a ring
+    # ValueError: a null byte; RuntimeError: links in a ring
+    with suppress(OSError, ValueError, RuntimeError):
         path = (folder / unquote(name).lstrip("/")).resolve(strict=True)
         if path.is_relative_to(folder.resolve()) and path.is_file():
             with path.open("rb") as file:
