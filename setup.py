@@ -3,9 +3,9 @@
 What the compiler cannot do is left out with one line that says so: a target whose flags it does
 not know, or OpenMP (then the kernels run on one thread). `portable` needs no flags.
 
-``OXILLAMA_TARGETS`` says which targets are built: names, ``all``, or ``native``, which is the best one that
-this CPU runs. In place (and for an editable install) the default is ``all``, since tests compare the targets;
-otherwise it is ``native``.
+``OXILLAMA_TARGETS`` says which targets are built: names, ``all`` (those for tests are named beside it), or
+``native``, which is the best one that this CPU runs. In place (and for an editable install) the default is
+``all``, since tests compare the targets; otherwise it is ``native``.
 ``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols; ``OXILLAMA_DEBUG=sanitize``
 also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`` builds and runs that).
 ``OXILLAMA_MACHINE`` names another machine than this one, for a cross compiler.
@@ -33,7 +33,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
-VENDORED = Path("oxillama", "server", "page", "static", "vendor", "README.md")
+VENDORED = Path("oxillama", "apps", "server", "page", "static", "vendor", "README.md")
 VENDORED_ROW = r"^\|.* of `([\w-]+)@([\d.]+)` \| ([\w.-]+)"
 DEBUG = os.environ.get("OXILLAMA_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("OXILLAMA_DEBUG") == "sanitize"
@@ -65,13 +65,28 @@ UNIX_EXTRA = {
     # stack slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone;
     # portable needs it, and its 16-byte vectors are safe.
     "quantize": ["-fno-tree-vectorize"],
-    # A function for each layout, not one for all of them, for which gcc takes twice as long.
+    # A function for each layout or KV type, not one for all of them, for which gcc takes twice as long.
+    # gcc 12 would compute indices of panels in vector registers, and f16 would take a tenth longer.
+    "attention": ["-fno-inline-functions-called-once", "-mno-stv"],
     "linear": ["-fno-inline-functions-called-once"],
 }
-# Modules that are built once, but for pack's arithmetic: as fast as with -O3, in half of the time to compile.
+# Of modules that are built once, only those with arithmetic are faster with -O3, which compiles for longer.
 UNIX_ONCE = ["-O1"]
-FAST_ONCE = {"pack"}
+FAST_ONCE = {"pack", "polyphase"}
 ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "delta", "pack"}
+# But not these: large functions that raise errors, or run once for a block of keys. Each has one copy.
+NEVER_INLINE = {
+    "arrays": ["refuse_data", "refuse_dimensions", "refuse_overlap", "refuse_shape", "refuse_threads"],
+    "attention.bf16pairs": ["pairs_of_row"],
+    "attention.decoding": ["decode_panel"],
+    "attention.onlinesoftmax": ["add_values_of_row", "softmax_row"],
+    "attention.panels": ["gather_panel"],
+    "packing.dispatch": ["dequantize_blocks"],
+    "simd.bf16": ["is_bf16_dot"],
+}
+GLUE = "/* #### Code section: initfunc_declarations ### */"
+"""Before the code that Cython adds to every module: initialization, and helpers about Python's objects."""
+SHORT_CALLS = {"vector", "routing", "recurrent", "delta", "sampling"}  # where the helpers take a part
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 MSVC_OPENMP = [(["/openmp"], [])]
@@ -97,13 +112,29 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-targets = load(Path("oxillama", "targets.py"))
-formats = load(Path("oxillama", "formats.py"))
+def c_names(functions: dict[str, list[str]]) -> str:
+    """A pattern of the names that Cython gives inline functions of ``.pxd`` files. Each has to be there."""
+    found = []
+    for module, names in functions.items():
+        parts = ("oxillama", "_kernels", *module.split("."))
+        text = Path(*parts).with_suffix(".pxd").read_text()
+        for name in names:
+            if not re.search(rf"^cdef inline .*\b{name}\(", text, re.M):
+                raise SystemExit(f"NEVER_INLINE: expected an inline function of {module}, got {name}")
+            found.append("".join(f"{len(part)}{part}_" for part in parts) + name)
+    return "|".join(found)
+
+
+targets = load(Path("oxillama", "base", "targets.py"))
+formats = load(Path("oxillama", "base", "formats.py"))
 load(KERNELS / "generate.py").write(KERNELS, formats.IN_MEMORY, formats.LAYOUTS)
+load(KERNELS / "generate_stubs.py").write(KERNELS, targets.PER_TARGET)
+load(Path("oxillama", "base", "config", "generate_fields.py")).write(Path("oxillama", "base", "config"))
 MACHINE = os.environ.get("OXILLAMA_MACHINE", platform.machine()).lower()
 TARGETS = [t for t in targets.TARGETS if not t.machines or MACHINE in t.machines]
 PER_TARGET = targets.PER_TARGET
 """Modules below ``oxillama._kernels``, the slowest to compile first."""
+APART = c_names(NEVER_INLINE)
 SOURCES = {".".join(p.relative_to(KERNELS).with_suffix("").parts): p for p in sorted(KERNELS.rglob("*.pyx"))}
 
 
@@ -136,6 +167,9 @@ class BuildKernels(build_ext):
     def run(self) -> None:
         self.in_place = self.inplace or self.editable_mode  # the base class clears the first meanwhile
         super().run()
+        if not self.in_place and "OXILLAMA_MACHINE" not in os.environ:
+            # In the folder of the checkout, Python imports the checkout's package, not the installed one.
+            self.copy_extensions_to_source()
 
     def build_extensions(self) -> None:
         self.msvc = self.compiler.compiler_type == "msvc"
@@ -162,24 +196,30 @@ class BuildKernels(build_ext):
     def wanted(self) -> list[object]:
         """The targets that ``OXILLAMA_TARGETS`` names."""
         wanted = os.environ.get("OXILLAMA_TARGETS") or ("all" if self.in_place else "native")
-        if wanted == "all" or (wanted == "native" and "OXILLAMA_MACHINE" in os.environ):
-            return TARGETS
-        if wanted == "native":
-            return [next(t for t in TARGETS if self.runs_here(t) and self.flags_of(t) is not None)]
         names = wanted.replace(",", " ").split()
+        if "all" in names or (wanted == "native" and "OXILLAMA_MACHINE" in os.environ):
+            names = [name for name in names if name not in ("all", "native")]
+            names += [t.name for t in TARGETS if t.use != "in tests"]
+        elif wanted == "native":
+            best = (t for t in TARGETS if t.use == "automatic" and self.runs_here(t))
+            names = [next(t.name for t in best if self.flags_of(t) is not None)]
         unknown = set(names) - {t.name for t in TARGETS}
         if unknown:
             raise SystemExit(
                 f"OXILLAMA_TARGETS: expected all, native or some of {', '.join(t.name for t in TARGETS)}, "
                 f"got {wanted!r}"
             )
+        names += [t.base for t in TARGETS if t.name in names]
         return [t for t in TARGETS if t.name in names]
 
     def flags_of(self, target: object) -> list[str] | None:
         """A target's flags, or None if the compiler does not take them."""
-        flags = list(target.msvc_flags if self.msvc else target.flags)
-        if self.compiles(flags):
-            return flags
+        flags = target.msvc_flags if self.msvc else target.flags
+        if flags is None:
+            self.say(f"target {target.name} is left out: its kernels are not written for MSVC")
+            return None
+        if self.compiles([*flags]):
+            return [*flags]
         self.say(f"the compiler does not take {' '.join(flags)}: target {target.name} is left out")
         return None
 
@@ -199,7 +239,9 @@ class BuildKernels(build_ext):
                 "cdivision": True,
                 "initializedcheck": DEBUG,
                 "embedsignature": True,
+                "annotation_typing": False,  # annotations are for the stubs
                 "freethreading_compatible": True,
+                "emit_code_comments": DEBUG,  # which the compiler would read again for each target
             },
             quiet=True,
         )
@@ -218,6 +260,7 @@ class BuildKernels(build_ext):
         lines = [
             f"/* {' '.join(ext.extra_compile_args)} */",
             f"#define OX_BODY {always if inlined else 'inline'}",
+            f"#define OX_APART {'__declspec(noinline)' if self.msvc else '__attribute__((noinline))'}",
         ]
         if ext.target:
             lines += [
@@ -225,10 +268,13 @@ class BuildKernels(build_ext):
                 f"#define OX_TARGET_{ext.target.name.upper()} 1",
                 f"#define PyInit_{name} PyInit_{short}",
             ]
-        inline = r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_)"  # functions of .pyx and .pxd files
-        body, n_found = re.subn(inline, "static OX_BODY ", c_file.read_text())
+        inline = r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_"  # functions of .pyx and .pxd files
+        body = re.sub(rf"{inline}(?:{APART})\()", "static OX_APART ", c_file.read_text())
+        body, n_found = re.subn(f"{inline})", "static OX_BODY ", body)
         if inlined and not n_found:
             raise SystemExit(f"{c_file}: expected static CYTHON_INLINE functions, got none")
+        if not DEBUG and name not in SHORT_CALLS:
+            body = body.replace(GLUE, f'#pragma GCC optimize ("O1")\n{GLUE}')
         text = "\n".join([*lines, body])
         path = Path(self.build_temp, "targets", f"{short}.c")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +363,8 @@ def component(registry: str, name: str, version: str, license_id: str) -> dict[s
 
 
 ONCE = [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET]
-HOT = [KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
+ONCE.sort(key=lambda extension: extension.module.rpartition(".")[2] not in FAST_ONCE)
+HOT = [KernelExtension(m, t) for m in PER_TARGET for t in TARGETS if t.modules()[m] == t.name]
 setup(
     ext_modules=[*HOT, *ONCE],  # the shortest last, so that no core idles
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelWithSbom},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from oxillama.cli.program import run_program
+from oxillama.apps.cli.program import run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:

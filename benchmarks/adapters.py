@@ -17,7 +17,7 @@ from benchmarks import runs
 from benchmarks.make_model import gguf_package
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
 from oxillama.gguf.model_file import ModelFile
 
 METRICS = (Metric("decode", "ms a step", False),)

@@ -20,9 +20,9 @@ from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
+from oxillama.apps.bench.report import Metric, Row, Summary, align, round_ratios, spread
+from oxillama.base.formats import KV_PAIRS, KV_TYPES
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_PAIRS, KV_TYPES
 
 
 @dataclass(frozen=True)

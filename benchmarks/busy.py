@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.peers import ENGINES, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 
 SPIN = """

@@ -9,6 +9,7 @@ from benchmarks import (
     attention,
     busy,
     curves,
+    decisions,
     delta,
     disk_prefixes,
     end_to_end,
@@ -37,8 +38,8 @@ from benchmarks import (
     starting,
     structured,
 )
-from oxillama.bench.report import Row
-from oxillama.cli.program import Parser
+from oxillama.apps.bench.report import Row
+from oxillama.apps.cli.program import Parser
 from oxillama.errors import ConfigError
 
 
@@ -110,6 +111,11 @@ def parser() -> argparse.ArgumentParser:
     kept = commands.add_parser("kv-types", help="what the types of keys and values cost in perplexity")
     kv_types.add_arguments(kept)
     kept.set_defaults(run=kv_types.run)
+
+    what = "right answers and log loss of typed decisions, by readout and orders"
+    decided = commands.add_parser("decisions", help=what)
+    decisions.add_arguments(decided)
+    decided.set_defaults(run=decisions.run)
     recurring = commands.add_parser(
         "delta", help="the gated delta rule alone, decoding and prefill, beside a roofline"
     )

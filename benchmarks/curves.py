@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks import plot, runs, serving
 from benchmarks.peers import ENGINES, LlamaCpp, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, Summary, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
 

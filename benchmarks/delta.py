@@ -20,7 +20,7 @@ from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed, waking
 from oxillama._kernels import Kernels, best, load
 from oxillama._kernels.memory import aligned_empty
 from oxillama._kernels.recurrent.state_batch import StateBatch
-from oxillama.bench.report import Row, align
+from oxillama.apps.bench.report import Row, align
 from oxillama.errors import ConfigError
 
 PRODUCTS = 4

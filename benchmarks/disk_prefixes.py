@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
 
 METRIC = Metric("first token", "ms", False)
 

@@ -14,19 +14,18 @@ from oxillama.engine.sequence import Sequence
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
 from oxillama.speculation.state import Speculation
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 
 class Oracle:
     """A drafter that knows the texts, and says each token right with a fixed probability. It takes no time.
 
-    Parameters
-    ----------
-    acceptance : that probability. most : tokens of a draft.
+    Args:
+        acceptance: that probability.
+        most: tokens of a draft.
 
-    Attributes
-    ----------
-    texts : prompts and what the model says after them.
+    Attributes:
+        texts: prompts and what the model says after them.
     """
 
     def __init__(self, name: str, acceptance: float, most: int) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.peers import ENGINES
 from benchmarks.runner import Runner
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)

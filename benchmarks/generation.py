@@ -14,9 +14,9 @@ from benchmarks import runs
 from benchmarks.grammar_texts import JSON
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar
+from oxillama.text.grammar import Grammar
 
 PROMPT = "A list of animals, as JSON:\n"
 METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", False))

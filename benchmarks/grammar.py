@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks import grammar_schemas, runs
 from benchmarks.grammar_engines import ENGINES, Engine, Oxillama
 from benchmarks.grammar_texts import CASES, Case
-from oxillama.bench.report import Metric, Row, align
-from oxillama.grammar import JsonSchemaCompiler, Vocabulary, apply_grammar_mask
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.apps.bench.report import Metric, Row, align
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import JsonSchemaCompiler, Vocabulary, apply_grammar_mask
 
 
 @dataclass

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.grammar_texts import Case
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary, structural_tag_rules
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary, structural_tag_rules
 
 Clock = Callable[[], float]
 

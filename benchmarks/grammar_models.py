@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NewType
 
-from oxillama.grammar.python_types import schema_of_type
+from oxillama.text.grammar.python_types import schema_of_type
 
 Sample = tuple[str, dict[str, Any], list[dict[str, Any]]]
 """A name, a schema or structural tag, and tests: ``{"data": ..., "valid": ...}``, or a ``text`` for data."""

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.grammar_engines import Engine
 from benchmarks.grammar_models import Sample, models, tags, unions
 from benchmarks.grammar_texts import Case
-from oxillama.bench.report import Metric, Row, align
+from oxillama.apps.bench.report import Metric, Row, align
 from oxillama.errors import ConfigError, GrammarError
 
 Tests = list[tuple[list[int], bool]]
@@ -32,12 +32,11 @@ Tests = list[tuple[list[int], bool]]
 class Outcome:
     """What one engine did with a group of schemas.
 
-    Attributes
-    ----------
-    compile : seconds of each compilation, by schema.
-    masks : seconds of each mask, by schema.
-    bytes : that each grammar took in the end, with what was found of it; none where that is not known.
-    failed, accepted, refused : schemas that do not compile, instances with a wrong verdict; and why.
+    Attributes:
+        compile: seconds of each compilation, by schema.
+        masks: seconds of each mask, by schema.
+        bytes: that each grammar took in the end, with what was found of it; none where that is not known.
+        failed, accepted, refused: schemas that do not compile, instances with a wrong verdict; and why.
     """
 
     compile: dict[str, list[float]] = field(default_factory=dict)

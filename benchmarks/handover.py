@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.sequence import Sequence
-from oxillama.sampling.sampler import Sampler
 
 PROMPT = "Once upon a time"
 TOKEN = (Metric("token", "us", False), Metric("thread over by hand", "us a token", False))

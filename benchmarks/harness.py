@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, rows
-from oxillama.config import EngineConfig
+from oxillama.apps.bench.report import Metric, rows
+from oxillama.base.config import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError
 
@@ -84,8 +84,8 @@ def write_tasks(folder: Path, engine: InferenceEngine, n: int, n_questions: int,
 
 def model_of(engine: InferenceEngine, batch_size: int, *, alone: bool = False) -> Any:
     """The harness's model of an engine; ``alone`` has each request run before the next one begins."""
-    from oxillama.evaluation.harness import OxillamaLM
-    from oxillama.evaluation.scoring import Score, scores
+    from oxillama.apps.evaluation.harness import OxillamaLM
+    from oxillama.apps.evaluation.scoring import Score, scores
 
     class OneAtATime(OxillamaLM):
         def _scores(self, pairs: list[tuple[list[int], list[int]]]) -> list[Score]:
@@ -96,7 +96,7 @@ def model_of(engine: InferenceEngine, batch_size: int, *, alone: bool = False) -
 
 def peer_of(path: Path, threads: int, engine: InferenceEngine) -> Any:
     """The harness's model of llama-cpp-python, which gets the tokens that our model gets."""
-    from oxillama.evaluation.harness import OxillamaLM
+    from oxillama.apps.evaluation.harness import OxillamaLM
 
     try:
         import llama_cpp

@@ -32,10 +32,9 @@ Body = Mapping[str, Any]
 class Read:
     """What came of one stream.
 
-    Attributes
-    ----------
-    n_tokens : that the server counted; the events, for a stream that was left before its end.
-    times : seconds from the start at which text came; several events may come at one time.
+    Attributes:
+        n_tokens: that the server counted; the events, for a stream that was left before its end.
+        times: seconds from the start at which text came; several events may come at one time.
     """
 
     n_tokens: int
@@ -46,10 +45,11 @@ class Read:
 class Turn:
     """What came of all streams.
 
-    Attributes
-    ----------
-    seconds : from the start to the end of the last stream. cpu_seconds : of the clients' processor.
-    streams : that were read to their ends. beside : those beside them, from the start on.
+    Attributes:
+        seconds: from the start to the end of the last stream.
+        cpu_seconds: of the clients' processor.
+        streams: that were read to their ends.
+        beside: those beside them, from the start on.
     """
 
     seconds: float
@@ -67,10 +67,9 @@ class Clients:
     def read(self, port: int, bodies: Sequence[Body], beside: Sequence[Body] = ()) -> Turn:
         """Asks for texts and reads them to their ends, all at a time.
 
-        Parameters
-        ----------
-        beside : of streams that run before the start, each with some text, and are left at the end. The
-            others are then asked for one after another.
+        Args:
+            beside: of streams that run before the start, each with some text, and are left at the end. The
+                others are then asked for one after another.
 
         Raises ConfigError for an answer that is no stream, or that has no number of tokens at its end.
         """

@@ -21,9 +21,9 @@ from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
 from oxillama._kernels.machine import team
 from oxillama._kernels.memory import aligned_empty
-from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
+from oxillama.apps.bench.report import Metric, Row, Summary, align, round_ratios, spread
+from oxillama.base.formats import IN_MEMORY, LAYOUTS, W8A8
 from oxillama.errors import ConfigError
-from oxillama.formats import IN_MEMORY, LAYOUTS, W8A8
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again

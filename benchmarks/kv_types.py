@@ -1,6 +1,6 @@
 """What the types of keys and values cost: perplexity of a text, divergence from keys and values in f32.
 
-Each type reads the same windows of the text (`oxillama.evaluation.windows`); the divergence is
+Each type reads the same windows of the text (`oxillama.apps.evaluation.windows`); the divergence is
 KL(f32 || type), in nats, of the same positions.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks import runs
 from oxillama import InferenceEngine, demo
-from oxillama.bench.report import Metric, Row, align
-from oxillama.evaluation.comparison import compare
-from oxillama.formats import KV_TYPES
+from oxillama.apps.bench.report import Metric, Row, align
+from oxillama.apps.evaluation.comparison import compare
+from oxillama.base.formats import KV_TYPES
 
 PAIRS = ("f16:q8_0", "q8_0:f16", "q8_0:q5_1", "q8_0:q4_0", "q4_0:q8_0")
 PERPLEXITY = Metric("perplexity", "", False)

@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import LoadError
 
 METRICS = (

@@ -25,8 +25,8 @@ from benchmarks.random_blocks import random_rows
 from benchmarks.shape import Shape
 from benchmarks.shapes import BASE_FORMATS, SHAPES, Tensor, metadata, tensors
 from benchmarks.vision_shapes import VISION_SHAPES, VisionShape, vision_metadata, vision_tensors
+from oxillama.base.formats import FORMATS
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS
 
 SLICE_ELEMENTS = 1 << 22
 """Elements made and written at a time."""
@@ -164,8 +164,21 @@ ADDING: dict[type, Callable[[Any, str, Any], None]] = {
     int: lambda writer, key, value: writer.add_uint32(key, value),
     float: lambda writer, key, value: writer.add_float32(key, value),
     str: lambda writer, key, value: writer.add_string(key, value),
-    list: lambda writer, key, value: writer.add_array(key, value),
+    list: lambda writer, key, value: _add_list(writer, key, value),
 }
+
+
+def _add_list(writer: Any, key: str, value: list[Any]) -> None:
+    """A list of int32, of other values, or of uint64 by its key."""
+    types = gguf_package().GGUFValueType
+    if key.endswith(LONG):
+        writer.add_key_value(key, value, types.ARRAY, types.UINT64)
+    else:
+        writer.add_array(key, value)
+
+
+LONG = ("ple.layer_multipliers", "ple.head_vocab_sizes", "ple.head_offsets")
+"""Ends of the keys whose lists are uint64."""
 
 
 def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -> None:

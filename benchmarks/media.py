@@ -26,7 +26,7 @@ from benchmarks import runs
 from benchmarks.over_http import LLAMA, OURS, served
 from benchmarks.server_peer import llama_server
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
 from oxillama.errors import ConfigError
 
 PATH = "/v1/chat/completions"

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.over_http import served
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, Samples, align, rows
+from oxillama.apps.bench.report import Metric, Row, Samples, align, rows
 
 CLIENTS = 8
 ALONE = "nobody"

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
 from oxillama.engine.loop import Observers
 
 PROMPT = "Once upon a time"

@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 
@@ -169,7 +169,7 @@ class Bench:
 
     def file(self, engine: InferenceEngine) -> Path:
         """The file that the matrices are read from."""
-        from oxillama.packing.files import packed_path
+        from oxillama.engine.features.packed_files import packed_path
 
         packed = packed_path(self.args.model, engine.config)
         return packed if self.args.packed != "off" and packed.exists() else self.args.model

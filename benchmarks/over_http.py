@@ -27,7 +27,7 @@ from benchmarks.http_clients import Body, Clients, Turn, clients
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
 from benchmarks.vllm import Vllm, vllm_server
-from oxillama.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.bench.report import Metric, Row, Summary, rows
 from oxillama.gguf.model_file import ModelFile
 
 PROMPT = 16  # tokens of a stream's prompt
@@ -143,13 +143,12 @@ def mixed(
 ) -> dict[str, float]:
     """Prompts one after another beside four streams.
 
-    Parameters
-    ----------
-    context : that all servers have; a stream may fill it. options : of the streams.
+    Args:
+        context: that all servers have; a stream may fill it.
+        options: of the streams.
 
-    Returns
-    -------
-    dict : the seconds and tokens/s of the prompts, tokens/s of the streams, and their gaps in ms.
+    Returns:
+        dict: the seconds and tokens/s of the prompts, tokens/s of the streams, and their gaps in ms.
     """
     beside = [body_of(random_prompt(PROMPT, n_vocab), context - PROMPT, **options) for _ in range(STREAMS)]
     prompts = [body_of(random_prompt(length, n_vocab), 1) for _ in range(n_prompts)]

@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.runner import Logits, Runner
 from benchmarks.vllm import Vllm
-from oxillama.config.checks import NO_DECODE_WAIT
+from oxillama.base.config.checks import NO_DECODE_WAIT
+from oxillama.base.formats import KV_PAIRS
 from oxillama.errors import ConfigError, LoadError, PromptError
-from oxillama.formats import KV_PAIRS
 from oxillama.gguf.model_file import ModelFile
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
@@ -45,7 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`pipeline`: tokens a second as one process and as two stages, and what the hops cost."""
-    from oxillama.ray.pipeline import PipelineEngine
+    from oxillama.apps.ray.pipeline import PipelineEngine
 
     runs.check_models([args.model])
     cores = sorted(os.sched_getaffinity(0))

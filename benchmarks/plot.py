@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from oxillama.bench.report import Summary
+from oxillama.apps.bench.report import Summary
 from oxillama.errors import ConfigError
 
 WIDTH, HEIGHT = 460, 320  # of a chart, in pixels

@@ -26,13 +26,13 @@ from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
-from oxillama.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from oxillama.base.formats import FORMATS, WRITABLE
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, WRITABLE
+from oxillama.gguf.file_types import FILE_TYPES, FLOATS, UNWEIGHTED
 from oxillama.gguf.model_file import ModelFile
-from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED
-from oxillama.weights.requantize import quantized
+from oxillama.models.weights.requantize import quantized
 
 ROWS, COLS = 64, 1024
 FORMATS_COMPARED = [name for name in WRITABLE if name not in (*FLOATS, "Q2_0_G128")]

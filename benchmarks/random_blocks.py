@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._kernels import pack
-from oxillama.formats import FORMATS
+from oxillama.base.formats import FORMATS
 
 Bytes = NDArray[np.uint8]
 Scales = NDArray[np.float32]
@@ -32,10 +32,9 @@ def random_rows(name: str, n_rows: int, n_in: int, std: float, rng: np.random.Ge
     The weights are of mean 0 and standard deviation ``std`` (within a factor of 1.5 where scales are
     powers of two).
 
-    Raises
-    ------
-    ValueError
-        The format is not one of `RANDOM_FORMATS`, or ``n_in`` is not a multiple of its block length.
+    Raises:
+        ValueError: The format is not one of `RANDOM_FORMATS`, or ``n_in`` is not a multiple of its block
+            length.
     """
     if name not in RANDOM_FORMATS:
         raise ValueError(f"format {name!r}: expected one of {', '.join(RANDOM_FORMATS)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, Receipt, verify_batch
-from oxillama.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row, rows
 
 PROMPT_TOKENS = 16
 METRIC = Metric("whole", "ms a token", False)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.bench.machine import peak_rss
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.machine import peak_rss
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError, ModelFileError, SamplingError
 
 Logits = NDArray[np.float32]
@@ -25,15 +25,15 @@ Logits = NDArray[np.float32]
 class Runner(ABC):
     """An engine with one model and one sequence.
 
-    Attributes
-    ----------
-    appends : whether the engine appends token ids to a context and returns logits. Otherwise only the number
-        of the ids counts, and the logits are zeros.
-    kv_types : that the engine can be asked for. kv_type : of its cache.
-    load_seconds : time to open the model until it can be run.
-    first_token_seconds : time to open the model and run one token, which reads memory-mapped weights.
-    n_vocab : tokens in the vocabulary.
-    logits : those of the last token of the last prefill, float32 (n_vocab,).
+    Attributes:
+        appends: whether the engine appends token ids to a context and returns logits. Otherwise only the
+            number of the ids counts, and the logits are zeros.
+        kv_types: that the engine can be asked for.
+        kv_type: of its cache.
+        load_seconds: time to open the model until it can be run.
+        first_token_seconds: time to open the model and run one token, which reads memory-mapped weights.
+        n_vocab: tokens in the vocabulary.
+        logits: those of the last token of the last prefill, float32 (n_vocab,).
     """
 
     name: str

@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, others_share
-from oxillama.bench.machine import describe_machine, machine_text
-from oxillama.bench.report import Row, compare, read_report, report, table, write_report
-from oxillama.cli.console import check_writable
-from oxillama.cli.options import integer
-from oxillama.config.engine import available_cpus
+from oxillama.apps.bench.machine import describe_machine, machine_text
+from oxillama.apps.bench.report import Row, compare, read_report, report, table, write_report
+from oxillama.apps.cli.console import check_writable
+from oxillama.apps.cli.options import integer
+from oxillama.base.config.engine import available_cpus
 from oxillama.errors import ConfigError, ModelFileError
 
 

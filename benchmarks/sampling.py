@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.config.sampler import SamplerConfig
-from oxillama.sampling.batch import sample_batch
-from oxillama.sampling.sampler import Sampler
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.base.config.sampler import SamplerConfig
+from oxillama.engine.sampling.batch import sample_batch
+from oxillama.engine.sampling.sampler import Sampler
 
 PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 HISTORY = 4096  # tokens that penalties and DRY look at

@@ -26,11 +26,11 @@ from oxillama import InferenceEngine
 from oxillama._kernels import best, load
 from oxillama._kernels.machine import team
 from oxillama._kernels.openmp_thread import in_openmp_thread
-from oxillama.bench.kernel_calls import PRODUCTS, KernelCalls, Product, counted_kernels
-from oxillama.bench.report import Metric, Row, align
-from oxillama.bench.run import fixed_tokens
-from oxillama.doctor.machine import read_machine
-from oxillama.doctor.measure import Rates, buffer_bytes, measure_rates, seconds, thread_counts
+from oxillama.apps.bench.kernel_calls import PRODUCTS, KernelCalls, Product, counted_kernels
+from oxillama.apps.bench.report import Metric, Row, align
+from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.machine import read_machine
+from oxillama.apps.doctor.measure import Rates, buffer_bytes, measure_rates, seconds, thread_counts
 from oxillama.errors import ConfigError
 from oxillama.models.thread_tuner import ThreadTuner
 
@@ -86,10 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Pass:
     """Medians of one kind of pass.
 
-    Attributes
-    ----------
-    outside, products, others : seconds outside kernels, in products with weights, and in other kernels.
-    shapes : the products.
+    Attributes:
+        outside, products, others: seconds outside kernels, in products with weights, and in other kernels.
+        shapes: the products.
     """
 
     outside: float
@@ -106,15 +105,14 @@ class Pass:
 class Parameters:
     """What the formula takes beside the pass with one thread.
 
-    Attributes
-    ----------
-    reads : bytes/s that 1, 2, ... threads read, as measured.
-    bandwidth : bytes/s of a socket's memory, for other numbers of threads.
-    share : of those that products reach; that of one thread's decode steps is taken for any number.
-    cores : of a socket.
-    pair : seconds of a parallel region of two threads.
-    thread : seconds that each further thread adds.
-    between_sockets : factor of ``thread`` for threads of other sockets.
+    Attributes:
+        reads: bytes/s that 1, 2, ... threads read, as measured.
+        bandwidth: bytes/s of a socket's memory, for other numbers of threads.
+        share: of those that products reach; that of one thread's decode steps is taken for any number.
+        cores: of a socket.
+        pair: seconds of a parallel region of two threads.
+        thread: seconds that each further thread adds.
+        between_sockets: factor of ``thread`` for threads of other sockets.
     """
 
     reads: Mapping[int, float]

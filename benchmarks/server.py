@@ -22,8 +22,8 @@ from benchmarks import runs, server_peer
 from benchmarks.over_http import served
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.config.server import ServerConfig
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.base.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
 PROMPT = "Once upon a time"
@@ -164,8 +164,8 @@ def ask(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
 @contextmanager
 def serving(engine: InferenceEngine) -> Iterator[tuple[int, threading.Thread]]:
     """A server in a thread of this process, which leaves the engine open; its port and its thread."""
-    from oxillama.server.listening import Listening
-    from oxillama.server.models import Hosted, Models
+    from oxillama.apps.server.listening import Listening
+    from oxillama.apps.server.models import Hosted, Models
 
     hosted, config = Hosted("model", engine), ServerConfig(port=0)
     server = Listening(Models([hosted], config), config)

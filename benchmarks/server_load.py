@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks import runs
 from oxillama import SchedulerConfig, demo
+from oxillama.base.config.server import ServerConfig
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.server import ServerConfig
 
 WORDS = ["the", "toad", "a boat", "Mia", "said", "and then", "she", "saw", "who lived", "by", "old", "fox"]
 BEGINNINGS = ["", "Once upon a time ", "Mia and the Golden Drum\n\nThis is the story of Mia. "]
@@ -45,11 +45,12 @@ class Job:
 class Found:
     """What came of a run.
 
-    Attributes
-    ----------
-    seen : requests by what became of them: "read", "gone", "wrong", "refused".
-    wrong : the first texts that differ. sizes : resident bytes, each second.
-    left : requests that run, or wait, when all clients have ended. lost : pages that nobody holds any more.
+    Attributes:
+        seen: requests by what became of them: "read", "gone", "wrong", "refused".
+        wrong: the first texts that differ.
+        sizes: resident bytes, each second.
+        left: requests that run, or wait, when all clients have ended.
+        lost: pages that nobody holds any more.
     """
 
     seen: Counter[str] = field(default_factory=Counter)
@@ -113,12 +114,11 @@ def make_jobs(model: Path, n: int, seed: int) -> list[Job]:
 def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bool], seed: int = 0) -> Found:
     """Has clients ask a server for texts.
 
-    Parameters
-    ----------
-    goes_on : whether a client sends one more request, from the number sent so far.
+    Args:
+        goes_on: whether a client sends one more request, from the number sent so far.
     """
-    from oxillama.server.listening import Listening
-    from oxillama.server.models import Hosted, Models
+    from oxillama.apps.server.listening import Listening
+    from oxillama.apps.server.models import Hosted, Models
 
     probe = InferenceEngine.from_gguf(model)
     probe.logits("a")

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, Row, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 
 START_SECONDS = 120
@@ -48,10 +48,10 @@ def llama_server(
 def running(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
     """A server in a process of its own, once it answers ``/health``; its port.
 
-    Parameters
-    ----------
-    command : to which ``--port`` is added. what : it is expected to be, in the ConfigError if it ends.
-    env : of the process; None for this one's.
+    Args:
+        command: to which ``--port`` is added.
+        what: it is expected to be, in the ConfigError if it ends.
+        env: of the process; None for this one's.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -88,12 +88,12 @@ def measure(
 ) -> list[Row]:
     """Tokens a second of ``clients`` streams, and the first token of as many behind a shared prompt.
 
-    Parameters
-    ----------
-    ports : of the servers by name, the one that is compared first.
-    new : tokens of a text. prefix : tokens of the shared prompt; 0 leaves that part out.
-    n_vocab : ids below it are in the vocabulary.
-    how : rounds and warmup of `alternate`.
+    Args:
+        ports: of the servers by name, the one that is compared first.
+        new: tokens of a text.
+        prefix: tokens of the shared prompt; 0 leaves that part out.
+        n_vocab: ids below it are in the vocabulary.
+        how: rounds and warmup of `alternate`.
     """
     speed = Metric(f"{clients} clients over HTTP", "tok/s", True)
 

@@ -21,8 +21,8 @@ from benchmarks import over_http, plot, runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
 from benchmarks.vllm import Vllm
-from oxillama.bench.report import Metric, Row, Summary, align, rows
-from oxillama.bench.run import fixed_tokens
+from oxillama.apps.bench.report import Metric, Row, Summary, align, rows
+from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import PromptError
 
 PROMPT = 16  # tokens of each sequence's prompt

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,19 @@ class Shape:
     layer_width: int = 0  # of the embedding that each layer has of its own
     controls: tuple[str, ...] = ()  # names of control tokens
     n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
+    keys: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # further metadata; a function is called with the shape
+
+    def key(self, name: str) -> Any:
+        """A value of the further metadata."""
+        value = self.keys[name]
+        return value(self) if callable(value) else value
+
+    @property
+    def n_streams(self) -> int:
+        """Width of all residual streams together."""
+        return int(self.key("hyper_connection.count")) * self.n_embd
 
     @property
     def key_dim(self) -> int:

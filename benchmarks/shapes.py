@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks.layers import LAYERS, STREAMS, Dims, attends, beside_layers
 from benchmarks.random_blocks import RANDOM_FORMATS
 from benchmarks.shape import Delta, Experts, Latent, Shape, Windows
-from oxillama.formats import FORMATS
+from benchmarks.sparse_shapes import SPARSE_ENDS, SPARSE_LAYERS, SPARSE_SHAPES
+from oxillama.base.formats import FORMATS
 
 TILES = ("\n\n", "<fake_token_around_image>", "<global-img>")
 TILES += tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
@@ -86,6 +87,7 @@ SHAPES = {
     ),
     "mamba": Shape(2048, 0, 48, 128, 1, 50280, tied=True, family="mamba", n_state=16),  # Mamba 1.4B
     "mamba2": Shape(2048, 0, 48, 64, 1, 50288, tied=True, family="mamba2", n_state=128),  # Mamba-2 1.3B
+    **SPARSE_SHAPES,
 }  # fmt: skip
 
 BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K", "MXFP4_MOE": "Q8_0"} | {
@@ -131,7 +133,10 @@ class Tensor:
 
 
 NEVER_QUANTIZED = ("ffn_gate_inp", "per_layer_model_proj", "shortconv.conv", "ssm_conv1d", "ssm_a", "ssm_d")
-NEVER_QUANTIZED += ("ssm_norm", "altup_predict_coef", "altup_correct_coef")
+NEVER_QUANTIZED += ("ssm_norm", "altup_predict_coef", "altup_correct_coef", "ssm_conv1d_q", "ssm_conv1d_k")
+NEVER_QUANTIZED += ("ssm_conv1d_v", "ple_conv1d", "attn_v_gate", "attn_compressor_ape")
+NEVER_QUANTIZED += ("indexer_compressor_ape", "hc_attn_fn", "hc_ffn_fn", "output_hc_fn", "hc_attn_inject")
+NEVER_QUANTIZED += ("hc_ffn_inject",)
 ALWAYS_F16 = ("altup_proj", "altup_unembd_proj", "altup_router", "laurel_l", "laurel_r")
 UNSCALED = ("gemma3n", "gemma4")
 """Families that do not scale scores: their norms do."""
@@ -150,9 +155,9 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
 
     yield tensor("token_embd", (shape.n_vocab, shape.n_embd))
     for layer in range(shape.n_layer):
-        for kind, dims in LAYERS[shape.family](shape, layer):
+        for kind, dims in (LAYERS | SPARSE_LAYERS)[shape.family](shape, layer):
             yield tensor(kind, dims, layer)
-    for kind, dims in beside_layers(shape):
+    for kind, dims in SPARSE_ENDS.get(shape.family, beside_layers)(shape):
         yield tensor(kind, dims)
     if not shape.tied:
         yield tensor("output", (shape.n_vocab, shape.n_embd))
@@ -281,7 +286,7 @@ def metadata(shape: Shape) -> dict[str, Any]:
         }
     if shape.family == "phi3":
         found["rope.scaling.original_context_length"] = shape.context
-    return found
+    return found | {name: shape.key(name) for name in shape.keys}
 
 
 def window_metadata(shape: Shape, windows: Windows) -> dict[str, Any]:

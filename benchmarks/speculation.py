@@ -25,7 +25,7 @@ from benchmarks.peers import LlamaCpp
 from benchmarks.serving import make_engine, prompts_of
 from benchmarks.timing import alternate
 from oxillama import BeamSearchConfig, SamplerConfig, demo
-from oxillama.bench.report import Metric, Row, align
+from oxillama.apps.bench.report import Metric, Row, align
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.protocols import Drafter
 from oxillama.engine.sequence import Sequence as Tokens

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.loading import warm_page_cache
 from benchmarks.timing import alternate
-from oxillama.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric, rows
+from oxillama.engine.features.packed_files import pack_model
 from oxillama.errors import ConfigError, LoadError
-from oxillama.packing.files import pack_model
 
 METRICS = (
     Metric("import", "s", higher_is_better=False),

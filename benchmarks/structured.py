@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine
-from oxillama.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row, rows
 
 METRIC = Metric("whole", "tokens/s", True)
 KINDS: tuple[dict[str, Any], ...] = (

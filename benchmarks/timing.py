@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from oxillama.bench.report import Samples
+from oxillama.apps.bench.report import Samples
 
 SETTLE_SECONDS = 0.05
 """Pause before a turn: longer than idle OpenMP threads spin."""

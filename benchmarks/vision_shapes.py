@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.shapes import Tensor
-from oxillama.formats import FORMATS
+from oxillama.base.formats import FORMATS
 
 
 @dataclass(frozen=True)
 class VisionShape:
     """An encoder of pictures.
 
-    Attributes
-    ----------
-    projector : its ``clip.projector_type``.
-    side : pixels along a side of a square tile, or of the table's grid.
-    merge : patches along a side of a token. n_out : width of the text model. n_layer : blocks.
-    deep : blocks whose rows layers of the text model take, too.
+    Attributes:
+        projector: its ``clip.projector_type``.
+        side: pixels along a side of a square tile, or of the table's grid.
+        merge: patches along a side of a token.
+        n_out: width of the text model.
+        n_layer: blocks.
+        deep: blocks whose rows layers of the text model take, too.
     """
 
     projector: str

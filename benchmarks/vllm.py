@@ -143,9 +143,9 @@ def vllm_server(
 ) -> AbstractContextManager[int]:
     """vLLM's server in processes of its own, from this interpreter's environment; its port.
 
-    Parameters
-    ----------
-    preload : libraries, by colons, as its documentation asks for. more : options of its own.
+    Args:
+        preload: libraries, by colons, as its documentation asks for.
+        more: options of its own.
     """
     folder = w8a8_folder(model)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

@@ -1,18 +1,30 @@
-"""Every error the library raises on purpose, in one tree.
+"""All errors that the library raises on purpose, in one hierarchy.
 
-Each is also a subclass of a fitting builtin exception, so that callers can catch it without knowing this
-library. A message names the thing, the expected value and the one that was found.
+Each is also a subclass of a builtin exception, so that callers can catch it without knowing this library. A
+message names the object, the expected value and the actual one.
 """
 
 from __future__ import annotations
 
+MOST_CHARACTERS = 10_000
+"""Of a message. A file may hold a text of any length where a short one is expected."""
+
+
+def in_short(text: str) -> str:
+    """A text of at most about `MOST_CHARACTERS`: the middle of a longer text is left out, with a note."""
+    half, n = MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS
+    return text if n <= 0 else f"{text[:half]} ... ({n} characters left out) ... {text[-half:]}"
+
 
 class OxiLlamaError(Exception):
-    """Base of every error raised by oxillama."""
+    """Base of every error raised by oxillama. ``str`` gives its message `in_short`."""
+
+    def __str__(self) -> str:
+        return in_short(super().__str__())
 
 
 class ConfigError(OxiLlamaError, ValueError):
-    """An option is outside its range or cannot be honoured; the message names the field."""
+    """An option is outside its range or not supported; the message names the field."""
 
 
 class RewindError(ConfigError):
@@ -26,9 +38,9 @@ class RewindNotSupported(RewindError):
 class PositionBeyondEnd(RewindError):
     """A sequence was asked to keep more tokens than it has.
 
-    Attributes
-    ----------
-    target, current : requested and existing number of tokens.
+    Attributes:
+        target: requested number of tokens.
+        current: existing number of tokens.
     """
 
     def __init__(self, target: int, current: int) -> None:
@@ -42,23 +54,20 @@ class ModelFileError(OxiLlamaError, OSError):
 
 
 class StageFailed(OxiLlamaError, RuntimeError):
-    """A stage of a pipeline has failed, and with it the keys and values of all sequences are lost."""
+    """A stage of a pipeline has failed; the keys and values of all sequences are lost."""
 
 
 class GGUFError(OxiLlamaError, ValueError):
-    """A GGUF file is malformed, truncated, or of a kind this reader does not know.
+    """A GGUF file is malformed, truncated, or of an unknown kind.
 
-    Attributes
-    ----------
-    key : str or None
-        The metadata key or tensor name at fault, where there is one.
-    offset : int or None
-        The byte offset in the file at which the fault was found.
+    Attributes:
+        key: The metadata key or tensor name at fault, where there is one.
+        offset: The byte offset in the file at which the fault was found.
     """
 
     def __init__(self, message: str, *, key: str | None = None, offset: int | None = None) -> None:
-        self.key = key
-        self.offset = offset
+        self.key: str | None = key
+        self.offset: int | None = offset
         prefix = f"{key}: " if key else ""
         suffix = f" (at byte {offset})" if offset is not None else ""
         super().__init__(f"{prefix}{message}{suffix}")
@@ -79,18 +88,16 @@ class ChatTemplateError(OxiLlamaError, ValueError):
 class TensorNotFound(OxiLlamaError, KeyError):
     """A model has no matrix of this name.
 
-    Attributes
-    ----------
-    name : str
-        The name.
+    Attributes:
+        name: The name.
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
         super().__init__(f"{name}: expected the name of a matrix of the model")
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote it
+        return in_short(str(self.args[0]))  # KeyError would quote it
 
 
 class PromptError(OxiLlamaError, ValueError):
@@ -128,29 +135,38 @@ class GenerationCancelled(OxiLlamaError, RuntimeError):
 class GenerationTimeout(OxiLlamaError, TimeoutError):
     """A blocking call reached its timeout before the text ended.
 
-    Attributes
-    ----------
-    text : str
-        The text that was generated in time.
+    Attributes:
+        text: The text that was generated in time.
     """
 
     def __init__(self, message: str, text: str = "") -> None:
-        self.text = text
+        self.text: str = text
+        super().__init__(message)
+
+
+class AnswerCut(OxiLlamaError, ValueError):
+    """A text that was to be parsed ended before its schema was met, by ``max_tokens`` for example.
+
+    Attributes:
+        text: The text as far as it came.
+    """
+
+    def __init__(self, message: str, text: str = "") -> None:
+        self.text: str = text
         super().__init__(message)
 
 
 class GrammarError(OxiLlamaError, ValueError):
     """A grammar is malformed, beyond a stated limit, or cannot be followed any further.
 
-    Attributes
-    ----------
-    line, column : int or None
-        Where in the grammar's text the fault was found, counted from 1, where there is a text.
+    Attributes:
+        line: of the grammar's text where the fault was found, from 1 on; None without a text.
+        column: in that line, from 1 on.
     """
 
     def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
-        self.line = line
-        self.column = column
+        self.line: int | None = line
+        self.column: int | None = column
         place = f"line {line}, column {column}: " if line is not None else ""
         super().__init__(place + message)
 
@@ -162,14 +178,12 @@ class ReceiptError(OxiLlamaError, ValueError):
 class SnapshotIncompatible(OxiLlamaError, ValueError):
     """A snapshot is damaged, of another version, or does not fit the engine that is to resume it.
 
-    Attributes
-    ----------
-    detail : str
-        What was expected, and what was found.
+    Attributes:
+        detail: What was expected, and what was found.
     """
 
     def __init__(self, detail: str) -> None:
-        self.detail = detail
+        self.detail: str = detail
         super().__init__(f"snapshot: {detail}")
 
 
@@ -178,16 +192,15 @@ class SpecSnapshotIncompatible(SnapshotIncompatible):
 
 
 class ModelFingerprintMismatch(SnapshotIncompatible):
-    """A snapshot is of another model, or of the same one loaded with options that give other bits.
+    """A snapshot belongs to another model, or to the same model with options that change the bits.
 
-    Attributes
-    ----------
-    expected, found : str
-        The fingerprints of the snapshot's model and of the loaded model, in hexadecimal digits.
+    Attributes:
+        expected: the fingerprint of the snapshot's model, in hexadecimal digits.
+        found: the fingerprint of the loaded model.
     """
 
     def __init__(self, expected: str, found: str, detail: str = "") -> None:
-        self.expected = expected
-        self.found = found
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(f"expected model {expected}, got {found}{detail and f': {detail}'}")
         self.detail: str = detail or self.detail

@@ -4,11 +4,39 @@ import gc
 import logging
 import os
 import signal
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Several workers share the cores: a thread that waits for another spins less than the library's default.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's
+
+# Workers compile the same tests, and hundreds of processes that they start import the library: what was
+# compiled is kept, whatever the environment says.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+LONGEST = (
+    "tests/test_sanitizers.py",
+    "tests/apps/mcp/test_hostile.py",
+    "tests/apps/server/test_page_in_browser.py",
+    "tests/apps/server/test_socket_faults.py",
+    "tests/base/test_distribution.py",
+    "tests/reference/test_decoder.py",
+    "tests/reference/test_adapters.py",
+    "tests/reference/test_attention.py",
+    "tests/models/test_real_files.py",
+    "tests/apps/decisions/test_hostile.py",
+    "tests/apps/server/test_slots.py",
+    "tests/apps/cli/test_cli_faults.py",
+    "tests/gguf/hub/test_faults.py",
+    "tests/test_published_files.py",
+    "tests/test_docs.py",
+)
+"""Files of which all tests, or the slow ones, take a minute or more."""
 
 # Started in the background, a process may inherit that Ctrl-C is ignored, and so would the command lines the
 # tests start and interrupt. With a handler here they get the default.
@@ -24,10 +52,22 @@ for name, is_repeatable in (("repeatable", True), ("explore", False)):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+def pytest_collection() -> None:
+    """Thousands of tests are made, and nearly nothing of them is garbage."""
+    gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files go to the workers in this order: a long file at the end would keep one busy alone."""
+    rank = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: garbage is collected faster if it skips them."""
-    gc.collect()
+    gc.enable()
     gc.freeze()
+    gc.set_threshold(5_000, 10, 10)  # objects of a test die with it: fewer looks find as much
 
 
 def pytest_unconfigure() -> None:

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, GenerationOptions, InferenceEngine, OxiLlamaError, demo
-from oxillama.batch import api
-from oxillama.batch.plain import Settings
-from oxillama.convert import bases
+from oxillama.apps.batch import api
+from oxillama.apps.batch.plain import Settings
+from oxillama.apps.convert import bases
+from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.ollama.asking import idle_seconds
 from oxillama.errors import GrammarError, LoadError, MediaError, ReceiptError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary, gbnf_printer, lark_lazy, parse_lark
-from oxillama.media import decode
-from oxillama.server.errors import ApiError
-from oxillama.server.ollama.asking import idle_seconds
+from oxillama.models.media import decode
 from oxillama.sessions import signing
-from oxillama.toolcalls.definitions import definitions
+from oxillama.text.grammar import Grammar, GrammarState, Vocabulary, gbnf_printer, lark_lazy, parse_lark
+from oxillama.text.toolcalls.definitions import definitions
 
 MANY_SCHEMAS = {"anyOf": [{"const": i} for i in range(20_000)]}
 WORDS = {"substring_words": "a " * 1001}

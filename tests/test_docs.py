@@ -13,7 +13,7 @@ import pytest
 
 import oxillama
 from oxillama import InferenceEngine, demo
-from oxillama.cli import build_parser
+from oxillama.apps.cli import build_parser
 from tests.support.media import picture, projector_file
 from tests.support.paths import DOCS, ROOT
 from tests.support.tiny_file import write_tiny_model
@@ -44,22 +44,24 @@ QUOTED = {"docs/adding-an-architecture.md": "oxillama/models/families/olmo.py"}
 """Pages whose blocks are parts of a file, and that file."""
 
 NEED_RAY = ("docs/pipeline.md", "docs/scaling.md")
-"""Pages whose Python runs on a cluster: `tests/ray` has the same calls."""
+"""Pages whose Python runs on a cluster: `tests/apps/ray` has the same calls."""
 
 LINES_NOT_RUN = {
     r"^pip install ": "changes the environment",
     r"^(ray|srun|docker|systemctl|journalctl|numactl|chrt|head=)\b|^sleep ": "needs what a test has not",
     r"--ray ": "needs a cluster",
     r"^([A-Z_]+=\S+ )*python -m benchmarks |^python tools/": "measures, for minutes",
-    r"^oxillama serve\b": "runs until it is stopped: tests/server/test_command.py",
-    r"^oxillama convert ": "needs a model of Hugging Face: tests/convert",
-    r"--mcp ": "needs a tool server: tests/cli/test_cli_mcp.py",
+    r"^oxillama serve\b": "runs until it is stopped: tests/apps/server/test_command.py",
+    r"^oxillama convert ": "needs a model of Hugging Face: tests/apps/convert",
+    r"--mcp ": "needs a tool server: tests/apps/cli/test_cli_mcp.py",
     r"tools/build_wheel": "builds for minutes",
     r"^(python -m venv|mkdir /tmp)": "needs a wheel",
-    r"^oxillama eval |receipts/mine": "needs lm_eval: tests/evaluation/test_harness.py",
-    r"^schemathesis ": "needs the package: tests/server/test_openapi.py draws bodies, too",
+    r"^oxillama eval |receipts/mine": "needs lm_eval: tests/apps/evaluation/test_harness.py",
+    r"^oxillama (decide|calibrate) .*jsonl|receipts/\*": "need data: tests/apps/decisions",
+    r"^schemathesis ": "needs the package: tests/apps/server/test_openapi.py draws bodies, too",
     r"^pytest --llm": "needs the package to be installed: tests/testing",
     r"tools/server_clients/langchain": "needs the packages of clients and a server",
+    r"OXILLAMA_CLIENTS=": "needs the packages of clients: tests/apps/server/test_clients.py",
     r"^oxillama doctor\b": "exits with 1 where it finds something: tests/doctor",
 }
 """Command lines that are parsed, where they are ours, but not run, and why."""
@@ -129,7 +131,7 @@ def test_command_lines_of_a_page_parse(name: str) -> None:
             for program in programs(line):
                 words = shlex.split(program)
                 if words[0] not in ("--version", "--help"):
-                    build_parser().parse_args(words)
+                    build_parser(words[0]).parse_args(words)
 
 
 @pytest.mark.parametrize("name", few(names_of("sh"), ("docs/chat.md",)))
@@ -221,13 +223,16 @@ def test_each_page_has_one_title() -> None:
 
 def test_the_navigation_has_each_page_once() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = re.findall(r"^ +- ([\w/-]+\.md)$", config, re.MULTILINE)
+    entries = re.findall(r"^ +- (?:(.+): )?([\w/-]+\.md)$", config, re.MULTILINE)
+    assert all(len(label.split()) <= 3 for label, _ in entries)
+    listed = [page for _, page in entries]
     pages = [page.relative_to(DOCS).as_posix() for page in PAGES[1:]]
+    listed.remove("tour.md")  # tools/site_hooks.py makes it
     assert sorted(listed) == sorted(name for name in pages if not name.startswith("decisions/0"))
 
 
 def test_the_icon_of_the_site_is_that_of_the_page() -> None:
-    page = Path(oxillama.__file__).parent / "server" / "page" / "static" / "icon.svg"
+    page = Path(oxillama.__file__).parent / "apps" / "server" / "page" / "static" / "icon.svg"
     assert (DOCS / "images" / "icon.svg").read_bytes() == page.read_bytes()
 
 
@@ -242,13 +247,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-def test_the_rooms_of_the_architecture_are_those_that_exist() -> None:
+def test_the_architecture_lists_the_folders() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| (\w+) \| (.+?) \|", text, re.MULTILINE)
-    shown = {room: floor for floor, rooms in listed for room in re.findall(r"`(\w+)`", rooms.split(";")[0])}
+    block = text[text.index("```text\napps ") :].partition("\n```")[0]
     package = Path(oxillama.__file__).parent
-    rooms = {path.parent.name: path.read_text(encoding="utf-8") for path in package.glob("*/__init__.py")}
-    assert shown == {room: source.lstrip('"').split(":")[0] for room, source in rooms.items()}
+    folders = re.findall(r"^(\w+) {2,}\w", block, re.MULTILINE)
+    assert folders == re.findall(r"^    (\w+) {2,}\w", oxillama.__doc__ or "", re.MULTILINE)
+    apps = next(line for line in block.splitlines() if line.startswith("apps ")).split()[1:]
+    assert set(apps) == {path.parent.name for path in package.glob("apps/*/__init__.py")}
+    nested = re.findall(r"(\w+)/(?= |$)", block)
+    assert nested and all(list(package.glob(f"*/{name}")) for name in nested)
 
 
 def test_the_glossary_has_each_term_once_in_order() -> None:

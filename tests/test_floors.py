@@ -1,7 +1,6 @@
-"""The house has floors: imports go down or stay, and no two files or rooms import each other.
+"""The folders of the package are floors: imports go down only, and no two files import each other.
 
-The package's docstring lists the floors from the top; the docstring of a room begins with the name of its
-floor. Modules beside the rooms are facts, except the package itself, which lies between faces and work.
+The docstring of `oxillama` lists the folders from the top floor to the bottom one.
 """
 
 from __future__ import annotations
@@ -17,10 +16,19 @@ import pytest
 import oxillama
 
 ROOT = Path(oxillama.__file__).parent
-NAME = "the public names"
-PLAN = re.findall(r"^    (\w+) {2,}\w", oxillama.__doc__ or "", re.MULTILINE)
-FLOORS = [PLAN[0], NAME, *PLAN[1:]]
+FLOORS = re.findall(r"^    (\w+) {2,}\w", oxillama.__doc__ or "", re.MULTILINE)
 """From the top to the bottom."""
+
+PUBLIC = FLOORS.index("apps") + 0.5
+"""The public names of `oxillama` lie between `apps` and the other folders."""
+
+APART = {
+    "engine.cache": ("engine",),
+    "engine.sampling": ("engine",),
+    "text.tokenizer": ("text",),
+    "text.grammar": ("text.chat", "text.toolcalls"),
+}
+"""Folders, and the folders beside them that they never import, apart from themselves."""
 
 
 def module_name(path: Path) -> str:
@@ -29,25 +37,26 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
-ROOMS = {name for name, path in MODULES.items() if name and path.name == "__init__.py" and "." not in name}
 
 
-def floor_of(name: str) -> str:
-    """The floor of a module."""
-    room = name.split(".")[0]
-    if room in ROOMS:
-        return (ast.get_docstring(ast.parse(MODULES[room].read_text())) or "").partition(":")[0]
-    return {"": NAME, "__main__": "Faces"}.get(room, "Facts")
+def floor_of(name: str) -> float:
+    """The number of a module's floor from the top; `errors` lies below all folders."""
+    folder = name.split(".")[0]
+    return {"": PUBLIC, "__main__": -1, "errors": len(FLOORS)}.get(folder) or FLOORS.index(folder)
 
 
-FACADE = {"engine.engine", "engine.async_engine", "engine.generation", "engine.snapshots"}
-"""Modules whose annotations name types of feature rooms, for type checkers alone. The rooms are plugged in by
-`engine.features`; `tests/engine/test_features.py` checks that the core runs without them."""
+FACADE = {
+    "engine.engine",
+    "engine.async_engine",
+    "engine.generation",
+    "engine.completion",
+}
+"""Modules whose annotations name types of features, for type checkers alone. `engine.features` plugs the
+features in; `tests/engine/test_features.py` checks that the core runs without them."""
 
 
-def without_types(tree: ast.AST) -> ast.AST:
+def without_types(tree: ast.Module) -> ast.Module:
     """A module without the blocks ``if TYPE_CHECKING:`` at its top."""
-    assert isinstance(tree, ast.Module)
     tree.body = [
         node
         for node in tree.body
@@ -77,27 +86,33 @@ def imports(name: str, source: str) -> set[str]:
     return {n.removeprefix("oxillama").removeprefix(".") for n in found if n.split(".")[0] == "oxillama"}
 
 
-def faults(name: str, wanted: set[str]) -> list[str]:
-    """What is wrong with a module's imports."""
-    found, here = [], floor_of(name)
-    for other in sorted(wanted):
-        there = floor_of(other)
-        if FLOORS.index(there) < FLOORS.index(here):
-            found.append(f"oxillama.{name} ({here}) imports oxillama.{other} ({there})")
-        if here == there == "State" and name.split(".")[0] != other.split(".")[0]:
-            found.append(f"oxillama.{name} imports its sibling oxillama.{other}")
+def is_in(name: str, folder: str) -> bool:
+    """Whether a module lies in a folder."""
+    return f"{name}.".startswith(f"{folder}.")
+
+
+def faults(name: str, imported: set[str]) -> list[str]:
+    """The wrong imports of a module."""
+    found = []
+    for other in sorted(imported):
+        if floor_of(other) < floor_of(name):
+            found.append(f"oxillama.{name} imports oxillama.{other}, which lies above")
+        for folder, others in APART.items():
+            if is_in(name, folder) and not is_in(other, folder) and any(is_in(other, o) for o in others):
+                found.append(f"oxillama.{name} imports its sibling oxillama.{other}")
     return found
 
 
 @functools.cache
 def all_imports() -> dict[str, set[str]]:
-    """The imports of each module, but of itself."""
+    """The imports of each module without the module itself."""
     return {name: imports(name, path.read_text()) - {name} for name, path in MODULES.items()}
 
 
-def test_every_room_has_a_floor() -> None:
-    assert len(FLOORS) == 8
-    assert {room: floor_of(room) for room in ROOMS if floor_of(room) not in PLAN} == {}
+def test_the_folders_are_the_floors_and_few() -> None:
+    entries = {path.name for path in ROOT.iterdir() if path.is_file() or any(path.rglob("*.py"))}
+    assert {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()} == set(FLOORS)
+    assert len(entries) <= 16, sorted(entries)
 
 
 def test_imports_go_down_only() -> None:
@@ -112,7 +127,7 @@ def test_compiled_modules_import_downwards_only(path: Path) -> None:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """The nodes of a circle, or none."""
+    """The nodes of a circle; [] for a graph without one."""
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -125,22 +140,25 @@ def test_no_files_import_each_other() -> None:
     assert not circle(compiled)
 
 
-def test_no_rooms_import_each_other() -> None:
-    graph: dict[str, set[str]] = {room: set() for room in ROOMS}
+@pytest.mark.parametrize("floor", ["apps", "text"])
+def test_no_folders_of_a_floor_import_each_other(floor: str) -> None:
+    graph: dict[str, set[str]] = {}
     for name, found in all_imports().items():
-        if name.split(".")[0] in ROOMS:
-            graph[name.split(".")[0]] |= {other.split(".")[0] for other in found} & ROOMS - {
-                name.split(".")[0]
-            }
-    assert not circle(graph)
+        if is_in(name, floor) and name != floor:
+            room = name.split(".")[1]
+            graph.setdefault(room, set()).update(
+                o.split(".")[1] for o in found if is_in(o, floor) and o != floor
+            )
+            graph[room].discard(room)
+    assert len(graph) > 2 and not circle(graph)
 
 
 @pytest.mark.parametrize(
     ("name", "source", "fault"),
     [
         ("errors", "import oxillama.gguf.header", "imports oxillama.gguf.header"),
-        ("weights.linear", "from oxillama.models import Decoder", "imports oxillama.models"),
-        ("weights.linear", "from oxillama import models", "imports oxillama.models"),
+        ("models.weights.linear", "from oxillama.engine import Decoder", "imports oxillama.engine"),
+        ("models.weights.linear", "from oxillama import engine", "imports oxillama.engine"),
         (
             "models.spec",
             "def f():\n    from oxillama.engine.engine import x",
@@ -148,11 +166,13 @@ def test_no_rooms_import_each_other() -> None:
         ),
         ("models.decoder", "from ..engine import runner", "imports oxillama.engine.runner"),
         ("models.decoder", "from .. import engine", "imports oxillama.engine"),
-        ("cache.pages", "from oxillama.sampling.sampler import Sampler", "imports its sibling"),
-        ("config.engine", "from oxillama.sampling.sampler import Sampler", "imports oxillama.sampling"),
-        ("gguf.header", "from oxillama import GGUFError", r"imports oxillama\. \(the public names\)"),
-        ("engine.runner", "from oxillama.cli import main", "imports oxillama.cli"),
-        ("engine.engine", "if 1:\n    from oxillama.cli import main", "imports oxillama.cli"),
+        ("engine.cache.pages", "from oxillama.engine.sampling.sampler import Sampler", "imports its sibling"),
+        ("engine.cache.pages", "from oxillama.engine.request import Request", "imports its sibling"),
+        ("text.tokenizer.tokenizer", "from oxillama.text.chat.template import x", "imports its sibling"),
+        ("base.config.engine", "from oxillama.engine.runner import Runner", "imports oxillama.engine"),
+        ("gguf.header", "from oxillama import GGUFError", "imports oxillama., which lies above"),
+        ("engine.runner", "from oxillama.apps.cli import main", "imports oxillama.apps.cli"),
+        ("engine.engine", "if 1:\n    from oxillama.apps.cli import main", "imports oxillama.apps.cli"),
     ],
 )
 def test_a_wrong_import_is_found(name: str, source: str, fault: str) -> None:
@@ -168,9 +188,9 @@ def test_right_imports_are_left_alone() -> None:
         ("engine.engine", "from oxillama import _kernels\nfrom oxillama.models import Decoder"),
         (
             "models.decoder",
-            "from .spec import Spec\nfrom ..weights.loader import Weights\nimport numpy as np",
+            "from .spec import Spec\nfrom ..gguf.header import Header\nimport numpy as np",
         ),
-        ("bench.run", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
+        ("apps.bench.run", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
         ("", "from oxillama.engine.engine import InferenceEngine"),
     ):
         assert not faults(name, imports(name, source))

@@ -1,6 +1,6 @@
 """The page of limits: figures are constants of the files that it names, options have the defaults it gives.
 
-What happens beyond a limit is tested by the tests that `promises/limits.toml` names for each row.
+The tests of each room show what happens beyond a limit.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import oxillama
-from oxillama.config import EngineConfig, GenerationOptions
-from oxillama.config.server import ServerConfig
+from oxillama.base.config import EngineConfig, GenerationOptions
+from oxillama.base.config.server import ServerConfig
 from tests.support.paths import ROOT
 
 PAGE, PACKAGE = ROOT / "docs" / "limits.md", Path(oxillama.__file__).parent

@@ -21,13 +21,13 @@ from tests.support.paths import ROOT
 
 TOOL = ROOT / "tools" / "sanitize.py"
 PART = [
-    "tests/kernels/test_bad_arguments.py",
-    "tests/kernels/test_low_rank.py",
-    "tests/kernels/test_recurrent.py",
-    "tests/cache",
-    "tests/sampling/test_sampler_garbage.py",
+    "tests/_kernels/test_bad_arguments.py",
+    "tests/_kernels/test_low_rank.py",
+    "tests/_kernels/test_recurrent.py",
+    "tests/engine/cache",
+    "tests/engine/sampling/test_sampler_garbage.py",
     "tests/engine/test_same_bits.py",
-    "tests/adapters/test_engine_adapters.py",
+    "tests/models/adapters/test_engine_adapters.py",
     "tests/sessions/test_session.py",
 ]
 """Every kernel with every argument wrong, and batches of all kinds of models through the engine."""

@@ -3,9 +3,9 @@
     pip install '.[release]' && python tools/build_wheel.py [--out dist] [--twice]
     CC=aarch64-linux-gnu-gcc python tools/build_wheel.py --machine aarch64
 
-The compiler is that of the system, or ``CC``. OpenMP's library is the libgomp of scikit-learn's wheel, since
-that of a new system needs a newer glibc; ``--openmp FOLDER`` takes another.
-``--twice`` builds everything again in another folder and compares the bytes.
+The compiler is the system's, or ``CC``. OpenMP's library is the libgomp of scikit-learn's wheel, because the
+libgomp of a new system needs a newer glibc; ``--openmp FOLDER`` takes the library of a folder. ``--twice``
+builds everything again in another folder and compares the bytes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from pathlib import Path
 from fetch_openmp import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_BYTES = {".whl": 20_000_000, ".gz": 6_000_000}
+MOST_BYTES = {".whl": 16_000_000, ".gz": 6_000_000}
 GLIBC = (2, 28)
 """The newest version of glibc that a wheel may need."""
 
 
 def run(*command: object, **environment: str) -> str:
-    """Runs a command, whose errors end this program; returns its output."""
+    """Returns the output of a command. A command that fails ends this program."""
     print("+", *command, flush=True)
     environment = {**os.environ, **environment}
     return subprocess.run([*map(str, command)], env=environment, check=True, text=True, stdout=-1).stdout
 
 
 def build_sdist(folder: Path, epoch: int) -> Path:
-    """The source distribution, with the same bytes for the same files, and without what a build writes anew.
+    """Builds the source distribution: the same files give the same bytes. Without files that a build writes.
 
-    Zopfli compresses, whose output is 1.5% smaller than gzip's: files of a kind stand together for it.
+    Zopfli's output is 1.5% smaller than gzip's. Files are ordered by kind, which compresses better.
     """
     import zopfli.gzip
 
@@ -61,7 +61,7 @@ def build_sdist(folder: Path, epoch: int) -> Path:
 
 
 def build_wheel(sdist: Path, machine: str, openmp: Path, folder: Path, epoch: int) -> Path:
-    """The wheel of a source distribution, with OpenMP's library."""
+    """Builds the wheel of a source distribution, with OpenMP's library inside."""
     environment = {"SOURCE_DATE_EPOCH": str(epoch), "OXILLAMA_TARGETS": "all"}
     if machine != platform.machine():
         compiler = os.environ["CC"]
@@ -72,7 +72,7 @@ def build_wheel(sdist: Path, machine: str, openmp: Path, folder: Path, epoch: in
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", option, "-w", plain, sdist, **environment)
     (path,) = plain.glob("*.whl")
     environment["AUDITWHEEL_LD_LIBRARY_PATH"] = str(openmp)
-    # auto: the only platform that auditwheel offers for another machine than this one
+    # auditwheel accepts only "auto" for a machine other than this one
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "-w", folder, path, **environment)
     (path,) = folder.glob("*.whl")
     check_glibc(path.name)

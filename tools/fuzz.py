@@ -1,8 +1,8 @@
 """Runs hostile inputs through the library: ``python tools/fuzz.py TARGET --runs 20000 [--seed 1]``.
 
-TARGET is one of those in tests/fuzz/targets, or "all". What is found is minimized and saved to
-fuzz-findings/TARGET; ``--replay FILE`` runs one such input in this process. The exit code is 1 if anything
-was found.
+TARGET is a fuzz target of tests/fuzz/targets, or "all". Each finding is minimized and saved to
+fuzz-findings/TARGET; ``--replay FILE`` runs the input of one file in this process. The exit code is 1 if
+there are findings.
 """
 
 from __future__ import annotations

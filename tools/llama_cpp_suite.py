@@ -2,10 +2,10 @@
 
     cd SDIST && python tools/llama_cpp_suite.py MODELS [PYTEST ARGUMENTS]
 
-SDIST is the unpacked source distribution of llama-cpp-python, whose ``tests`` and ``vendor`` are used. The
-story model, and small ones with a vocabulary in the folder MODELS, stand for models of the Hugging Face Hub:
-llama.gguf, bert.gguf, mamba.gguf, granitehybrid.gguf. What the tests need beside the extra ``test``:
-``pip install scipy``.
+SDIST is the unpacked source distribution of llama-cpp-python, with ``tests`` and ``vendor``. Small models
+replace the models of the Hugging Face Hub that the tests load: the story model, and llama.gguf, bert.gguf,
+mamba.gguf and granitehybrid.gguf in the folder MODELS. The tests need the extra ``test`` and ``pip install
+scipy``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ REPLACED = {
     "mamba-130m": "mamba",
     "Falcon-H1": "granitehybrid",
 }
-"""The models of the tests by a part of the names of their files, and ours in their place."""
+"""By a part of the file name of a model that the tests load, the model that replaces it."""
 
 CANNOT_APPLY = {
     "test_real_model": "calls the classes over the C interface",
     "test_real_llama": "expects the text of a model of the Hub",
     "test_real_llama_repeated_prompt_cache": "expects the text of a model of the Hub",
 }
-"""Tests that fail, and why: all others pass."""
+"""Tests that fail, and why. All other tests pass."""
 
 
 class Report:
-    """A plugin of pytest that notes which tests failed."""
+    """A pytest plugin that collects the names of failed tests."""
 
     def __init__(self) -> None:
         self.failed: set[str] = set()
@@ -54,7 +54,7 @@ class Report:
 def main() -> int:
     folder, *rest = sys.argv[1:]
     package = install()
-    internals = types.ModuleType("llama_cpp._internals")  # is imported, and used by one test
+    internals = types.ModuleType("llama_cpp._internals")  # imported by the tests, used by one
     sys.modules["llama_cpp._internals"] = package._internals = internals  # type: ignore[attr-defined]
 
     def downloaded(repo_id: str, filename: str) -> str:

@@ -1,8 +1,8 @@
 """Writes oxillama/_kernels/packing/grids.bin: the grids of the IQ1, IQ2 and IQ3 formats.
 
-A grid is a list of short rows of codes; a block names its rows by number. They are the same for every file,
-so they are constants of the format (ggml-common.h, https://github.com/ggml-org/ggml); the `gguf` package
-publishes them as hexadecimal digits. The file holds them one after another, lowest bits first:
+A grid is a list of short rows of codes; a block refers to rows by their numbers. The grids are constants of
+the formats (ggml-common.h, https://github.com/ggml-org/ggml); the `gguf` package publishes them as
+hexadecimal digits. The file holds the grids one after another, lowest bits first:
 
     IQ2_XXS 256, IQ2_XS 512, IQ2_S 1024 rows of 8 codes of 2 bits: the magnitudes 8, 25, 43
     IQ1_S 2048 (and IQ1_M) rows of 8 codes of 2 bits: -1, 0, 1

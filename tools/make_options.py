@@ -1,6 +1,6 @@
-"""Writes what is made from the declared options: `docs/options.md` and `oxillama/config/fields.py`.
+"""Writes `docs/options.md` from the declarations of the options.
 
-`python tools/make_options.py` writes both; with ``--check`` it only says whether one is out of date.
+With ``--check`` nothing is written; the exit code is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MADE = ROOT / "docs" / "options.md"
 sys.path.insert(0, str(ROOT))
 
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
-from oxillama.config.option import Option, Options, declared
-from oxillama.config.option_texts import interval
-from oxillama.config.server import ServerConfig
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
+from oxillama.base.config.option import Option, Options, declared
+from oxillama.base.config.option_texts import interval, python_text
+from oxillama.base.config.server import ServerConfig
 
 PAGE = """# All options: Python, command line and server
 
 Every option, its values, its default, and its names. `python tools/make_options.py` makes this page from the
-declarations in `oxillama/config/`. A value that an option does not take is a `ConfigError` that names the
-option.
+declarations in `oxillama/base/config/`. A value that an option does not take is a `ConfigError` that names
+the option.
 
 On the command line an option is `--name-of-the-option`, and has the further names of its column; "no" means
 that it is no argument. The column "request" has its names in the body of a request to the server
@@ -37,20 +38,6 @@ SECTIONS = (
 
 REQUESTS = (GenerationOptions, SamplerConfig)
 """The classes whose options the body of a request can set."""
-
-FIELDS = '''"""The options as keyword arguments, for type checkers; made by tools/make_options.py."""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
-
-from oxillama.config.adapters import Adapters
-from oxillama.config.engine import SchedulerConfig, Texts
-from oxillama.config.offload import OffloadPolicy
-from oxillama.config.option import AnyPath
-from oxillama.config.sampler import SamplerConfig
-'''
 
 
 def page() -> str:
@@ -72,7 +59,7 @@ def page() -> str:
 
 
 def row(option: Option, in_requests: bool) -> list[str]:
-    """The cells of an option."""
+    """The cells of an option's row in the table."""
     names = ([option.name] if option.server else []) + option.names.split()
     requests = [", ".join(map(code, names)) or "no"] if in_requests else []
     return [
@@ -81,12 +68,12 @@ def row(option: Option, in_requests: bool) -> list[str]:
         default(option),
         flags(option),
         *requests,
-        escaped(option.help),
+        escaped(python_text(option)),
     ]
 
 
 def values(option: Option) -> str:
-    """The values of an option, as short as they can be said."""
+    """A short text of the values that an option takes."""
     none = ", None" if option.type.endswith("| None") else ""
     if option.choices:
         words = ", ".join(code(f'"{word}"') for word in option.choices)
@@ -107,7 +94,7 @@ TYPES = {
 
 
 def default(option: Option) -> str:
-    """The default of an option."""
+    """The text of an option's default."""
     value = option.default
     return code(f"{type(value).__name__}()" if isinstance(value, Options) else repr(value))
 
@@ -125,50 +112,18 @@ def escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("``", "`")
 
 
-def keyword_types() -> str:
-    """The text of `oxillama/config/fields.py`."""
-    sampler, generation = declared(SamplerConfig), declared(GenerationOptions)
-    engine = {name: option for name, option in declared(EngineConfig).items() if name != "model_path"}
-    return "".join(
-        [
-            FIELDS,
-            *keyword_class("SamplerFields(TypedDict", "The options of `SamplerConfig`.", sampler),
-            *keyword_class(
-                "GenerationFields(SamplerFields", "The options of a request, and its sampler's.", generation
-            ),
-            *keyword_class(
-                "EngineFields(TypedDict", "The options of `EngineConfig` but ``model_path``.", engine
-            ),
-            "    offload_policy: OffloadPolicy | None\n",
-        ]
-    )
-
-
-def keyword_class(head: str, text: str, options: dict[str, Option]) -> list[str]:
-    """The lines of a class of keyword arguments."""
-    fields = [f"    {name}: {option.type}\n" for name, option in options.items()]
-    return [f'\n\nclass {head}, total=False):\n    """{text}"""\n\n', *fields]
-
-
-MADE = {"docs/options.md": page, "oxillama/config/fields.py": keyword_types}
-
-
-def stale() -> list[str]:
-    """The files that are not what the declarations make."""
-    return [name for name, make in MADE.items() if not is_made(ROOT / name, make())]
-
-
-def is_made(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
+def is_made() -> bool:
+    """Whether the page is the text that the declarations make."""
+    return MADE.exists() and MADE.read_text(encoding="utf-8") == page()
 
 
 def main() -> None:
-    found = stale()
+    if is_made():
+        return
     if "--check" in sys.argv[1:]:
-        sys.exit(f"out of date: {', '.join(found)}" if found else 0)
-    for name in found:
-        (ROOT / name).write_text(MADE[name](), encoding="utf-8")
-        print(f"wrote {name}")
+        sys.exit(f"out of date: {MADE.name}")
+    MADE.write_text(page(), encoding="utf-8")
+    print(f"wrote {MADE.name}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Draws the pictures of the pages in ``docs/images``: the plot against llama.cpp, and the lane rule.
+"""Draws two pictures in ``docs/images``: the speeds relative to llama.cpp, and the lane rule.
 
-    python tools/make_pictures.py          # writes them
-    python tools/make_pictures.py --check  # exit code 1 if one would change
+    python tools/make_pictures.py          # writes the pictures
+    python tools/make_pictures.py --check  # exit code 1 if a picture would change
 
-The plot shows the first table of "Against llama.cpp" in `docs/measuring.md`.
+The plot shows the first table of `benchmarks/results/llama_cpp.json`.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -39,20 +39,14 @@ def document(width: int, height: int, parts: list[str]) -> str:
 
 
 Ratio = tuple[float, float, float]
-"""The median, and the quartiles."""
+"""Median, first and third quartile."""
 
 
 def measured() -> list[tuple[str, Ratio, Ratio]]:
     """Model, ratio of prefill, ratio of decoding: oxillama's tokens/s over llama.cpp's."""
-    page = (DOCS / "measuring.md").read_text(encoding="utf-8")
-    table = page[page.index("## Against llama.cpp") :].split("|---")[1 : 1 + 9]
-    rows = "|---".join(table).split("\n\n")[0].splitlines()[1:]
-    found = []
-    for row in rows:
-        ratios = re.findall(r"([\d.]+) \[([\d.]+) - ([\d.]+)\]", row)
-        prefill, decode = (tuple(map(float, each)) for each in ratios)
-        found.append((row.split("|")[1].strip(), prefill, decode))
-    return found  # type: ignore[return-value]
+    table = json.loads((ROOT / "benchmarks" / "results" / "llama_cpp.json").read_text(encoding="utf-8"))[0]
+    ratios = [i for i, name in enumerate(table["columns"]) if name.startswith("ratio")]
+    return [(row[0], *(tuple(row[i]) for i in ratios)) for row in table["rows"]]
 
 
 def plot() -> str:
@@ -93,7 +87,7 @@ LANE_RULE = (
 
 
 def lane_rule() -> str:
-    """A matrix, the panel it is packed into, and the sums, for four rows in the place of sixteen."""
+    """Draws a matrix, the panel that it is packed into, and the sums, with 4 rows instead of 16."""
     cell, rows, blocks = 30, 4, 4
     parts = [
         text(20, 26, "The lane rule: one vector lane is one output row", size=15),

@@ -1,16 +1,17 @@
-"""Writes the tables of `docs/choose-a-model.md`: what `oxillama info` says of published models' shapes.
+"""Writes the tables of `docs/choose-a-model.md`: memory of published models by `oxillama info`.
 
-    python tools/make_size_tables.py          # writes the page
-    python tools/make_size_tables.py --check  # exit code 1 if it would change
+    python tools/make_size_tables.py          # writes the tables
+    python tools/make_size_tables.py --check  # exit code 1 if a table would change
 
-Only headers are written: a file whose data are missing has the same sizes. Dimensions are those of the
-models' ``config.json``.
+The sizes follow from the headers of GGUF files, which are made from the dimensions in the models'
+``config.json``; no weights are needed.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from benchmarks import layers
 from benchmarks.make_model import _add_metadata, gguf_package
 from benchmarks.shape import Experts, Shape
 from benchmarks.shapes import tensors
-from oxillama.cli.facts import describe
+from oxillama.apps.cli.facts import describe
 from oxillama.gguf.model_file import ModelFile
 
 PAGE = ROOT / "docs" / "choose-a-model.md"
@@ -53,19 +54,22 @@ MODELS = {
 }  # fmt: skip
 TYPES = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
 MEMORIES = (8, 16, 32, 64)
-"""GiB of a machine."""
+"""Sizes of a machine's memory, GiB."""
 RESERVE = 2
-"""GiB that the system and other programs take."""
+"""GiB that the system and other programs use."""
 CONTEXT = 8192
+RATES = (20, 50, 100, 300)
+"""GB that a memory reads in a second."""
 GIB = 1 << 30
 
 
 def facts_of(shape: Shape, mix: str, folder: Path) -> dict[str, Any]:
-    """What ``oxillama info --json`` says of a file in this shape and type."""
+    """The facts that ``oxillama info --json`` prints for a file of a shape and a type."""
     path = folder / "model.gguf"
     gguf, plan = gguf_package(), list(tensors(shape, mix))
     writer = gguf.GGUFWriter(path, shape.family)
-    _add_metadata(writer, shape, mix, 0, pairs=False)
+    small = replace(shape, n_vocab=512)  # a whole vocabulary takes seconds to write, and changes no size
+    _add_metadata(writer, small, mix, 0, pairs=False)
     for tensor in plan:
         kind = gguf.GGMLQuantizationType[tensor.format]
         writer.add_tensor_info(tensor.name, tensor.dims, np.dtype(np.float16), tensor.nbytes, raw_dtype=kind)
@@ -75,7 +79,7 @@ def facts_of(shape: Shape, mix: str, folder: Path) -> dict[str, Any]:
     writer.close()
     size = path.stat().st_size + sum(tensor.nbytes + 64 for tensor in plan)
     with path.open("ab") as file:
-        file.truncate(size)  # the data are a hole
+        file.truncate(size)  # the data are a hole in a sparse file
     with ModelFile.open(path) as opened:
         facts = describe(opened)
     assert facts["supported"], facts["missing"]
@@ -83,7 +87,7 @@ def facts_of(shape: Shape, mix: str, folder: Path) -> dict[str, Any]:
 
 
 def sizes() -> dict[str, dict[str, tuple[float, float]]]:
-    """By model and type: GiB of packed weights, and of the keys and values of `CONTEXT` tokens in f16."""
+    """GiB of packed weights and GiB of keys and values of `CONTEXT` tokens in f16, by model and type."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, shape in MODELS.items():
@@ -94,6 +98,17 @@ def sizes() -> dict[str, dict[str, tuple[float, float]]]:
                     CONTEXT * memory["kv_per_token"]["f16"] / GIB,
                 )
     return found
+
+
+def read_for_a_token(shape: Shape, mix: str) -> float:
+    """GB of weights that decoding a token reads: no table of embeddings, and of experts those chosen."""
+    total = 0.0
+    for tensor in tensors(shape, mix):
+        if tensor.name == "token_embd.weight" and not shape.tied:
+            continue
+        chosen = shape.experts.used / shape.experts.count if shape.experts and "_exps" in tensor.name else 1
+        total += tensor.nbytes * chosen
+    return total / 1e9
 
 
 def tables() -> str:
@@ -110,11 +125,17 @@ def tables() -> str:
             fitting = [mix for mix in TYPES if sum(of[mix]) <= memory - RESERVE]
             best.append(fitting[-1] if fitting else "")
         lines.append(f"| {name} | {' | '.join(best)} |")
+    rates = " | ".join(f"{rate} GB/s" for rate in RATES)
+    lines += ["", f"| tokens/s at most, Q4_K_M | a token reads | {rates} |", "|---|---|---|---|---|---|"]
+    for name, shape in MODELS.items():
+        read = read_for_a_token(shape, "Q4_K_M")
+        speeds = " | ".join(f"{float(f'{rate / read:.2g}'):g}" for rate in RATES)
+        lines.append(f"| {name} | {read:.1f} GB | {speeds} |")
     return "\n".join(lines) + "\n"
 
 
 def page() -> str:
-    """The text of the page with the tables of now."""
+    """The text of the page with new tables."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"

@@ -1,8 +1,7 @@
-"""Writes `docs/tour.md`: the path of one call through the code, from a trace of that call.
+"""Prints the tour of the code: the path of one call, from a trace of that call.
 
-`python tools/make_tour.py` traces the call and writes the page; with ``--check`` it only says whether the
-page is out of date, and with ``--trace`` it prints the functions that are called as JSON. The texts of the
-stops, and the kernels, which no trace of Python shows, are in `docs/tour.toml`.
+`python tools/make_tour.py` traces the call and prints a page in Markdown; the site has it as `tour.md`. With
+``--trace`` it prints the functions that are called as JSON. Each file is described by its own docstring.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import re
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -21,9 +19,28 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "oxillama"
-PAGE, SOURCE = ROOT / "docs" / "tour.md", ROOT / "docs" / "tour.toml"
-MOST_FILES, MOST_LINES = 44, 3400
+MOST_FILES, MOST_LINES = 44, 3245
 """Limits of the tour, kernels included; to be lowered, never raised."""
+
+KERNELS = {
+    "_kernels/linear/linear.pyx": (
+        "models/weights/linear.py",
+        ("panels", "fill", "run", "multiply", "Linear.apply", "chunk_panels"),
+    ),
+    "_kernels/linear/tiles.pxd": (
+        "models/weights/linear.py",
+        ("Tile", "code_group", "add_group", "block_scale", "block_tile", "put", "put_panel", "block_tiles"),
+    ),
+    "_kernels/attention/attention.pyx": (
+        "models/layers/attention.py",
+        (
+            *("Call", "Unit", "PagedBatch.store_row", "PagedBatch.find", "PagedBatch.share_out"),
+            *("PagedBatch.run_unit", "PagedBatch.walk", "PagedBatch.merge"),
+        ),
+    ),
+    "_kernels/sampling/sampling.pyx": ("engine/sampling/sampler.py", ("run", "choose", "sample_row")),
+}
+"""Kernels on the path, which no trace of Python shows: for each its caller, and the functions to read."""
 
 
 class Call(NamedTuple):
@@ -35,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A function of a file: its first and last line, and its name with that of its class."""
+    """A function of a file: its first and last line, and its name with the name of its class."""
 
     first: int
     last: int
@@ -138,106 +155,83 @@ def traced() -> list[Call]:
 
 
 class Stop(NamedTuple):
-    """A file of the tour: what it is about, the lines of the functions to read, and its text."""
+    """A file of the tour: its docstring, and the functions to read with the number of their lines."""
 
     path: str
-    title: str
-    functions: dict[str, int]
     text: str
+    functions: dict[str, int]
 
     @property
     def n_lines(self) -> int:
         return sum(self.functions.values())
 
 
-def stops_of(calls: list[Call], source: dict[str, Any]) -> list[Stop]:
-    """The stops in order, kernels included. Raises ValueError unless the texts fit the calls."""
-    texts, kernels = source["stop"], source["kernel"]
+def stops_of(calls: list[Call], kernels: dict[str, tuple[str, tuple[str, ...]]] = KERNELS) -> list[Stop]:
+    """The files in the order of their first calls, each followed by the ``kernels`` that it calls.
+
+    Raises ValueError for a kernel whose caller is not on the path, KeyError for an unknown function.
+    """
     found: dict[str, dict[str, int]] = {}
     for path, name, n_lines in calls:
         found.setdefault(path, {})[name] = n_lines
-    for path in sorted({*found} ^ {*texts}):
-        raise ValueError(f"docs/tour.toml: {path} {'has no text' if path in found else 'is not on the path'}")
+    for kernel, (caller, _) in kernels.items():
+        if caller not in found:
+            raise ValueError(f"no call leads to {kernel}: {caller} is not on the path")
     stops = []
-    for path, name, _ in calls:
-        entry = texts[path]
-        if name != entry.get("begins", next(iter(found[path]))):
-            continue
-        sometimes = entry.get("sometimes", ())
-        read = {name: n for name, n in found[path].items() if name not in sometimes}
-        stops.append(Stop(path, entry["title"], read, entry["text"].strip()))
-        for kernel, inner in kernels.items():
-            if inner["after"] == path:
+    for path, read in found.items():
+        stops.append(Stop(path, docstring(path), read))
+        for kernel, (caller, names) in kernels.items():
+            if caller == path:
                 spans = cython_spans((PACKAGE / kernel).read_text(encoding="utf-8"))
-                read = {name: spans[name] for name in inner["read"]}
-                stops.append(Stop(kernel, inner["title"], read, inner["text"].strip()))
-    missing = {*texts, *kernels} - {stop.path for stop in stops}
-    if missing:
-        raise ValueError(f"docs/tour.toml: no call leads to {', '.join(sorted(missing))}")
+                stops.append(Stop(kernel, docstring(kernel), {name: spans[name] for name in names}))
     return stops
 
 
+def docstring(path: str) -> str:
+    """The docstring of a Python or Cython file."""
+    found = re.match(r'r?"""(.*?)"""', (PACKAGE / path).read_text(encoding="utf-8"), re.DOTALL)
+    return found[1].strip() if found else ""
+
+
 def page(stops: list[Stop]) -> str:
-    """The text of `docs/tour.md`."""
+    """The tour in Markdown."""
     python = [stop for stop in stops if stop.path.endswith(".py")]
-    counts = {
-        "files": len(stops),
-        "lines": sum(stop.n_lines for stop in stops),
-        "python_files": len(python),
-        "python_lines": sum(stop.n_lines for stop in python),
-        "kernels": len(stops) - len(python),
-        "most_files": MOST_FILES,
-        "most_lines": MOST_LINES,
-    }
     parts = [
-        INTRODUCTION.format(**counts),
-        "| stop | file | read | lines |\n|---|---|---|---|\n",
+        INTRODUCTION.format(
+            files=len(stops),
+            lines=sum(stop.n_lines for stop in stops),
+            python_files=len(python),
+            python_lines=sum(stop.n_lines for stop in python),
+            kernels=len(stops) - len(python),
+        )
     ]
     for i, stop in enumerate(stops, 1):
-        parts.append(f"| {i} | `{stop.path}` | {listed(stop.functions)} | {stop.n_lines} |\n")
-    for i, stop in enumerate(stops, 1):
-        parts.append(f"\n## {i}. {stop.title}: `{stop.path}`\n\n{stop.text}\n")
+        read = f"Read {listed(stop.functions)}: {stop.n_lines} lines."
+        parts.append(f"\n## {i}. {stop.path}\n\n{stop.text}\n\n{read}\n")
     return "".join(parts)
 
 
 INTRODUCTION = """# A tour of the code: the path of a token
 
 This tour follows one call, `engine.generate("Once upon a time", temperature=0)`, from the options to the
-text. Each stop is a file of `oxillama/` with the functions that the call executes, and says what happens
-there and why. Read those and skip the rest: {lines:,} lines in {files} files, comments and docstrings
-included. {python_lines:,} lines in {python_files} files are Python, the others are {kernels} of the kernels.
+text. Each stop is a file of `oxillama/`, with its docstring and the functions that the call executes. Read
+those functions and skip the rest: {lines:,} lines in {files} files, comments and docstrings included.
+{python_lines:,} lines in {python_files} files are Python, the others are {kernels} files of kernels.
 
-`python tools/make_tour.py` makes this page. It traces the call with the demo model, in the thread of the
-caller and in the engine thread. The engine has loaded the model and answered another prompt before, so what
-is done once is not part of the path. Stops and functions have the order of their first calls; the texts, the
-kernels, and the functions with which some stops begin are in `docs/tour.toml`. `tests/test_tour.py` traces
-the call again, and fails if the page does not fit, or if the path is longer than {most_lines:,} lines or
-{most_files} files.
-
+`tools/make_tour.py` makes this page from a trace of the call with the demo model, in the thread of the caller
+and in the engine thread. The engine has loaded the model and answered another prompt before, so work that is
+done once is not part of the path. Files and functions come in the order of their first calls.
 """
 
 
 def listed(names: dict[str, int]) -> str:
-    """Names of functions, those of a class together."""
+    """Names of functions, grouped by class."""
     classes: dict[str, list[str]] = {}
     for name in names:
         owner, _, method = name.rpartition(".")
         classes.setdefault(owner, []).append(f"`{method}`")
-    groups = [f"`{owner}`: {', '.join(of)}" if owner else ", ".join(of) for owner, of in classes.items()]
-    return "; ".join(groups)
-
-
-def rows(text: str) -> dict[str, tuple[set[str], int]]:
-    """For each file in the table of a page, in order, the functions to read and their lines."""
-    found = {}
-    for path, cell, n in re.findall(r"^\| \d+ \| `([^`]+)` \| (.+?) \| (\d+) \|$", text, re.MULTILINE):
-        names = set()
-        for group in cell.split("; "):
-            owner, colon, methods = group.rpartition("`: ")
-            for name in re.findall(r"`([^`]+)`", methods):
-                names.add(f"{owner.strip('`')}.{name}" if colon else name)
-        found[path] = names, int(n)
-    return found
+    groups = [f"`{owner}` ({', '.join(of)})" if owner else ", ".join(of) for owner, of in classes.items()]
+    return ", ".join(groups)
 
 
 def cython_spans(source: str) -> dict[str, int]:
@@ -261,24 +255,13 @@ def cython_spans(source: str) -> dict[str, int]:
     return found
 
 
-def texts() -> dict[str, Any]:
-    """What is written by hand: for each file its title and text."""
-    found: dict[str, Any] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
-    return found
-
-
 def main(arguments: list[str]) -> int:
-    """Writes or checks the page, or prints the trace."""
+    """Prints the page, or the trace."""
     if "--trace" in arguments:
         sys.path.insert(0, str(ROOT))
         json.dump(recorded(), sys.stdout)
-        return 0
-    made = page(stops_of(traced(), texts()))
-    if "--check" in arguments:
-        is_stale = PAGE.read_text(encoding="utf-8") != made
-        print("docs/tour.md is out of date" if is_stale else "docs/tour.md is up to date")
-        return int(is_stale)
-    PAGE.write_text(made, encoding="utf-8")
+    else:
+        print(page(stops_of(traced())), end="")
     return 0
 
 

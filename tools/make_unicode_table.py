@@ -1,4 +1,4 @@
-"""Write oxillama/tokenizer/unicode_table.py and case_table.py: the general category and the case of every
+"""Write unicode_table.py and case_table.py of the tokenizer: the general category and the case of every
 code point, one letter per range.
 
 The pre-tokenizers of language models are defined over Unicode categories, and a vocabulary is only
@@ -21,7 +21,7 @@ except ImportError:
     import unicodedata  # type: ignore[no-redef]
 
 VERSION = "15.1.0"
-TARGET = Path(__file__).parent.parent / "oxillama" / "tokenizer" / "unicode_table.py"
+TARGET = Path(__file__).parent.parent / "oxillama" / "text" / "tokenizer" / "unicode_table.py"
 CASES = TARGET.with_name("case_table.py")
 
 HEAD = '''"""Unicode {version} general categories, written by tools/make_unicode_table.py; data, not code.

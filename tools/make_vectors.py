@@ -1,7 +1,7 @@
 """Writes the published test vectors of `oxillama.reference.vectors`: the models' files and ``vectors.json``.
 
-Expected bits are those of the reference. Run this only for a new contract version, or for new cases: files of
-models and the bits of old cases stay as they are.
+The reference computes the expected bits. Run this only for a new contract version or for new cases: the files
+of models and the bits of old cases must not change.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FORMATS = {
     "llama": ("Q8_0", "Q4_1", "BF16"),
     "qwen3moe": ("Q5_0", "Q5_1", "F16"),
 }
-"""Formats that are dealt to a model's matrices."""
+"""Formats that a model's matrices get in turn."""
 LAYERS = {"qwen3moe": 1}
-"""Of models that need fewer than two to show what they do."""
+"""Numbers of layers other than 2."""
 
 
 def write_models() -> None:
-    """The files of models that are not there yet."""
+    """Writes the models' files that do not exist yet."""
     vectors.FOLDER.mkdir(exist_ok=True)
     for name, formats in FORMATS.items():
         path = vectors.FOLDER / f"{name}.gguf"

@@ -1,11 +1,11 @@
-"""Measure the elementary functions of the kernels over every float32 of a range: the bounds in mathfun.pxd.
+"""Measures the errors of the kernels' elementary functions, whose bounds mathfun.pxd states.
 
 Needs NumPy and oxillama built in place:
 
     python tools/measure_mathfun.py [step]
 
-prints the largest error of each function in units of the last place of the exact value, and where it is; with
-a step, of every step-th float only. All floats take some minutes.
+evaluates each function at every float32 of its range, or at every step-th one, and prints the largest error,
+in units of the last place of the exact value, and its argument. All floats take some minutes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], list[tuple[float,
 
 
 def floats(low: float, high: float, step: int) -> np.ndarray:
-    """Bit patterns of every ``step``-th float of the range, both ends of one sign."""
+    """Bit patterns of every ``step``-th float32 of a range whose ends have the same sign: int64 (n,)."""
     a, b = sorted(np.array([low, high], np.float32).view(np.uint32).astype(np.int64))
     return np.arange(a, b + 1, step)
 
 
 def worst(name: str, step: int, target: str | None = None) -> tuple[float, float]:
-    """The largest error of an activation in ulp, and the argument it is found at."""
+    """The largest error of an activation, in ulp, and its argument."""
     exact, ranges = FUNCTIONS[name]
     vector = (_kernels.load(target) if target else _kernels.best()).vector
     most, where = 0.0, 0.0

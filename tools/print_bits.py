@@ -1,10 +1,10 @@
-"""Print a hash of what the kernels compute: the same on every machine, with every target and compiler.
+"""Prints a hash of the kernels' results: equal on every machine, with every target and compiler.
 
     OXILLAMA_TARGET=avx2 python tools/print_bits.py
 
-runs the demo model over a fixed text with each type of keys and values, and with one scale per row. It
-multiplies seeded activations with a random matrix in each format, and hashes the bits of the results. Where
-two builds disagree, `-v` prints a hash for each part.
+runs the demo model over a fixed text with each type of keys and values, and with one scale per row,
+multiplies fixed activations with a random matrix in each format, and hashes the bits of the results. `-v`
+prints a hash for each part, to find the part in which two builds differ.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from oxillama import demo
 from oxillama._kernels import best
+from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.formats import KV_TYPES
 from tests.support.kernels import MULTIPLIED, apply, linear, matrix
 from tests.support.tiny_models import Running
 
@@ -30,13 +30,13 @@ ROWS, COLS = 48, 512
 
 
 def activations() -> np.ndarray:
-    """float32 (9, COLS), from integers alone: no generator or math library takes part."""
+    """float32 (9, COLS), computed from integers: the result depends on no generator or math library."""
     steps = np.arange(9 * COLS, dtype=np.uint32) * np.uint32(2654435761)
     return ((steps >> 8).astype(np.float32) / np.float32(1 << 23) - np.float32(1)).reshape(9, COLS)
 
 
 def parts() -> Iterator[tuple[str, np.ndarray]]:
-    """Names and results."""
+    """Name and result of each part."""
     target = best().target
     for name in MULTIPLIED:
         layer = linear(target, [(name, matrix(name, ROWS, COLS))], COLS)

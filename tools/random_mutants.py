@@ -1,23 +1,24 @@
-"""Puts random faults into a copy of the checkout, and says which of them the fast tests notice.
+"""Puts random faults into copies of the checkout and reports which of them the fast tests notice.
 
-    python tools/random_mutants.py [--n 300] [--seed 1] [--minutes M] [--list] [--only PATTERN] [--log FILE]
+    python tools/random_mutants.py [--n 60] [--seed S] [--minutes M] [--jobs J] [--only PATTERN ...] [--list]
+    python tools/random_mutants.py --kernels [NAME ...]
 
-A fault changes one place of one module of oxillama/: an operator, a comparison, a number by one, `and` for
-`or`, a condition negated, True for False, or a statement left out. The numbers of all lines stay. One fault
-is tried at a time.
+A fault changes one place of one Python module of oxillama/: an operator, a comparison, a number by one, `and`
+for `or`, a condition negated, True for False, or a statement left out. The lines are drawn at random, then a
+fault of each line. A copy has one fault at a time. The test files nearest to the fault (see `Tests.nearest`)
+run until the first failure. A fault is
 
-The fast tests of a room run once without a fault, and each test's calls of functions are recorded. For a
-fault in a function those tests run that call the function, first those in files that are named after its
-module or import it, of these the shortest; for one outside functions, those that call any function of the
-module. If no test calls it (calls in processes that tests start are not
-recorded), the other tests of the room run, and the tests elsewhere that import the module. `--elsewhere` runs
-these in any case. A fault that no test notices survives; one whose tests take more than `--budget` seconds is
-"undecided", and counts neither way.
-Tests that failed are run again without any fault at the end: those that fail then, too, noticed nothing.
+noticed   : a test fails, crashes or hangs.
+survived  : at most `FILES` files pass: the first `FIRST` whole, the others with one case of each test.
+undecided : the tests take more than `--budget` seconds. The fault does not count.
+skipped   : all tests are skipped, perhaps because a package is missing. The fault does not count.
+unsound   : the test that failed fails without the fault, too. The fault counts as not noticed.
 
-`tools/random_mutants.toml` has the equivalent faults, which no test can notice, each with the reason; they
-are drawn, listed and not run. An entry's `where`, if it has one, is in the text of the fault's first line.
-The exit code is 1 if fewer than `--goal` percent are noticed.
+`--kernels` tries the faults of `tools/kernel_mutants.toml` instead. They change the source of a kernel, which
+is compiled again for the portable target; the tests run without the kernels of other targets.
+
+The exit code is 1 if fewer than `--goal` percent of the faults that count are noticed, or if fewer than half
+count.
 """
 
 from __future__ import annotations
@@ -26,31 +27,37 @@ import argparse
 import ast
 import contextlib
 import functools
-import json
+import inspect
+import math
 import os
+import queue
 import re
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from random import Random
-from types import CodeType, FrameType
-from typing import Any
+from random import Random, randrange
 
 import pytest
-from mutants import FAST, NO_TESTS, ROOT, Checkout, StaleList
 
-FIRST = 60  # of the tests that call a function, the shortest, run before the others
-USAGE = 4  # pytest's exit code for arguments that it cannot use
-HANG = 40  # seconds after which one test hangs
-NOT_DRAWN = ("oxillama/_kernels/generate.py", "oxillama/_version.py")  # run when the kernels are built
+ROOT = Path(__file__).resolve().parents[1]
+KERNEL, KERNEL_FAULTS = "kernel", "tools/kernel_mutants.toml"
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "venv")
+NOT_DRAWN = ("oxillama/_kernels/*", "oxillama/base/version.py")  # run when the kernels are built
+NAMES, ONE_CASE = "FAULT_NAMES", "ONE_CASE"  # environment variables for the plugin
+FIRST, FILES = 3, 10  # test files of the first run of pytest, and of both runs
+NO_TESTS = 5  # pytest's exit code if no test is selected
+HANG = 15  # seconds after which pytest ends a test as hanging
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -63,9 +70,12 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 DELETED = (ast.Assign, ast.AugAssign, ast.Return, ast.Raise, ast.Delete, ast.Break, ast.Continue, ast.Expr)
 
 
+# --- faults -----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Fault:
-    """Bytes `start` to `end` of a file are replaced."""
+    """Bytes `start` to `end` of a file become `new`; `names` are the class and the function around them."""
 
     file: str
     line: int
@@ -74,22 +84,15 @@ class Fault:
     end: int
     old: str
     new: str
-    function: int  # the line at which its function begins; 0 outside functions
-    where: str = ""  # the text of its first line
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         old, new = (re.sub(r"\s+", " ", text).strip() for text in (self.old, self.new))
         return f"{self.file}:{self.line} {self.kind}: {old[:90]}  ->  {new[:90]}"
 
     def within(self, data: bytes) -> bytes:
-        """The file with this fault."""
+        """The bytes of the file with this fault."""
         return data[: self.start] + self.new.encode() + data[self.end :]
-
-    def is_of(self, entry: dict[str, str]) -> bool:
-        """Whether an entry of the list of equivalent faults is this one, on whatever line."""
-        squeezed = (re.sub(r"\s+", " ", text).strip() for text in (self.old, self.new))
-        is_there = entry.get("where", "") in self.where
-        return is_there and (self.file, *squeezed) == (entry["file"], entry["old"], entry["new"])
 
 
 class Finder(ast.NodeVisitor):
@@ -98,7 +101,7 @@ class Finder(ast.NodeVisitor):
     def __init__(self, file: str, data: bytes) -> None:
         self.file, self.data = file, data
         self.found: list[Fault] = []
-        self.function = 0
+        self.names: tuple[str, ...] = ()
         self.starts = [0]
         for line in data.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
@@ -108,12 +111,9 @@ class Finder(ast.NodeVisitor):
         start = self.starts[node.lineno - 1] + node.col_offset
         end = self.starts[node.end_lineno - 1] + node.end_col_offset
         old = self.data[start:end].decode()
-        if isinstance(node, ast.expr):
-            new = f"({new}" + "\n" * old.count("\n") + ")"
-        else:
-            new += "\n" * old.count("\n")
-        where = self.data[self.starts[node.lineno - 1] : self.starts[node.lineno]].decode()
-        self.found.append(Fault(self.file, node.lineno, kind, start, end, old, new, self.function, where))
+        lines = "\n" * old.count("\n")
+        new = f"({new}{lines})" if isinstance(node, ast.expr) else new + lines
+        self.found.append(Fault(self.file, node.lineno, kind, start, end, old, new, self.names))
 
     def changed(self, node: ast.expr, kind: str, **fields: object) -> None:
         values = {name: getattr(node, name) for name in node._fields}
@@ -125,8 +125,7 @@ class Finder(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for i, op in enumerate(node.ops):
-            ops = [*node.ops[:i], FLIPPED[type(op)](), *node.ops[i + 1 :]]
-            self.changed(node, "comparison", ops=ops)
+            self.changed(node, "comparison", ops=[*node.ops[:i], FLIPPED[type(op)](), *node.ops[i + 1 :]])
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
@@ -151,7 +150,7 @@ class Finder(ast.NodeVisitor):
             self.add(node, "constant", repr(node.value - 1))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Positions inside are not those of the file in older versions of Python."""
+        """Nothing: before Python 3.12 positions inside an f-string are not positions of the file."""
 
     def visit_If(self, node: ast.If) -> None:
         if "TYPE_CHECKING" not in ast.unparse(node.test):
@@ -174,45 +173,61 @@ class Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """States what holds anyway."""
+        """Nothing: an assertion is true in a program without faults."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
 
     def visit_arg(self, node: ast.arg) -> None:
-        """An annotation is no behaviour."""
+        """Nothing: an annotation has no effect."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Not the decorators: an option of `dataclass` such as frozen=True does not change correct code."""
+        self.inside(node.name, node.body)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for part in (*node.decorator_list, node.args):  # what it returns is an annotation
+        for part in (*node.decorator_list, node.args):  # not `returns`, an annotation
             self.visit(part)
-        outside = self.function
-        self.function = min([node.lineno, *(part.lineno for part in node.decorator_list)])
-        for part in node.body:
-            self.visit(part)
-        self.function = outside
+        self.inside(node.name, node.body)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
+    def inside(self, name: str, body: Iterable[ast.stmt]) -> None:
+        outside, self.names = self.names, (*self.names, name)
+        for part in body:
+            self.visit(part)
+        self.names = outside
+
     def generic_visit(self, node: ast.AST) -> None:
-        if isinstance(node, DELETED):
-            value = getattr(node, "value", None)
-            is_docstring = isinstance(node, ast.Expr) and isinstance(value, ast.Constant)
-            is_none = isinstance(node, ast.Return) and (
-                value is None or (isinstance(value, ast.Constant) and value.value is None)
-            )
-            is_name = isinstance(node, ast.Assign) and "__all__" in ast.unparse(node.targets[0])
-            if not (is_docstring or is_none or is_name):
-                self.add(node, "left out", "pass")
+        if isinstance(node, DELETED) and has_effect(node):
+            self.add(node, "left out", "pass")
         super().generic_visit(node)
 
 
-def faults_of(root: Path) -> list[Fault]:
-    """All faults, in the order of files and lines."""
+def has_effect(node: ast.AST) -> bool:
+    """Whether a test can notice that a statement is missing."""
+    value = getattr(node, "value", None)
+    if isinstance(node, ast.Expr):  # not a docstring or "..."
+        return not isinstance(value, ast.Constant)
+    if isinstance(node, ast.Return):  # a "return" or "return None" may be the last statement
+        return not (value is None or (isinstance(value, ast.Constant) and value.value is None))
+    if isinstance(node, ast.Raise):  # the body of an abstract method
+        return "NotImplementedError" not in ast.unparse(node)
+    if isinstance(node, ast.Assign):
+        target = ast.unparse(node.targets[0])
+        is_type = target[0].isupper() and not target.isupper() and isinstance(value, ast.Subscript)
+        return not is_type and target not in ("__all__", "__slots__")  # "Tokens = Sequence[int]" is a type
+    return True
+
+
+def faults_of(root: Path, patterns: Sequence[str] = ("*",)) -> list[Fault]:
+    """The faults of the modules whose paths fit a pattern, in the order of paths and lines."""
     found: list[Fault] = []
     for path in sorted((root / "oxillama").rglob("*.py")):
         file = path.relative_to(root).as_posix()
-        if file not in NOT_DRAWN:
+        is_drawn = any(fnmatchcase(file, pattern) for pattern in patterns)
+        if is_drawn and not any(fnmatchcase(file, pattern) for pattern in NOT_DRAWN):
             finder = Finder(file, path.read_bytes())
             finder.visit(ast.parse(finder.data))
             found += sorted(finder.found, key=lambda fault: (fault.start, fault.new))
@@ -220,7 +235,7 @@ def faults_of(root: Path) -> list[Fault]:
 
 
 def drawn(root: Path, faults: Sequence[Fault], seed: int) -> Iterator[Fault]:
-    """The faults in a random order: a line that has any, a kind, a fault; each line once."""
+    """One fault of each line, in a random order of lines: first its kind is drawn, then the fault."""
     rng = Random(seed)
     lines: dict[tuple[str, int], list[Fault]] = {}
     for fault in faults:
@@ -230,26 +245,61 @@ def drawn(root: Path, faults: Sequence[Fault], seed: int) -> Iterator[Fault]:
     for place in places:
         kind = rng.choice(sorted({fault.kind for fault in lines[place]}))
         fault = rng.choice([fault for fault in lines[place] if fault.kind == kind])
-        with contextlib.suppress(SyntaxError):  # a "pass" takes the binding of a nonlocal name away
+        with contextlib.suppress(SyntaxError):  # a nonlocal name needs an assignment that "pass" takes away
             compile(fault.within((root / fault.file).read_bytes()), fault.file, "exec")
             yield fault
 
 
-class Users:
-    """Which modules and tests import which modules, by their texts."""
+# --- tests ------------------------------------------------------------------------------------------
+
+
+class Tests:
+    """Finds the files of tests that are near a module by their names, folders and imports."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.modules = {self._name(path): path for path in sorted((root / "oxillama").rglob("*.py"))}
         self.tests = sorted((root / "tests").rglob("test_*.py"))
 
+    def nearest(self, fault: Fault) -> list[str]:
+        """At most `FILES` paths, the most likely to notice a fault first.
+
+        A file of tests gets 4 points if its name contains the module's name, 2 for each folder that the paths
+        below oxillama/ and tests/ have in common, 2 if its text contains the name of the function or class
+        with the fault, 3 if it imports the module, 2 or 1 if one or two imports are in between.
+        """
+        path = self.root / fault.file
+        name = self._name(path)
+        stem = name.rpartition(".")[2].strip("_")
+        names = [each for each in fault.names if not each.startswith("__")]
+        folders = path.relative_to(self.root / "oxillama").with_suffix("").parts
+        importing = [{name}]
+        for _ in range(2):
+            importing.append(
+                {other for other, its in self.modules.items() if importing[-1] & self.imported(its)}
+            )
+        points = {}
+        for test in self.tests:
+            there = test.relative_to(self.root / "tests").parent.parts
+            n = 4 * (stem in test.stem.split("_", 1)[1])
+            n += 2 * next((i for i, (a, b) in enumerate(zip(folders, there)) if a != b), len(there))
+            n += 2 * any(each in self.words(test) for each in names)
+            n += next((3 - i for i, modules in enumerate(importing) if modules & self.imported(test)), 0)
+            if n:
+                points[test.relative_to(self.root).as_posix()] = (-n, test.stat().st_size)
+        return sorted(points, key=lambda test: points[test])[:FILES]
+
     def _name(self, path: Path) -> str:
         parts = path.relative_to(self.root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @functools.cache  # noqa: B019
+    def words(self, path: Path) -> frozenset[str]:
+        return frozenset(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+
+    @functools.cache  # noqa: B019
     def imported(self, path: Path) -> frozenset[str]:
-        """The modules whose names or contents a file imports; of contents, the module that they come from."""
+        """The modules that a file imports, or from which it imports a name."""
         found = set()
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
@@ -260,273 +310,256 @@ class Users:
 
     @functools.cache  # noqa: B019
     def _origin(self, module: str, name: str) -> str:
+        """The module that defines a name of a package, as far as the package's `__init__` shows it."""
         if f"{module}.{name}" in self.modules:
             return f"{module}.{name}"
         path = self.modules.get(module)
         if path is not None and path.name == "__init__.py":
             text = path.read_text(encoding="utf-8")
-            for source in (
-                "from ([a-z_.]+) import [^\n]*",
-                r"from ([a-z_.]+) import \([^)]*",
-                '"([a-z_.]+)": [^\n]*',
-            ):
+            for source in (r"from ([\w.]+) import (?:\([^)]*|[^\n]*)", r'"([\w.]+)": [^\n]*'):
                 for match in re.finditer(source, text):
                     if re.search(rf"\b{re.escape(name)}\b", match[0]) and match[1] in self.modules:
                         return match[1]
         return module
 
-    def rooms_of(self, file: str) -> list[str]:
-        """The folder of the tests of a module's room, if there is any."""
-        folder = f"tests/{file.split('/')[1].removesuffix('.py')}"
-        return [folder] if (self.root / folder).is_dir() else []
 
-    def is_near(self, test: str, file: str) -> bool:
-        """Whether a file of tests is named after a module, or imports it."""
-        path = self.root / file
-        stem = (path.parent if path.stem == "__init__" else path.with_suffix("")).name.strip("_")
-        return stem in Path(test).stem or self._name(path) in self.imported(self.root / test)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Sorts the tests of each file, in pytest, which loads this module as a plugin.
 
-    def tests_beside(self, file: str) -> list[str]:
-        """The tests of other rooms that import a module, then those of the modules that import it."""
-        name = self._name(self.root / file)
-        direct = [path for path in self.tests if name in self.imported(path)]
-        users = {other.split(".")[1] for other, path in self.modules.items() if name in self.imported(path)}
-        beside = [path for path in self.tests if path.relative_to(self.root / "tests").parts[0] in users]
-        names = [path.relative_to(self.root).as_posix() for path in dict.fromkeys([*direct, *beside])]
-        return [
-            name for name in names if not name.startswith(tuple(f"{room}/" for room in self.rooms_of(file)))
-        ]
-
-
-# --- in pytest --------------------------------------------------------------------------------------
+    First come the tests whose source has a name of the function or class with the fault, then the others,
+    with one case of each parametrized test. All other cases follow, or are left out if `ONE_CASE` is set.
+    """
+    names, tests = set(os.environ[NAMES].split()), set()
+    files: dict[Path, int] = {}
+    places: dict[pytest.Item, tuple[int, int]] = {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        source = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+        rank = 2 if test in tests else int(names.isdisjoint(re.findall(r"\w+", source)))
+        places[item] = (files.setdefault(item.path, len(files)), rank)
+        tests.add(test)
+    items.sort(key=lambda item: places[item])
+    if os.environ[ONE_CASE]:
+        config.hook.pytest_deselected(items=[item for item in items if places[item][1] == 2])
+        items[:] = [item for item in items if places[item][1] < 2]
 
 
-class CallRecorder:
-    """A plugin that notes each test's seconds and calls, as [[file, line of the function], ...]."""
-
-    def __init__(self, out: Path) -> None:
-        self.out, self.tests, self.failed = out, {}, []
-        self.codes: set[CodeType] = set()
-        sys.settrace(self._called)
-        threading.settrace(self._called)
-
-    def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        self.codes.add(frame.f_code)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.codes, start = set(), time.perf_counter()
-        sys.settrace(self._called)  # again: a RecursionError in it ends the tracing
-        result = yield
-        calls = sorted(
-            {
-                (code.co_filename.rpartition("/oxillama/")[2], code.co_firstlineno)
-                for code in list(self.codes)
-                if "/oxillama/" in code.co_filename
-            }
-        )
-        self.tests[item.nodeid] = [time.perf_counter() - start, calls]
-        return result
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed.append(report.nodeid)
-
-    def pytest_sessionfinish(self) -> None:
-        sys.settrace(None)
-        passed = {name: what for name, what in self.tests.items() if name not in self.failed}
-        self.out.write_text(json.dumps(passed), encoding="utf-8")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Called by pytest, which loads this file as a plugin."""
-    config.pluginmanager.register(CallRecorder(Path(os.environ["RECORDED_CALLS"])))
-
-
-# --- beside it --------------------------------------------------------------------------------------
+# --- trials -----------------------------------------------------------------------------------------
 
 
 @dataclass
 class Verdict:
-    """What became of a fault: "noticed", "survived", "undecided", "equivalent"; "unsound" if what noticed
-    it fails without it, too."""
-
     fault: Fault
-    kind: str
+    kind: str = "survived"
     seconds: float = 0.0
     test: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind:10} {self.seconds:5.1f} s  {self.fault}  {self.test}"
+        return f"{self.kind:9} {self.seconds:5.1f} s  {self.fault}  {self.test}"
 
 
-def failed(output: str) -> list[str]:
-    """The tests that pytest's summary names, without their parameters."""
-    return re.findall(r"^(?:FAILED|ERROR) ([^\s[]+)", output, re.MULTILINE)
+class Checkout:
+    """A copy of a checkout, in which tests run."""
 
+    def __init__(self, root: Path, copy: Path) -> None:
+        shutil.copytree(root, copy, ignore=LEFT_OUT)
+        self.path = copy
+        self.run("-m", "compileall", "-q", "oxillama", "tests")
 
-class Trial(Checkout):
-    """A copy of the checkout in which one fault at a time is tried."""
+    def run(self, *arguments: str, seconds: float | None = None, **variables: str) -> tuple[int, str]:
+        """Exit code and output of Python with these arguments. Raises TimeoutExpired."""
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.path,
+            env={**os.environ, "PYTHONPATH": str(self.path), **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a process group, where the system has process groups
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=seconds)
+                return process.returncode, output
+            finally:
+                process.kill()
+                if os.name == "posix":  # the processes that tests have started
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
 
-    def __init__(self, root: Path, folder: Path, budget: float, users: Users, kept: Path) -> None:
-        super().__init__(root, folder / "checkout", budget, fast=True)
-        self.folder, self.budget, self.users, self.kept = folder, budget, users, kept
-        self.elsewhere = False
-        self.recorded: dict[str, dict[str, Any]] = {}
+    def test(
+        self, tests: Sequence[str], *more: str, names: Sequence[str] = (), one_case: bool = False,
+        seconds: float | None = None,
+    ) -> tuple[int, str]:  # fmt: skip
+        """Exit code and output of fast tests, with pytest's options ``more``. Raises TimeoutExpired."""
+        plain = ("-v", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow")
+        hang = ("-o", f"faulthandler_timeout={HANG}", "-o", "faulthandler_exit_on_timeout=true")
+        options = (*plain, *hang, "-p", Path(__file__).stem, "-rfE", "--tb=no", f"--rootdir={self.path}")
+        path = f"{self.path}{os.pathsep}{Path(__file__).parent}"
+        variables = {NAMES: " ".join(names), ONE_CASE: one_case * "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = ("-m", "pytest", *options, *more, *tests)
+        return self.run(*command, seconds=seconds, PYTHONPATH=path, **variables)
 
-    def pytest(
-        self, tests: Sequence[str], seconds: float | None, *more: str, **variables: str
-    ) -> tuple[int, str]:
-        options = [
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-o",
-            "addopts=",
-            "-m",
-            FAST,
-            "-rfE",
-            "--tb=no",
-        ]
-        hang = ["-o", f"faulthandler_timeout={HANG}", "-o", "faulthandler_exit_on_timeout=true"]
-        listed = self.folder / "tests"
-        listed.write_text("\n".join(tests), encoding="utf-8")
-        return self.run(
-            ["-m", "pytest", "-q", f"--rootdir={self.path}", *options, *hang, *more, f"@{listed}"],
-            seconds,
-            **variables,
-        )
+    def build(self) -> None:
+        """Compiles the kernels of the portable target. Raises SystemExit."""
+        code, output = self.run("setup.py", "-q", "build_ext", "--inplace", OXILLAMA_TARGETS="portable")
+        if code:
+            sys.exit(f"the kernels do not compile:\n{output[-3000:]}")
 
-    def calls(self, room: str) -> dict[str, Any]:
-        """Of each test of a folder that passes: its seconds, and the functions that it calls."""
-        out = self.kept / f"{room.replace('/', '-')}.json"
-        if not out.exists():
-            path = f"{self.path}{os.pathsep}{Path(__file__).parent}"
-            hang = ["-o", "faulthandler_timeout=600"]
-            variables = {"RECORDED_CALLS": str(out.absolute()), "PYTHONPATH": path}
-            output = self.pytest([room], None, "-p", Path(__file__).stem, *hang, **variables)[1]
-            if not out.exists():
-                raise StaleList(f"tests of {room}: expected them to run, got\n{output[-3000:]}")
-        if room not in self.recorded:
-            self.recorded[room] = json.loads(out.read_text(encoding="utf-8"))
-        return self.recorded[room]
-
-    def tests_of(self, fault: Fault) -> tuple[list[str], list[str]]:
-        """The tests that call the function of a fault, and others that may notice it."""
-        file, line = fault.file.removeprefix("oxillama/"), fault.function
-        own = [self.calls(room) for room in self.users.rooms_of(fault.file)]
-        known = {name: what for tests in self.recorded.values() for name, what in tests.items()}
-        callers = [
-            (seconds, name)
-            for name, (seconds, calls) in known.items()
-            if any(called == file and line in (0, start) for called, start in calls)
-        ]
-        near = {
-            test: self.users.is_near(test, fault.file) for test in {n.partition("::")[0] for _, n in callers}
-        }
-        first = [
-            name for _, name in sorted(callers, key=lambda each: (not near[each[1].partition("::")[0]], each))
-        ]
-        rest = [name for tests in own for name in tests if name not in set(first)]
-        return first, [*rest, *self.users.tests_beside(fault.file)]
-
-    def judge(self, fault: Fault) -> Verdict:
-        first, others = self.tests_of(fault)
-        path, start = self.path / fault.file, time.perf_counter()
-        data = path.read_bytes()
-        verdict = Verdict(fault, "survived", test=f"({len(first)} tests call it)")
+    def judge(self, fault: Fault, tests: Sequence[str], budget: float) -> Verdict:
+        """Puts a fault in, runs its tests until one fails, takes the fault out."""
+        path, start = self.path / fault.file, time.monotonic()
+        data, times = path.read_bytes(), path.stat()
+        verdict = Verdict(fault, test=f"({len(tests)} files of tests)")
+        outputs = ""
         try:
             path.write_bytes(fault.within(data))
-            for tests in (first[:FIRST], first[FIRST:], others if self.elsewhere or not first else []):
-                left = self.budget - (time.perf_counter() - start)
-                if not tests:
+            if fault.kind == KERNEL:
+                self.build()
+                start = time.monotonic()
+            for part, one_case in ((tests[:FIRST], False), (tests[FIRST:], True)):
+                if not part:
                     continue
-                code, output = self.pytest(tests, max(1.0, left), "-x", PYTHONDONTWRITEBYTECODE="1")
-                if output == "hangs":
-                    verdict.kind = "undecided"
-                    break
-                if code == USAGE and not re.search(r"\d errors? in ", output):  # no test ran
-                    raise StaleList(f"{fault}: expected its tests to run, got\n{output[-3000:]}")
+                left = max(1.0, budget - (time.monotonic() - start))
+                code, output = self.test(part, "-x", names=fault.names, one_case=one_case, seconds=left)
+                outputs += output
                 if code not in (0, NO_TESTS):
                     verdict.kind, verdict.test = "noticed", (*failed(output), f"exit code {code}")[0]
                     break
+            if tests and verdict.kind == "survived" and " passed" not in outputs:
+                verdict.kind = "skipped"
+        except subprocess.TimeoutExpired:
+            verdict.kind = "undecided"
         finally:
             path.write_bytes(data)
-        verdict.seconds = time.perf_counter() - start
+            if fault.kind != KERNEL:  # Python's compiled file is valid again; a kernel must be compiled again
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        verdict.seconds = time.monotonic() - start
         return verdict
 
-    def unsound(self, tests: Sequence[str]) -> set[str]:
-        """Those that fail without any fault."""
-        known = sorted({test for test in tests if "::" in test})
-        return set(failed(self.pytest(known, None)[1])) if known else set()
+
+def failed(output: str) -> list[str]:
+    """The tests in pytest's summary, without parameters; the last test that began if there is no summary."""
+    begun = re.findall(r"^(tests/\S+?::[^\s[]+)", output, re.MULTILINE)
+    return re.findall(r"^(?:FAILED|ERROR) ([^\s[]+)", output, re.MULTILINE) or begun[-1:]
 
 
-def equivalents(root: Path) -> list[dict[str, str]]:
-    path = root / "tools" / "random_mutants.toml"
-    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []) if path.exists() else []
-    wanted = {"file", "old", "new", "why"}
-    assert all(entry.keys() - {"where"} == wanted for entry in entries), "file, old, new, why, perhaps where"
-    return list(entries)
+def try_all(
+    root: Path, faults: Sequence[Fault], budget: float = 60.0, minutes: float = math.inf, jobs: int = 1
+) -> list[Verdict]:
+    """Tries faults in as many copies as jobs; none is begun after the minutes."""
+    tests, end = Tests(root), time.monotonic() + 60 * minutes
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+        free: queue.Queue[Checkout] = queue.Queue()
+        for job in range(jobs):
+            free.put(Checkout(root, Path(folder, f"checkout-{job}")))
+
+        def judge(fault: Fault) -> Verdict | None:
+            checkout = free.get()
+            try:
+                late = time.monotonic() > end
+                return None if late else checkout.judge(fault, tests.nearest(fault), budget)
+            finally:
+                free.put(checkout)
+
+        def failing(names: list[str]) -> list[str]:
+            checkout = free.get()
+            try:
+                code, output = checkout.test(names) if names else (0, "")
+                return failed(output) if code else []
+            finally:
+                free.put(checkout)
+
+        for verdict in filter(None, pool.map(judge, faults)):
+            print(verdict, flush=True)
+            verdicts.append(verdict)
+        noticed = sorted({each.test for each in verdicts if each.test.startswith("tests/")})
+        wrong = set().union(*pool.map(failing, (noticed[job::jobs] for job in range(jobs))))
+    for verdict in verdicts:
+        if verdict.test in wrong:
+            verdict.kind = "unsound"
+    return verdicts
+
+
+def kernel_faults(root: Path, names: Sequence[str]) -> list[tuple[Fault, list[str]]]:
+    """The faults of the list, by names, or all, with their tests. Raises SystemExit for a stale entry."""
+    entries = tomllib.loads((root / KERNEL_FAULTS).read_text(encoding="utf-8"))["mutant"]
+    found, stale = [], set(names) - {entry["name"] for entry in entries}
+    for entry in (entry for entry in entries if not names or entry["name"] in names):
+        file, old = f"oxillama/_kernels/{entry['file']}", entry["old"].encode()
+        data = (root / file).read_bytes() if (root / file).exists() else b""
+        tests = []
+        for test in entry["tests"]:
+            name, colons, function = test.partition("::")
+            for path in (root / "tests").rglob(name):
+                if not function or f"def {function.partition('[')[0]}(" in path.read_text(encoding="utf-8"):
+                    tests.append(f"{path.relative_to(root).as_posix()}{colons}{function}")
+        if data.count(old) != 1 or len(tests) != len(entry["tests"]):
+            stale.add(entry["name"])
+            continue
+        start = data.index(old)
+        place = (file, data[:start].count(b"\n") + 1, KERNEL, start, start + len(old))
+        found.append((Fault(*place, entry["old"], entry["new"], (entry["name"],)), tests))
+    if stale:
+        sys.exit(f"{KERNEL_FAULTS}: expected one place in the file, and the tests, of {sorted(stale)}")
+    return found
+
+
+def try_kernels(root: Path, chosen: Sequence[tuple[Fault, list[str]]]) -> list[Verdict]:
+    """Tries faults of kernels. Raises SystemExit if the tests fail without a fault."""
+    verdicts = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        checkout = Checkout(root, Path(folder, "checkout"))
+        checkout.build()
+        kernels = checkout.path / "oxillama/_kernels"
+        for portable in kernels.rglob("*_portable.*"):  # results of other targets would show any difference
+            for path in portable.parent.glob(portable.name.replace("_portable.", "_*.")):
+                if path != portable and path.suffix in (".so", ".pyd"):
+                    path.unlink()
+        code, output = checkout.test(sorted({test for _, tests in chosen for test in tests}))
+        if code:
+            sys.exit(f"the tests fail without a fault:\n{output[-3000:]}")
+        for fault, tests in chosen:
+            verdicts.append(checkout.judge(fault, tests, 600.0))
+            print(fault.names[0], verdicts[-1], flush=True)
+    return verdicts
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description="Which random faults do the fast tests not notice?")
-    parser.add_argument("--n", type=int, default=300, help="faults that are tried")
-    parser.add_argument("--skip", type=int, default=0, help="faults of the order that are left out before")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds for the tests of one fault")
-    parser.add_argument("--minutes", type=float, help="no fault is begun after them")
-    parser.add_argument("--goal", type=float, default=92.0, help="percent that have to be noticed")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="files: oxillama/cache/*")
+    parser.add_argument("--n", type=int, default=60, help="faults (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the draw (default: another one each time)")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for the tests of one fault")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault is begun after them")
+    parser.add_argument("--jobs", type=int, default=1, help="faults that are tried at the same time")
+    parser.add_argument("--goal", type=float, default=90.0, help="percent that have to be noticed")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="files: oxillama/gguf/*")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
-    parser.add_argument("--calls", type=Path, help="a folder that keeps the recorded calls for the next time")
-    parser.add_argument("--elsewhere", action="store_true", help="tests of other rooms, too, for every fault")
-    parser.add_argument("--record", action="store_true", help="record the calls of all rooms and try nothing")
-    parser.add_argument("--log", type=Path, help="a file that the verdicts are written to, too")
+    parser.add_argument("--kernels", nargs="*", metavar="NAME", help=f"the faults of {KERNEL_FAULTS}")
     options = parser.parse_args(arguments)
-    known, users = equivalents(root), Users(root)
-    faults = [
-        fault
-        for fault in faults_of(root)
-        if any(fnmatchcase(fault.file, pattern) for pattern in options.only)
-    ]
-    chosen = list(islice(drawn(root, faults, options.seed), options.skip, options.skip + options.n))
+    seed = randrange(10**6) if options.seed is None else options.seed
+    kernels = None if options.kernels is None else kernel_faults(root, options.kernels)
+    if kernels is None:
+        print(f"seed {seed}", flush=True)
+        faults = list(islice(drawn(root, faults_of(root, options.only), seed), options.n))
+    else:
+        faults = [fault for fault, _ in kernels]
     if options.list:
-        print(*chosen, sep="\n")
+        print(*faults, sep="\n")
         return 0
-    verdicts: list[Verdict] = []
-    end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        trial = Trial(root, Path(folder), options.budget, users, options.calls or Path(folder))
-        trial.elsewhere = options.elsewhere
-        if options.record:
-            for room in sorted({room for fault in faults for room in users.rooms_of(fault.file)}):
-                print(f"{room}: {len(trial.calls(room))} tests pass", flush=True)
-            return 0
-        for fault in chosen:
-            if time.monotonic() > end:
-                break
-            reasons = [entry["why"] for entry in known if fault.is_of(entry)]
-            verdict = Verdict(fault, "equivalent", test=reasons[0]) if reasons else trial.judge(fault)
-            verdicts.append(verdict)
-            print(verdict, flush=True)
-            if options.log:
-                with options.log.open("a", encoding="utf-8") as log:
-                    print(verdict, file=log)
-        failing = trial.unsound([verdict.test for verdict in verdicts if verdict.kind == "noticed"])
-    for verdict in verdicts:
-        if verdict.kind == "noticed" and verdict.test in failing:
-            verdict.kind = "unsound"
+    if kernels is None:
+        verdicts = try_all(root, faults, options.budget, options.minutes, options.jobs)
+    else:
+        verdicts = try_kernels(root, kernels)
     counts = Counter(verdict.kind for verdict in verdicts)
     n = counts["noticed"] + counts["survived"] + counts["unsound"]
-    others = f"{counts['equivalent']} equivalent, {counts['undecided']} undecided"
-    print(f"seed {options.seed}: {counts['noticed']} of {n} noticed, {others}")
+    print(f"{counts['noticed']} of {n} noticed; {counts['undecided']} undecided, {counts['skipped']} skipped")
     for verdict in verdicts:
         if verdict.kind != "noticed":
-            print(f"  {verdict.kind}: {verdict.fault} {verdict.test}")
-    return int(100 * counts["noticed"] < options.goal * n)
+            print(f"  {verdict}")
+    return int(100 * counts["noticed"] < options.goal * n or 2 * n < len(faults))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Records which format llama.cpp gives each tensor, for every file type: tests/data/file_types.json.
+"""Records the format that llama.cpp gives each tensor, for every file type: tests/data/file_types.json.
 
-python tools/record_file_types.py        (with llama-cpp-python)
+Needs the package llama-cpp-python:
+
+    python tools/record_file_types.py
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ import numpy as np
 
 from benchmarks.quantizers import Peer, formats_of
 from oxillama import ImportanceMatrix
+from oxillama.apps.quantize.imatrix import Entry
 from oxillama.errors import ConfigError
-from oxillama.quantize.imatrix import Entry
-from oxillama.weights.file_types import FILE_TYPES
+from oxillama.gguf.file_types import FILE_TYPES
 from tests.support.file_type_cases import CASES, LETTERS, OURS_ALONE, Case
 
 
 def importance(case: Case) -> ImportanceMatrix:
-    """Ones for every matrix."""
+    """An importance matrix of ones for every matrix of a case."""
     entries = {}
     for name, shape in case.matrices().items():
         if len(shape) > 1:
@@ -34,7 +36,6 @@ def importance(case: Case) -> ImportanceMatrix:
 
 
 def main() -> None:
-    """Ask, and write."""
     peer = Peer()
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:

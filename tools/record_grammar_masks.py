@@ -1,10 +1,10 @@
-"""Record llama.cpp's masks along the documents of the grammar benchmark, for test_grammar_large.py.
+"""Records llama.cpp's masks along the documents of the grammar benchmark, for test_grammar_large.py.
 
     python tools/record_grammar_masks.py VOCAB.gguf tests/data/grammar_masks.json
 
-Needs llama-cpp-python 0.3.36. The mask at each position is kept as a CRC-32 over the tokens that are whole
-characters or ends of generation. Left out are control tokens, whose names llama.cpp lets pass as text, and
-pieces of characters, whose bytes it does not check, and the character 0, which ends a string there.
+Needs llama-cpp-python 0.3.36. Of the mask at a position, the CRC-32 over the tokens that are whole characters
+or ends of generation is kept. llama.cpp treats other tokens differently: it allows a control token whose name
+fits as text, does not check the bytes of pieces of characters, and ends a string at the character 0.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import llama_cpp
 import numpy as np
 
 from benchmarks.grammar_texts import CASES
-from oxillama.grammar import Vocabulary
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import Vocabulary
 
 STEP = 3  # every third position is recorded
 
 
 def comparable(vocabulary: Vocabulary) -> np.ndarray:
-    """Which tokens are whole characters of text, or ends of generation: bool (n_vocab,)."""
+    """bool (n_vocab,): whether a token is whole characters of text, or an end of generation."""
     found = np.zeros(vocabulary.n_vocab, bool)
     for id in range(vocabulary.n_vocab):
         if vocabulary.is_text(id):

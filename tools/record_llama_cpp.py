@@ -4,8 +4,8 @@ Needs the package llama-cpp-python (0.3.36 was used):
 
     python tools/record_llama_cpp.py
 
-writes tests/data/llama_cpp_python.json: "answers", "shapes", "embeddings" (by the pooling) by the names of
-calls, "prompts" of conversations by chat format, and "signatures" of methods: arguments and defaults.
+writes tests/data/llama_cpp_python.json: "answers" and "shapes" by the name of a call, "embeddings" by pooling
+and call, "prompts" of conversations by chat format, and "signatures" of methods, with their defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METHODS = (
 
 
 def signature(function: Any) -> list[Any]:
-    """[name, kind, default] of each argument; defaults that JSON has, others by their type."""
+    """[name, kind, default] of each argument; the name of the type for a default that is no JSON value."""
     found = []
     for each in inspect.signature(function).parameters.values():
         default = "NONE" if each.default is inspect.Parameter.empty else each.default
@@ -41,7 +41,7 @@ def signature(function: Any) -> list[Any]:
 
 
 def signatures(package: Any) -> dict[str, Any]:
-    """Of the methods of `Llama`."""
+    """The signatures of `METHODS` of `Llama`."""
     return {name: signature(getattr(package.Llama, name)) for name in METHODS}
 
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def fresh(llm: Any) -> Any:
-    """The model without a state."""
+    """Clears the model's state; returns the model."""
     llm.reset()
     return llm
 

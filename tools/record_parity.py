@@ -2,13 +2,19 @@
 
 Needs the package llama-cpp-python (0.3.36 was used):
 
-    python tools/record_parity.py            # models that have no numbers yet
-    python tools/record_parity.py NAME ...   # these, again
+    python tools/record_parity.py            # models that are not recorded yet
+    python tools/record_parity.py NAME ...   # these models, again
 
-adds to tests/data/parity.npz, and takes numbers of models that are gone out of it. For each model NAME it
-holds ``NAME.tokens`` int32 (28,), ``NAME`` float16 (28, vocab), the logits after each token, the first 24
-from one batch, the rest decoded one at a time, and ``NAME.top`` int32 (28,), where they are highest; of an
-encoder its tokens' states (28, n_embd) instead. F32 keys and values, no flash attention, one thread.
+updates tests/data/parity.npz, and removes models that are not in the zoo any more. For each model NAME the
+file holds
+
+NAME.tokens : int32 (28,).
+NAME        : float16 (28, vocab), the logits after each token: the first 24 tokens in one batch, the others
+decoded
+    one at a time. For an encoder float16 (28, n_embd), the states of the tokens.
+NAME.top    : int32 (28,), the index of the highest number of each row.
+
+llama.cpp runs with F32 keys and values, without flash attention, on one thread.
 """
 
 from __future__ import annotations
@@ -26,11 +32,11 @@ sys.path.insert(0, str(ROOT))
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
 N_TOKENS, N_PROMPT = 28, 24
-PARTS = ("", ".tokens", ".top")  # of a model's entries
+PARTS = ("", ".tokens", ".top")  # endings of the names of a model's entries
 
 
 def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
-    """float32 (tokens, vocab), or (tokens, n_embd) of an encoder."""
+    """llama.cpp's logits, float32 (tokens, vocab), or an encoder's states, float32 (tokens, n_embd)."""
     import llama_cpp as api
 
     api.llama_backend_init()
@@ -65,9 +71,9 @@ def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
 
 
 def record(name: str, model: Model, folder: Path) -> dict[str, np.ndarray]:
-    """A model's entries, {} where llama.cpp does not run it; it says why.
+    """A model's entries; {}, and a printed reason, if llama.cpp does not run the model.
 
-    It runs in a process of its own, which it ends where it does not like a model.
+    llama.cpp runs in a child process, because it ends the process if it does not support a model.
     """
     tokens = np.random.default_rng(model.seed).integers(0, VOCAB, N_TOKENS).astype(np.int32)
     path, out, log = folder / "model.gguf", folder / "rows.npy", folder / "log"

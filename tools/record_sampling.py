@@ -1,13 +1,18 @@
-"""Records the candidates that llama.cpp's samplers keep of random logits, for test_sampler_vectors.py.
+"""Records which candidates llama.cpp's samplers keep of random logits, for test_sampler_vectors.py.
 
 Needs the package llama-cpp-python (0.3.36 was used), and oxillama built in place:
 
     python tools/record_sampling.py
 
-writes tests/data/sampling_llama.json: a list of cases, each with ``options`` (fields of `SamplerConfig`)
-and the ``seed`` of 60 logits (`normal` of tests/support/kernels.py, deviation 2) or, with a ``history``, of
-one for each token of the demo model. ``kept`` holds [id, probability] of each candidate left, by id; of a
-case with a history, the [id, logit] of each that changed.
+writes tests/data/sampling_llama.json, a list of cases:
+
+options : fields of `SamplerConfig`.
+seed    : of the logits (`normal` of tests/support/kernels.py, deviation 2): 60 logits, or, in a case with a
+    history, one for each token of the demo model.
+history : the tokens before, in cases of penalties and DRY.
+kept    : [id, probability] of each candidate that is left, by id; in a case with a history, [id, logit] of
+each
+    candidate whose logit has changed.
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 import llama_cpp as api
 
-from oxillama.demo import STORY
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.apps.demo import STORY
+from oxillama.text.chat.bridge import TokenizerBridge
 from tests.support.kernels import normal
 
 N = 60
@@ -35,7 +40,7 @@ PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 
 
 def apply(samplers: list[Any], logits: np.ndarray) -> list[tuple[int, float, float]]:
-    """(id, logit, probability) of what is left."""
+    """(id, logit, probability) of each candidate that is left after the samplers."""
     data = (api.llama_token_data * len(logits))(*[(i, float(x), 0.0) for i, x in enumerate(logits)])
     array = api.llama_token_data_array(data, len(logits), -1, False)
     for sampler in samplers:
@@ -46,7 +51,7 @@ def apply(samplers: list[Any], logits: np.ndarray) -> list[tuple[int, float, flo
 
 
 def cuts() -> list[tuple[dict[str, Any], list[Any]]]:
-    """Options, and llama.cpp's samplers for them. Samplers of the drawing kind come last: they fill in p."""
+    """Options, and llama.cpp's samplers for them. The last sampler draws, which sets the probabilities."""
     dist = api.llama_sampler_init_dist
     cases: list[tuple[dict[str, Any], list[Any]]] = []
     for p in (0.2, 0.5, 0.9):
@@ -79,7 +84,7 @@ def with_history(vocab: Any, seed: int, tokenizer: TokenizerBridge) -> tuple[dic
     pieces = tokenizer.encode(text, add_special=False)
     few = rng.choice(pieces, rng.integers(1, 6)).tolist()
     history = rng.choice(few if seed % 2 else pieces, rng.integers(1, 60)).tolist()
-    while rng.random() < 0.7:  # so that something repeats
+    while rng.random() < 0.7:  # repeats a part of the history
         start, n = rng.integers(0, len(history)), rng.integers(1, 12)
         history += history[start : start + n]
     if seed % 4 == 0:

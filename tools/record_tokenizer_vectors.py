@@ -1,4 +1,4 @@
-"""Records llama.cpp's tokens of test texts in the test vocabularies, for tests/tokenizer/test_tokenizer.py.
+"""Records llama.cpp's tokens of test texts in the test vocabularies, for tests/text/tokenizer.
 
 Needs the package llama-cpp-python (0.3.36 was used):
 
@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from oxillama.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.support import vocabularies
 from tests.support.gguf_writer import write_metadata
 

@@ -2,8 +2,8 @@
 
 Usage: ``python tools/sanitize.py [--folder FOLDER] [--targets TARGETS] [TESTS OR PYTEST OPTIONS...]``.
 
-The checkout is copied into a folder of its own, so that its kernels stay as they are. A second run builds
-only what has changed. The first report of a sanitizer ends the process, and so the run.
+The build is in a copy of the checkout, so that the checkout's kernels do not change. A second run compiles
+only what has changed. The first report of a sanitizer ends the run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".git", "build", "*.so", "*.c", "__pycache__", ".*_cache", "*.egg-info")
-TESTS = ["tests/kernels", "tests/cache", "tests/sampling", "tests/grammar", "tests/engine"]
+TESTS = ["tests/_kernels", "tests/engine", "tests/text/grammar"]
 
 
 def copy(folder: Path) -> None:
-    """Brings the sources in ``folder`` up to date; what was built there stays."""
-    for part in ("tests", "benchmarks"):  # a test that is gone must not run
+    """Updates the sources in ``folder``, and keeps what was built there."""
+    for part in ("tests", "benchmarks"):  # a deleted test must not run
         shutil.rmtree(folder / part, ignore_errors=True)
     shutil.copytree(CHECKOUT, folder, ignore=LEFT_OUT, dirs_exist_ok=True, copy_function=copy_changed)
 
@@ -34,7 +34,7 @@ def copy_changed(source: str, target: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What makes Python load the sanitizers before anything else, and allocate where they see it."""
+    """Environment variables that make Python load the sanitizers first, and allocate with malloc."""
     compiler = os.environ.get("CC", "gcc").split()[-1]
     library = subprocess.run(
         [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True

@@ -1,9 +1,9 @@
-"""Makes the pictures of the page in ``docs/images``, with chromium and its driver.
+"""Makes the screenshots of the web page in ``docs/images``, with chromium and its driver.
 
     python tools/screenshots.py
 
-Stories are the demo model's own. A conversation with Markdown and a call of a tool are prescribed (`choices`,
-`tool_choice`), for the package ships no model that writes them.
+The demo model writes the stories. A conversation with Markdown and a call of a tool are prescribed
+(`choices`, `tool_choice`), because the package has no model that writes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from oxillama import InferenceEngine, demo
-from tests.server.test_page_media_in_browser import GIVE
+from tests.apps.server.test_page_media_in_browser import GIVE
 from tests.support.browser import Page, chromium
 from tests.support.media import projector_file
 from tests.support.server import serving
@@ -91,13 +91,13 @@ def sunset() -> str:
 
 
 def shoot(page: Page, name: str) -> None:
-    """Writes what is shown."""
+    """Writes a screenshot, once no animation runs."""
     page.until(lambda: page.run("return document.getAnimations().every(a => a.playState !== 'running')"))
     page.driver.save_screenshot(str(FOLDER / f"{name}.png"))
 
 
 def look(page: Page, width: int, height: int, scheme: str) -> None:
-    """Size and colours of the window."""
+    """Sets the size of the window, and dark or light colours."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -105,7 +105,7 @@ def look(page: Page, width: int, height: int, scheme: str) -> None:
 
 
 def stories(page: Page, url: str) -> None:
-    """The demo model: probabilities in the dark, a phone."""
+    """A story of the demo model: its probabilities in dark colours, and the page on a phone."""
     look(page, 1200, 760, "dark")
     page.ready(url)
     page.set(seed="11", max_tokens="120")
@@ -124,7 +124,7 @@ def stories(page: Page, url: str) -> None:
 
 
 def conversation(page: Page, url: str) -> None:
-    """Markdown, and the settings beside it."""
+    """A conversation with Markdown, and the settings."""
     look(page, 1440, 900, "light")
     page.ready(url)
     page.set(system="You explain the weather to pupils.", temperature="0.6", more={"choices": [TEXT]})
@@ -136,7 +136,7 @@ def conversation(page: Page, url: str) -> None:
 
 
 def tools(page: Page, url: str) -> None:
-    """A picture, and a call that waits to be allowed."""
+    """A picture in a message, and a tool call that waits for permission."""
     look(page, 1200, 760, "light")
     page.ready(url)
     page.until(lambda: page.texts(".served-tools code"))

@@ -1,9 +1,9 @@
-"""Sends bodies that clients send, and what hypothesis makes of them, to every path of the server.
+"""Sends typical bodies, and variants that hypothesis draws, to every path of the server.
 
     python tools/server_fuzz.py [--requests 10000] [--seed 0]
 
-Through the application, without a socket. Exits with 1 at the first answer that is a fault of the server, has
-no message, or does not come within a minute.
+The bodies go to the application without a socket. Exits with 1 at the first answer that is a server error,
+has no message, or takes longer than a minute.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from hypothesis import HealthCheck, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, seed, settings, strategies as st
 
 from oxillama.compat.engine import InferenceEngine
 from tests.support.server_bodies import PATHS, SEEDS, Application, bodies, fault

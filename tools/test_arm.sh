@@ -32,7 +32,7 @@ fetch_python() {
 fetch_wheels() {
     python -m pip install -q --target "$site" --python-version "$version" --only-binary=:all: \
         --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_17_aarch64 \
-        numpy tokenizers jinja2 tqdm blake3 docstring-parser prometheus-client pytest pytest-xdist hypothesis gguf jsonschema
+        numpy tokenizers jinja2 tqdm blake3 docstring-parser lazy-loader prometheus-client pytest pytest-xdist hypothesis gguf jsonschema
 }
 
 copy_sources() {
@@ -72,9 +72,9 @@ for target in neon portable; do
 done | tee "$folder/bits"
 [ "$(sort -u "$folder/bits" | wc -l)" = 1 ]
 if [ $# = 0 ]; then
-    set -- tests/kernels/test_{targets,vector,routing,linear,pack,quantize_kernel,attention}.py \
-        tests/kernels/test_{attention_options,flash_attention}.py tests/models/test_{rope,parity}.py \
-        tests/sampling/test_{sampling,sampler_vectors}.py tests/weights/test_compute.py tests/sessions/test_recorded.py \
+    set -- tests/_kernels/test_{targets,vector,routing,linear,pack,quantize_kernel,attention}.py \
+        tests/_kernels/test_{attention_options,flash_attention}.py tests/models/test_{rope,parity}.py \
+        tests/engine/sampling/test_{sampling,sampler_vectors}.py tests/models/weights/test_compute.py tests/sessions/test_recorded.py \
         tests/test_{formats,demo}.py
 fi
 emulated -m pytest -n0 -p no:cacheprovider "$@"

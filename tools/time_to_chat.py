@@ -1,10 +1,10 @@
-"""Seconds from ``pip install`` of a wheel to an answer: in the terminal, on the page, to the openai client.
+"""Measures the seconds from ``pip install`` of a wheel to an answer in three ways.
 
-    python tools/time_to_chat.py dist/NAME.whl          # the Python that runs this, which must be the wheel's
-    python tools/time_to_chat.py dist/NAME.whl --rounds 3
+    python tools/time_to_chat.py dist/NAME.whl [--rounds 3]    # with the Python that the wheel is for
 
-Each round makes a virtual environment, installs the wheel with the extras of ``EXTRAS``, and asks the shipped
-model. No compiler is found. pip takes packages from its cache after the first round.
+Each round makes a virtual environment, installs the wheel with `EXTRAS`, and asks the demo model in the
+terminal, on the web page and by the openai client. PATH has no compiler. After the first round pip has
+packages in its cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAYS = {
     "to the page": (INSTALL, SERVE),
     "to an answer to openai": (INSTALL, SERVE, OPENAI, ASKED),
 }
-"""What a user waits for, and the steps to it."""
+"""The three ways, and the steps of each."""
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def ways(steps: Mapping[str, float]) -> dict[str, float]:
 
 
 def measure(folder: Path, wheel: Path) -> dict[str, float]:
-    """Seconds of each step. Raises SystemExit for a step without the output that it is for."""
+    """Seconds of each step. Raises SystemExit if a step fails or prints nothing."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 def wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
-    """Until the page is answered. Raises SystemExit when the server ends before that."""
+    """Waits until the server sends the page. Raises SystemExit if the server ends before."""
     while True:
         if server.poll() is not None:
             raise SystemExit(f"oxillama serve ended with {server.returncode}")

@@ -1,7 +1,7 @@
-"""Kernels: the only compiled floor, and the choice of the best instruction-set target the CPU can run.
+"""The compiled modules, and the choice of the best instruction-set target that the CPU can run.
 
-The modules of a target hold the same functions and classes and give the same bits; `targets` names
-those that were built and can run here. ``OXILLAMA_TARGET`` overrides the choice.
+The modules of every target have the same functions and classes, which give the same bits; `targets` lists
+the targets of this build. ``OXILLAMA_TARGET`` overrides the choice.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import functools
 import importlib
 import importlib.util
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
-# everything when another process holds one of the cores; at a few microseconds, then sleeping, a quiet
-# machine loses nothing measurable. It is read once, when the library is loaded.
+# everything when another process holds one of the cores; a few microseconds of spinning before sleep cost
+# nothing measurable on a quiet machine. libgomp reads the variable once, when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
 if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
@@ -25,38 +26,38 @@ if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
 
 from oxillama._kernels.machine import cpu
 from oxillama._kernels.packing import pack
+from oxillama.base.targets import TARGETS
 from oxillama.errors import ConfigError
-from oxillama.frozen import frozen
-from oxillama.targets import PER_TARGET, TARGETS
 
 if TYPE_CHECKING:
-    from oxillama._kernels.attention.signatures import AttentionModule
-    from oxillama._kernels.linear.signatures import LinearModule
-    from oxillama._kernels.machine.signatures import RooflineModule
-    from oxillama._kernels.quantize.signatures import QuantizeModule
-    from oxillama._kernels.recurrent.signatures import DeltaModule, RecurrentModule
-    from oxillama._kernels.sampling.signatures import SamplingModule
-    from oxillama._kernels.vector.signatures import RoutingModule, VectorModule
+    from oxillama._kernels.attention.attention import AttentionModule
+    from oxillama._kernels.linear.linear import LinearModule
+    from oxillama._kernels.machine.roofline import RooflineModule
+    from oxillama._kernels.quantize.quantize import QuantizeModule
+    from oxillama._kernels.recurrent.delta import DeltaModule
+    from oxillama._kernels.recurrent.recurrent import RecurrentModule
+    from oxillama._kernels.sampling.sampling import SamplingModule
+    from oxillama._kernels.vector.routing import RoutingModule
+    from oxillama._kernels.vector.vector import VectorModule
 
-__all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
+__all__ = ["Kernels", "best", "cpu", "load", "pack", "refusal", "targets"]
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class Kernels:
     """The modules of one target.
 
-    Attributes
-    ----------
-    target : its name in `oxillama.targets`.
-    linear : `Linear`, packed matrices times activations.
-    attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-    quantize : `quantize`, from floats to the blocks of files.
-    vector : norms, rotary embedding, activations, softmax.
-    routing : the choice of experts.
-    recurrent : convolutions, scans and shifts over the states of a `StateBatch`.
-    delta : `delta_scan`, the gated delta rule over such states.
-    roofline : peak rates of the machine, for the benchmarks.
-    sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
+    Attributes:
+        target: name of the target in `oxillama.base.targets`.
+        linear: `Linear`, packed matrices times activations.
+        attention: `KvShape` and `PagedBatch`, attention over paged keys and values.
+        quantize: `quantize`, from floats to the blocks of GGUF files.
+        vector: norms, rotary embedding, activations, softmax.
+        routing: the choice of experts.
+        recurrent: convolutions, scans and shifts over the states of a `StateBatch`.
+        delta: `delta_scan`, the gated delta rule over the states of a `StateBatch`.
+        roofline: peak rates of the machine, for the benchmarks.
+        sampling: `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
 
     target: str
@@ -73,39 +74,54 @@ class Kernels:
 
 @functools.cache
 def targets() -> dict[str, str | None]:
-    """Every target of this build, best first, with None or the reason why it cannot run here."""
+    """The targets in `oxillama.base.targets`, best first, with None or why each cannot run here."""
     found: dict[str, str | None] = {}
     for target in TARGETS:
         missing = [f for f in target.features if not cpu.has(f)]
-        if importlib.util.find_spec(f"oxillama._kernels.{PER_TARGET[0]}_{target.name}") is None:
+        modules = (f"oxillama._kernels.{path}_{name}" for path, name in target.modules().items())
+        if any(importlib.util.find_spec(module) is None for module in modules):
             found[target.name] = "not built"
         else:
             found[target.name] = f"the CPU has no {', '.join(missing)}" if missing else None
     return found
 
 
+def refusal(target: str) -> str | None:
+    """Why a target of `targets` cannot run in this process, or None.
+
+    Asks the system for registers that a process needs a permission for. Only what uses the target should:
+    with the permission, the system demands larger stacks for signals.
+    """
+    reason, (row,) = targets()[target], (each for each in TARGETS if each.name == target)
+    if reason is None and "amx_tile" in row.features and (error := cpu.ask_for_tiles()):
+        reason = f"this processor has AMX; the kernel refused: {os.strerror(error)}"
+    return reason
+
+
 @functools.cache
 def load(target: str) -> Kernels:
-    """The kernels of a target. Raises ConfigError if it is unknown, was not built, or cannot run here."""
+    """The kernels of a target. Raises ConfigError if the target is unknown, not built, or cannot run here."""
     if target not in targets():
         raise ConfigError(f"target: expected one of {', '.join(targets())}, got {target!r}")
-    reason = targets()[target]
+    reason = refusal(target)
     if reason is not None:
         raise ConfigError(f"target {target}: {reason}")
+    (row,) = (each for each in TARGETS if each.name == target)
     modules: dict[str, Any] = {
-        path.rpartition(".")[2]: importlib.import_module(f"oxillama._kernels.{path}_{target}")
-        for path in PER_TARGET
+        path.rpartition(".")[2]: importlib.import_module(f"oxillama._kernels.{path}_{name}")
+        for path, name in row.modules().items()
     }
     return Kernels(target, **modules)
 
 
 def best() -> Kernels:
-    """The kernels to use: those ``OXILLAMA_TARGET`` names, or the first target that can run.
+    """The kernels of the target in ``OXILLAMA_TARGET``, or else of the first automatic target that can run.
 
-    Raises ConfigError if the one that is named cannot run, or none of the build can.
+    Raises ConfigError if the named target cannot run, or if no target of the build can.
     """
     wanted = os.environ.get("OXILLAMA_TARGET")
-    found = wanted or next((name for name, reason in targets().items() if reason is None), None)
+    automatic = (each.name for each in TARGETS if each.use == "automatic")
+    found = wanted or next((name for name in automatic if name in targets() and refusal(name) is None), None)
     if found is None:
         reasons = ", ".join(f"{name}: {reason}" for name, reason in targets().items())
         raise ConfigError(

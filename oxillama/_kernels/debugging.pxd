@@ -1,4 +1,4 @@
-"""What holds inside of the kernels, whatever they are given: checked where ``OXILLAMA_DEBUG`` is set, else gone."""
+"""Assertions on the kernels' internal invariants: checked in builds with ``OXILLAMA_DEBUG``, otherwise compiled out."""
 
 cdef extern from "<assert.h>" nogil:
     void ensure "assert"(bint condition)

@@ -1,12 +1,12 @@
-"""Writes the kernels' facts of the formats, from the tables of `oxillama.formats`. Run by setup.py.
+"""Writes the Cython files that depend on the tables of `oxillama.base.formats`. Run by setup.py.
 
 Three files, which are not under version control:
 
-- ``packing/formats.pxd``: ids and sizes of the formats; ids of the layouts, and what each layout has.
-- ``packing/dispatch.pxd``: a branch for each format, with its ``unpack_...`` of ``unpack.pxd``.
+- ``packing/formats.pxd``: ids and sizes of the formats, ids and properties of the layouts.
+- ``packing/dispatch.pxd``: a branch for each format that calls the ``unpack_...`` function of ``unpack.pxd``.
 - ``linear/dispatch.pxi``: a function for each layout.
 
-A branch passes constants, so the compiler makes a body for each of them.
+The branches pass constants, so that the compiler specializes a function body for each format or layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def enum(comment: str, ids: Mapping[str, int]) -> str:
 
 
 def answers(head: str, doc: str, key: str, values: Mapping[str, Any], default: Any) -> str:
-    """An inline function from an id to a value; the ids with the default are not named."""
+    """An inline function from an id to a value; ids whose value is the default get no branch."""
     of: dict[Any, list[str]] = {}
     for name, value in values.items():
         if value != default:
@@ -49,12 +49,12 @@ def branches(head: str, doc: str, key: str, calls: Iterable[tuple[str, str]]) ->
 
 
 def is_biased(layout: Any) -> bool:
-    """Whether a layout's table is held ``BIAS`` too high."""
+    """Whether a layout's table is stored with ``BIAS`` added to its values."""
     return bool(layout.values) and all(-BIAS <= v < BIAS for v in layout.values)
 
 
 def has_halves(layout: Any) -> bool:
-    """Whether the halves of a block of 32 have scales, and the block has none."""
+    """Whether a layout has a scale for each half of a block of 32, and no scale for the block."""
     return bool(layout.subs == 16 and layout.block_len == 32)
 
 
@@ -101,7 +101,7 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             fact("int code_bits", "Bits of a code; 0 for floats.", lambda x: x.bits, 0),
             fact(
                 "int scale_bytes",
-                "Bytes of a block's scale, of those of its halves, or of a float.",
+                "Bytes of a scale of a block, of a scale of half a block, or of a float.",
                 lambda x: 4 if x.scale == "f32" else 2,
                 2,
             ),
@@ -113,11 +113,11 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             ),
             fact(
                 "const int8_t* table_of",
-                "The 16 values of codes, those of a biased table 64 too high; NULL: codes are values.",
+                "The 16 values of codes, with 64 added if biased; NULL: codes are values.",
                 lambda x: f"VALUES_{x.name.upper()}" if x.values else "NULL",
                 "NULL",
             ),
-            fact("bint has_biased_table", "The values of the table are held 64 too high.", is_biased, False),
+            fact("bint has_biased_table", "The table's values have 64 added.", is_biased, False),
             fact(
                 "bint has_signed_codes",
                 "Codes, or the table's values, are signed bytes.",
@@ -126,13 +126,13 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             ),
             fact(
                 "int code_excess",
-                "What codes, or the table's values, are too high by.",
+                "The constant added to codes, or to the table's values: value = code - excess.",
                 lambda x: excess[x.name],
                 0,
             ),
             fact(
                 "float unit_of",
-                "Power of two that a block's scale is multiplied with.",
+                "Power of two by which a block's scale is multiplied.",
                 lambda x: x.unit,
                 1.0,
             ),
@@ -144,14 +144,14 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             ),
             fact(
                 "bint is_pairs",
-                "Floats that are multiplied in pairs of columns, with activations of 16 bits.",
+                "Floats that are multiplied in pairs of columns, with activations rounded to bf16.",
                 lambda x: x.activation == "bf16",
                 False,
             ),
             fact("bint has_minima", "A block has a minimum.", lambda x: x.minima, False),
             fact(
                 "bint has_halves",
-                "The halves of a block of 32 have scales of a byte, and the block has none.",
+                "Each half of a block of 32 has a scale of one byte, and the block has none.",
                 has_halves,
                 False,
             ),
@@ -216,15 +216,21 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
 
 
 def linear_dispatch(layouts: Mapping[str, Any]) -> str:
-    """``linear/dispatch.pxi``. A function for each layout: gcc takes the square of a function's size."""
+    """``linear/dispatch.pxi``. One function per layout: gcc's time grows with the square of its size."""
+    kinds = {1: "float_layout(L_{}, ", 32: "block_layout(L_{}, ", 256: "super_layout(L_{}, "}
+    calls = {
+        x: "row_layout(" if layout.activation == "q8_row" else kinds[layout.block_len].format(x.upper())
+        for x, layout in layouts.items()
+    }
     bodies = [
-        f"cdef void run_{x}(int T, const Job* job) noexcept nogil:\n    layout_tiles(L_{x.upper()}, T, job)\n"
-        for x in layouts
+        f"cdef void run_{x}(int T, const Job* job) noexcept nogil:\n    {call}T, job)\n"
+        for x, call in calls.items()
     ]
     return "\n\n".join(
         [
             HEADER.format("A function for each layout.").replace('"""', "# ", 1).replace('"""', ""),
-            "from oxillama._kernels.linear.tiles cimport layout_tiles\n",
+            "from oxillama._kernels.linear.tiles cimport (\n"
+            "    block_layout, float_layout, row_layout, super_layout)\n",
             *bodies,
             branches(
                 "cdef void run_job(int layout, int T, const Job* job) noexcept nogil:",
@@ -237,7 +243,7 @@ def linear_dispatch(layouts: Mapping[str, Any]) -> str:
 
 
 def write(kernels: Path, formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
-    """Writes the files below the folder of the kernels; those that would not change are left alone."""
+    """Writes the files below the folder of the kernels; leaves a file alone whose text would not change."""
     for name, text in (
         ("packing/formats.pxd", formats_pxd(formats, layouts)),
         ("packing/dispatch.pxd", packing_dispatch(formats, layouts)),

@@ -1,8 +1,8 @@
 """Threads that enter OpenMP, so that forks are safe.
 
-libgomp keeps its worker threads with the thread that entered a parallel region. A forked child has that
-thread and not its workers, and would wait for them for ever. So no thread of a caller ever enters: the
-engine's thread does, and one thread here for all other work. A child has neither, and starts its own.
+libgomp keeps its worker threads with the thread that entered a parallel region. A forked child inherits that
+thread without its workers, and would wait for them for ever. So no thread of a caller enters OpenMP, only the
+engine's thread, and one thread of this module for all other work. A child starts new threads.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _starting = threading.Lock()
 
 
 def may_enter_openmp() -> None:
-    """Marks the calling thread as one that does not outlive a fork."""
+    """Marks the calling thread as one that may enter OpenMP, because it does not survive a fork."""
     _local.may_enter = True
 
 
 def in_openmp_thread(work: Callable[[], T]) -> T:
-    """Runs ``work`` in a thread that may enter OpenMP, the calling one if possible; returns its result."""
+    """Runs ``work`` in the calling thread if it may enter OpenMP, else in this module's thread."""
     global _executor
     if getattr(_local, "may_enter", False):
         return work()
-    from concurrent.futures import ThreadPoolExecutor  # on use
+    from concurrent.futures import ThreadPoolExecutor  # lazy import
 
     with _starting:
         if _executor is None:

@@ -1,4 +1,4 @@
-"""Work: names of the reference implementation for what the engine does by other names.
+"""The reference implementation's names for what the engine offers under other names.
 
-`docs/reference-names.md` maps each of them to ours.
+`docs/reference-names.md` maps each of these names to oxillama's own.
 """

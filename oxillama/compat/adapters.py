@@ -1,37 +1,35 @@
-"""The adapters of an engine, by functions. Each takes effect with the requests that follow."""
+"""Functions that change an engine's default adapters. A change applies to requests submitted afterwards."""
 
 from __future__ import annotations
 
 import os
 
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import LoraStack
-from oxillama.config import checks
+from oxillama.base.config import checks
 from oxillama.engine.engine import InferenceEngine
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import LoraStack
 
 
 def apply_lora(
     engine: InferenceEngine, lora: LoadedLora | str | os.PathLike[str], scale: float = 1.0
 ) -> None:
-    """Pushes an adapter, or the one at a path, on the stack of requests that name none of their own.
+    """Push an adapter, given or at a path, on the stack of default adapters.
 
-    Raises
-    ------
-    ModelFileError, GGUFError : the file cannot be read, or is no GGUF file.
-    LoadError : it holds no adapter, or one that does not fit the model.
-    ConfigError : ``scale`` is no finite number, or only some layers of the model are here.
+    Raises:
+        ModelFileError, GGUFError: the file cannot be read, or is not a GGUF file.
+        LoadError: the file contains no adapter, or the adapter does not fit the model.
+        ConfigError: ``scale`` is not finite, or only some layers of the model are loaded.
     """
     ((loaded, checked),) = engine.adapters.loaded([(lora, scale)])
     engine.adapters.stack.push(loaded, checked)
 
 
 def apply_lora_stack(engine: InferenceEngine, stack: LoraStack) -> None:
-    """`apply_lora` of each adapter of a stack, with its scale; of all of them, or none if one does not fit.
+    """Push each adapter of a stack with its scale; pushes none if any adapter does not fit.
 
-    Raises
-    ------
-    LoadError : an adapter does not fit the model.
-    ConfigError : ``stack`` is no `LoraStack`.
+    Raises:
+        LoadError: an adapter does not fit the model.
+        ConfigError: ``stack`` is not a `LoraStack`.
     """
     items = checks.instance("stack", stack, LoraStack).items
     for lora, scale in engine.adapters.loaded(list(items)) if items else ():
@@ -39,5 +37,5 @@ def apply_lora_stack(engine: InferenceEngine, stack: LoraStack) -> None:
 
 
 def unapply_all_loras(engine: InferenceEngine) -> None:
-    """Removes all adapters of the stack. Requests that run keep theirs."""
+    """Remove all default adapters. Running requests keep theirs."""
     engine.adapters.stack.clear()

@@ -1,4 +1,4 @@
-"""The constant of the attention functions."""
+"""The reference's constant of attention functions."""
 
 FLASH_ATTN_THRESHOLD = 0
-"""Positions up to which attention is computed otherwise than block by block: none, every length is."""
+"""The reference's threshold for block-wise attention: 0, because every length is computed block by block."""

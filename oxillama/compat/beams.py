@@ -1,18 +1,18 @@
-"""An engine as a `BeamForwardPass`."""
+"""`EngineBeamAdapter`: an engine as a `BeamForwardPass`."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.engine import InferenceEngine
-from oxillama.speculation.drafters import common_length
 
 
 class EngineBeamAdapter:
-    """Runs one sequence of an engine for `beam_generate`. The logits have the vocabulary's tokens only.
+    """Runs one sequence of an engine for `beam_generate`. Logits are cut to the vocabulary's tokens.
 
-    What the tokens after a `reset` have in common with those before is not run again.
-    `InferenceEngine.beam_search` runs all beams in one pass.
+    After a `reset`, the common prefix with the previous tokens is not run again.
+    `InferenceEngine.beam_search` runs all beams in one pass, which is faster.
     """
 
     def __init__(self, engine: InferenceEngine) -> None:
@@ -21,7 +21,7 @@ class EngineBeamAdapter:
         self._is_reset = True
 
     def forward_tokens(self, tokens: list[int]) -> np.ndarray:
-        """Appends tokens; float32 (vocab,) logits after the last. Errors are those of `Session.prefill`."""
+        """Append tokens; returns float32 (vocab,) logits after the last. Raises as `Session.prefill` does."""
         if self._is_reset:
             n = min(common_length(self._session.tokens, tokens), max(0, len(tokens) - 1))
             self._session.rewind(n)
@@ -30,5 +30,5 @@ class EngineBeamAdapter:
         return self._session.prefill(tokens)[: self._n_vocab]
 
     def reset(self) -> None:
-        """Forgets all tokens."""
+        """Forget all tokens."""
         self._is_reset = True

@@ -1,4 +1,4 @@
-"""`InferenceEngine` with the methods of the reference implementation, each of which calls one of ours."""
+"""`InferenceEngine` with the reference implementation's method names; each calls one of oxillama's own."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Listed
+from collections.abc import Iterable, Mapping, Sequence as Listed
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import LoraStack
-from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
-from oxillama.cache.prefix import PinnedPrefix
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig, checks
+from oxillama.base.config.adapters import Adapters
 from oxillama.compat.adapters import apply_lora, apply_lora_stack
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
-from oxillama.config.adapters import Adapters
-from oxillama.embeddings.pooling import PoolingMode
 from oxillama.engine import engine as ours
+from oxillama.engine.cache.prefix import PinnedPrefix
+from oxillama.engine.completion import Captured, text_of
 from oxillama.engine.engine import Callback
-from oxillama.engine.generation import Generation, text_of
+from oxillama.engine.features.beam_search import BeamHypothesis, BeamSearchConfig
+from oxillama.engine.features.embeddings import PoolingMode
+from oxillama.engine.features.observability.metrics_snapshot import MetricsSnapshot
+from oxillama.engine.generation import Generation
 from oxillama.engine.loading import Prompt
 from oxillama.engine.request import TextRequest
-from oxillama.engine.snapshots import Captured
+from oxillama.engine.sampling.batch import SampledToken
 from oxillama.errors import KvCacheFullError
 from oxillama.models import Spec
-from oxillama.observability.metrics_snapshot import MetricsSnapshot
-from oxillama.offload.pager import LayerPager
-from oxillama.sampling.logprobs import SampledToken
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import LoraStack
+from oxillama.models.offload.pager import LayerPager
+from oxillama.models.weights.packer import Progress
 from oxillama.sessions.adapters import Loras
 from oxillama.sessions.options import Stages
 from oxillama.sessions.restore import restore_generation, restore_session, resume, snapshot_of_engine
 from oxillama.sessions.session import KvSnapshot, Session
 from oxillama.sessions.snapshot import EngineSnapshot, Source
-from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from oxillama.config import EngineFields
+    from oxillama.base.config import EngineFields
 
 
 class InferenceEngine(Captured, ours.InferenceEngine):
-    """An `oxillama.InferenceEngine` with the reference's names, and with a session of its own."""
+    """An `oxillama.InferenceEngine` with the reference's names, and with a built-in session."""
 
     def __init__(
         self,
@@ -60,26 +59,26 @@ class InferenceEngine(Captured, ours.InferenceEngine):
     # --- the model ----------------------------------------------------------------------------------
 
     def load_model(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
-        """Loads a model in place of the present one, which stays if the new one cannot be loaded.
+        """Replace the model. If loading fails, the present model stays.
 
-        Generations and sessions of the present model go on with it to their end.
+        Running generations and sessions of the present model continue with it.
         """
         self._load(path, progress)
         self._own_session, self._last = None, threading.local()
 
     def load_model_from_bytes(self, data: bytes, *, progress: Progress | None = None) -> None:
-        """`load_model`, from the bytes of a whole GGUF file."""
+        """`load_model` from the bytes of a whole GGUF file."""
         self._load(data, progress)
         self._own_session, self._last = None, threading.local()
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is a model to run."""
+        """Whether a model is loaded."""
         return self._model is not None
 
     @property
     def spec(self) -> Spec:
-        """Sizes and facts of the model."""
+        """The model's sizes and architecture."""
         return self.model.spec
 
     @property
@@ -88,7 +87,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return self.model.file.metadata
 
     def layer_pager(self) -> LayerPager | None:
-        """Keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
+        """The pager that keeps matrices within ``offload_budget``, with counters; None without a budget."""
         store = self.model.store
         return store if isinstance(store, LayerPager) else None
 
@@ -104,7 +103,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
 
     def _submit(self, requests: Listed[TextRequest], *others: Any, **kind: Any) -> list[Generation]:
         found = super()._submit(requests, *others, **kind)
-        # a text that is wanted whole is a result, whose generation the caller does not have
+        # the caller of `generate` has no Generation object, so a strong reference is kept
         self._last.generation = found[-1] if requests[-1].whole else weakref.ref(found[-1])
         return found
 
@@ -116,7 +115,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         callback: ours.Callback | None = None,
         **fields: Any,
     ) -> str:
-        """As `oxillama.InferenceEngine.generate`; `finish_reason` and `logprobs` are of that text then."""
+        """`oxillama.InferenceEngine.generate`; `finish_reason` and `logprobs` then refer to this text."""
         generation = self._stream(prompt, options, fields, callback, whole=callback is None)
         text = text_of(generation.result())
         self._last.generation = generation
@@ -127,7 +126,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return self.generate(prompt, sampler=config, **fields)
 
     def generate_with_logits(self, prompt: Prompt, **fields: Any) -> tuple[str, np.ndarray]:
-        """The text, and float32 (tokens, vocab): the logits that each token was chosen from."""
+        """Generate a text; returns it with float32 (tokens, vocab), the logits of each token."""
         generation = self.stream(prompt, **{**fields, "keep_logits": True})
         text, rows = generation.result().text, generation.logits or []
         self._last.generation = generation
@@ -140,20 +139,20 @@ class InferenceEngine(Captured, ours.InferenceEngine):
 
     @property
     def finish_reason(self) -> str | None:
-        """Of the calling thread's last generation; None if there is none or it goes on."""
+        """The finish reason of the calling thread's last generation; None if none has ended."""
         last = self._last_generation
         return last.finish_reason if last else None
 
     @property
     def logprobs(self) -> list[SampledToken] | None:
-        """Of the calling thread's last generation; None if they were not asked for."""
+        """The log-probabilities of the calling thread's last generation; None if not requested."""
         last = self._last_generation
         return last.logprobs if last else None
 
     def generate_batch_with_logprobs(
         self, prompts: Iterable[Prompt], *, top_logprobs: int = 0, **fields: Any
     ) -> list[tuple[str, list[SampledToken]]]:
-        """The former way to the results of `stream_batch`; it will go."""
+        """Deprecated: use the results of `stream_batch`."""
         message = "generate_batch_with_logprobs: take the results of stream_batch(..., top_logprobs=n)"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         handles = self.stream_batch(prompts, **{**fields, "top_logprobs": top_logprobs, "window": None})
@@ -161,16 +160,16 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return [(result.text, result.logprobs or []) for result in results]
 
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "", adapters: Adapters = None) -> PinnedPrefix:
-        """Runs a prompt that others will begin with, and keeps it in the prefix cache until it is released.
+        """Run a prefix that later prompts share, and pin it in the prefix cache until it is released.
 
-        Raises as `stream`, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
+        Raises as `stream`; KvCacheFullError if the prefix does not fit ``prefix_cache_bytes``.
         """
         model = self.model
         fields = {"sampler": SamplerConfig.greedy(), "max_tokens": 1, "salt": salt, "adapters": adapters}
         generation = self._stream(prompt, None, fields, whole=True)
         generation.result()
         tokens, key = generation.prompt_tokens, model.prefix_key(salt)
-        path = generation._text_request.sequence.path(len(tokens))  # with the adapters that it was run with
+        path = generation._text_request.sequence.path(len(tokens))  # includes the adapters in use
         pinned = model.call(lambda: model.prefix_cache.pin(key, path))
         if pinned is None:
             limit = self.config.prefix_cache_bytes
@@ -180,7 +179,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
     def beam_generate(
         self, prompt: Prompt, config: BeamSearchConfig | None = None, **sampling: Any
     ) -> list[BeamHypothesis]:
-        """`beam_search`, where the tokens of the hypotheses begin with those of the prompt."""
+        """`beam_search`, but the tokens of each hypothesis begin with the prompt."""
         tokens = self.model.prompt_tokens(prompt, free=1)
         return [found.after(tokens) for found in self.beam_search(tokens, config, **sampling)]
 
@@ -188,11 +187,11 @@ class InferenceEngine(Captured, ours.InferenceEngine):
 
     @property
     def lora_stack(self) -> LoraStack:
-        """``adapters.stack``: the adapters of requests that name none of their own."""
+        """``adapters.stack``: the default adapters of requests."""
         return self.adapters.stack
 
     def load_adapter(self, source: str | os.PathLike[str] | LoadedLora) -> LoadedLora:
-        """Loads an adapter for later requests, or finds it loaded. Raises as `Adapters.loaded`."""
+        """Load an adapter for later requests, unless already loaded. Raises as `Adapters.loaded` does."""
         ((lora, _),) = self.adapters.loaded(source)
         return lora
 
@@ -201,7 +200,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         self.adapters.forget(checks.instance("lora", lora, LoadedLora))
 
     def push_lora(self, lora: LoadedLora | str | os.PathLike[str], scale: float = 1.0) -> None:
-        """``adapters.stack.push``, of an adapter or its path; checked against the model first."""
+        """``adapters.stack.push`` of an adapter or path, after a check that it fits the model."""
         apply_lora(self, lora, scale)
 
     def pop_lora(self) -> LoadedLora | None:
@@ -216,13 +215,13 @@ class InferenceEngine(Captured, ours.InferenceEngine):
     unapply_all_loras = clear_loras
 
     def apply_lora_stack(self, stack: LoraStack) -> None:
-        """`oxillama.compat.adapters.apply_lora_stack` of this engine."""
+        """`oxillama.compat.adapters.apply_lora_stack` for this engine."""
         apply_lora_stack(self, stack)
 
     # --- tokens -------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """``tokenizer.encode(text)``. Raises TokenizerError if it is not valid unicode."""
+        """``tokenizer.encode(text)``. Raises TokenizerError for text that is not valid Unicode."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Listed[int] | np.ndarray) -> str:
@@ -238,7 +237,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return token in self.tokenizer.eog_ids
 
     def vocab_bytes(self) -> list[bytes]:
-        """The bytes each token stands for."""
+        """The bytes of each token by id."""
         return self.tokenizer.vocab_bytes()
 
     vocab_bytes_cached = vocab_bytes
@@ -259,42 +258,42 @@ class InferenceEngine(Captured, ours.InferenceEngine):
 
     @property
     def _own(self) -> Session:
-        """It begins anew when the engine's adapters are others than it has been run with."""
+        """The built-in session; a new one if the engine's default adapters have changed."""
         wanted = self.model.adaptation(None, None)
         if self._own_session is None or self._own_session.adapters != wanted:
             self._own_session = self.session()
         return self._own_session
 
     def logits(self, tokens: Prompt) -> np.ndarray:
-        """float32 (n, vocab): logits after each token of a fresh session."""
+        """float32 (n, vocab): the logits after each token, run in a temporary session."""
         with self.session() as session:
             return session.logits(tokens)
 
     def prefill(self, tokens: Prompt) -> np.ndarray:
-        """`Session.prefill` of the engine's own session."""
+        """`Session.prefill` of the built-in session."""
         return self._own.prefill(tokens)
 
     forward_prefill = prefill
 
     def forward_one(self, token: int) -> np.ndarray:
-        """`Session.forward` of the engine's own session."""
+        """`Session.forward` of the built-in session."""
         return self._own.forward(token)
 
     forward_decode = forward_one
 
     def rewind(self, n_tokens: int) -> None:
-        """`Session.rewind` of the engine's own session: keeps the first ``n_tokens``."""
+        """`Session.rewind` of the built-in session: keeps the first ``n_tokens``."""
         self._own.rewind(n_tokens)
 
     truncate = rewind
 
     def reset(self) -> None:
-        """Forgets the engine's own session."""
+        """Forget the tokens of the built-in session."""
         self._own.rewind(0)
 
     @property
     def kv_cache_seq_len(self) -> int:
-        """Tokens in the engine's own session."""
+        """The number of tokens in the built-in session."""
         return 0 if self._own_session is None else len(self._own_session)
 
     def current_length(self) -> int:
@@ -302,17 +301,17 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return self.kv_cache_seq_len
 
     def kv_snapshot(self) -> KvSnapshot:
-        """`Session.kv_snapshot` of the engine's own session."""
+        """`Session.kv_snapshot` of the built-in session."""
         return self._own.kv_snapshot()
 
     def kv_restore(self, snapshot: KvSnapshot) -> None:
-        """`Session.kv_restore` into the engine's own session."""
+        """`Session.kv_restore` into the built-in session."""
         self._own.kv_restore(snapshot)
 
     # --- snapshots ----------------------------------------------------------------------------------
 
     def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of: the options of the engine and its own session, for `resume`."""
+        """The snapshot that `snapshot` serializes: the engine's options and the built-in session."""
         return snapshot_of_engine(self.model, self._own_session, notes)
 
     @classmethod
@@ -326,9 +325,9 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         progress: Progress | None = None,
         **config: Unpack[EngineFields],
     ) -> InferenceEngine:
-        """An engine like the one that a snapshot was taken of, with its session as the engine's own.
+        """An engine with a snapshot's options; the snapshot's session becomes the built-in session.
 
-        See `oxillama.sessions.restore.resume` for parameters and errors.
+        Parameters and errors as for `oxillama.sessions.restore.resume`.
         """
         engine, own = resume(
             cls, snapshot, model_path, loras=loras, stages=stages, progress=progress, **config
@@ -347,7 +346,7 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         return cls.resume(path, model_path, **others)
 
     def restore_session(self, snapshot: Source, *, loras: Loras = None) -> Session:
-        """`restore`, of a session."""
+        """`restore` for a session."""
         return restore_session(self.model, snapshot, loras)
 
     def resume_generation(
@@ -359,5 +358,5 @@ class InferenceEngine(Captured, ours.InferenceEngine):
         callback: Callback | None = None,
         **fields: Any,
     ) -> Generation:
-        """`restore`, of a generation."""
+        """`restore` for a generation."""
         return restore_generation(self.model, snapshot, fields, loras, stages, callback)

@@ -1,24 +1,22 @@
-"""The compiler of JSON schemas, without an object."""
+"""The compiler of JSON schemas, as a class with a static method."""
 
 from __future__ import annotations
 
-from oxillama.grammar import Grammar
+from oxillama.text.grammar import Grammar
 
 
 class JsonSchemaCompiler:
-    """Compiles a schema with the default options; `oxillama.grammar.JsonSchemaCompiler` has options."""
+    """Compiles schemas with default options; see `oxillama.text.grammar.JsonSchemaCompiler` for options."""
 
     @staticmethod
     def compile(schema: object, *, strict: bool = True) -> Grammar:
-        """The grammar of the JSON texts whose values meet a schema: `Grammar.from_json_schema`.
+        """Compile a schema to the grammar of the JSON texts that meet it: `Grammar.from_json_schema`.
 
-        Parameters
-        ----------
-        schema : bool, mapping, JSON text, or a type that has a schema.
-        strict : what cannot be enforced is an error; False: it is left out.
+        Args:
+            schema: bool, mapping, JSON text, or a type that has a schema.
+            strict: True: a keyword that cannot be enforced is an error; False: it is ignored.
 
-        Raises
-        ------
-        GrammarError : the schema is malformed, cannot be enforced, or is over a limit; the path is named.
+        Raises:
+            GrammarError: the schema is malformed, unenforceable, or over a limit; names the JSON path.
         """
         return Grammar.from_json_schema(schema, strict=strict)

@@ -1,6 +1,6 @@
-"""Tensors by name, and sources of the bytes of a file.
+"""Names of tensors, and random access to the bytes of a file.
 
-A `LayerPager` reads the model file by itself: these are for programs that read files by the same names.
+A `LayerPager` does not need these classes: they are for programs that use the reference's names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from oxillama.config import checks
+from oxillama.base.config import checks
 from oxillama.errors import ModelFileError
 from oxillama.gguf.extent import Extent, OpenFile
 
@@ -21,12 +21,11 @@ class TensorId(str):
 
 
 class OffloadEof(ModelFileError, EOFError):
-    """Bytes behind the end of a source were asked for.
+    """A read beyond the end of a source.
 
-    Attributes
-    ----------
-    offset, n_bytes : where they were to begin, and how many.
-    total : bytes of the source.
+    Attributes:
+        offset, n_bytes: start and length of the read.
+        total: size of the source in bytes.
     """
 
     def __init__(self, offset: int, n_bytes: int, total: int) -> None:
@@ -38,28 +37,26 @@ class OffloadEof(ModelFileError, EOFError):
 
 @runtime_checkable
 class PagerSource(Protocol):
-    """Bytes that can be read from any place, by any thread."""
+    """A source of bytes with random access, for any thread."""
 
     @property
     def total_size_bytes(self) -> int:
-        """Bytes of the source."""
+        """The size of the source in bytes."""
         ...
 
     def read_bytes_at(self, offset: int, n_bytes: int) -> bytes:
-        """``n_bytes`` bytes from ``offset`` on. Raises OffloadEof if there are fewer."""
+        """Read ``n_bytes`` bytes at ``offset``. Raises OffloadEof if there are fewer."""
         ...
 
 
 class FilePagerSource:
-    """A `PagerSource` of a file, which is open until `close`.
+    """A `PagerSource` that reads a file; the file stays open until `close`.
 
-    Parameters
-    ----------
-    path : of a regular file.
+    Args:
+        path: path of a regular file.
 
-    Raises
-    ------
-    ModelFileError : the file is missing, not a regular file, or may not be read.
+    Raises:
+        ModelFileError: the file is missing, not a regular file, or may not be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -67,17 +64,16 @@ class FilePagerSource:
 
     @property
     def total_size_bytes(self) -> int:
-        """Bytes of the file when it was opened."""
+        """The size of the file in bytes when it was opened."""
         return self._file.size
 
     def read_bytes_at(self, offset: int, n_bytes: int) -> bytes:
-        """``n_bytes`` bytes from ``offset`` on.
+        """Read ``n_bytes`` bytes at ``offset``.
 
-        Raises
-        ------
-        ConfigError : ``offset`` or ``n_bytes`` is no integer of 0 or more.
-        OffloadEof : the file ends before.
-        ModelFileError : the file is closed, cannot be read, or has changed since it was opened.
+        Raises:
+            ConfigError: ``offset`` or ``n_bytes`` is not a nonnegative integer.
+            OffloadEof: the file is too short.
+            ModelFileError: the file is closed, cannot be read, or has changed since it was opened.
         """
         offset = checks.integer("offset", offset, 0)
         n_bytes = checks.integer("n_bytes", n_bytes, 0)
@@ -86,7 +82,7 @@ class FilePagerSource:
         return Extent(self._file, offset, n_bytes).read().tobytes()
 
     def close(self) -> None:
-        """Closes the file. No other thread may be reading it."""
+        """Close the file. No other thread may be reading it."""
         self._file.close()
 
     def __enter__(self) -> FilePagerSource:
@@ -97,7 +93,7 @@ class FilePagerSource:
 
 
 class MmapPagerSource(FilePagerSource):
-    """A `FilePagerSource` by another name: it reads, too.
+    """A `FilePagerSource` under the reference's name for memory maps; it reads the file instead.
 
-    An access to a mapped page that no longer exists would end the process. A read raises ModelFileError.
+    Access to a mapped page that no longer exists would kill the process; a read raises ModelFileError.
     """

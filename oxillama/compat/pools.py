@@ -1,21 +1,20 @@
-"""Pages of attention, or slots of recurrent states, behind one interface for one sequence each."""
+"""Pages of attention or slots of recurrent states, with one interface for single sequences."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from oxillama.cache.pages import PagePool
-from oxillama.cache.recurrent_states import SlotPool
-from oxillama.config import checks
+from oxillama.base.config import checks
+from oxillama.engine.cache.pages import PagePool
+from oxillama.engine.cache.recurrent_states import SlotPool
 from oxillama.errors import KvCacheFullError, OxiLlamaError
 
 
 class PoolError(OxiLlamaError, RuntimeError):
-    """A pool has no room left, or a slot is not one that is in use.
+    """A pool is full, or a slot is not in use.
 
-    Attributes
-    ----------
-    kind : "exhausted" or "invalid slot".
+    Attributes:
+        kind: "exhausted" or "invalid slot".
     """
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -26,14 +25,12 @@ class PoolError(OxiLlamaError, RuntimeError):
 class SequencePool:
     """Gives each sequence a `SequenceSlot` of a pool.
 
-    Parameters
-    ----------
-    pool : `KvCachePool` (or another pool of pages), or `RecurrentStatePool`.
-    max_sequences : slots at a time; None for as many as the pool has memory for.
+    Args:
+        pool: `KvCachePool` (or another pool of pages), or `RecurrentStatePool`.
+        max_sequences: maximum number of slots in use; None: limited by the pool's memory only.
 
-    Raises
-    ------
-    ConfigError : ``pool`` is of no such class, or ``max_sequences`` is less than 1.
+    Raises:
+        ConfigError: ``pool`` is of another class, or ``max_sequences`` is less than 1.
     """
 
     def __init__(self, pool: PagePool | SlotPool, max_sequences: int | None = None) -> None:
@@ -56,15 +53,14 @@ class SequencePool:
         return not self.is_kv_based
 
     def __len__(self) -> int:
-        """Slots in use."""
+        """The number of slots in use."""
         return len(self._slots)
 
     def allocate(self, request_id: object = None) -> SequenceSlot:
-        """A slot for a sequence, at position 0.
+        """A slot for a new sequence, at position 0.
 
-        Raises
-        ------
-        PoolError : "exhausted": all slots are in use, or the pool has no memory for a recurrent state.
+        Raises:
+            PoolError: "exhausted": all slots are in use, or the pool has no memory for a recurrent state.
         """
         if self.max_sequences is not None and len(self._slots) >= self.max_sequences:
             raise PoolError("exhausted", f"expected fewer than {self.max_sequences} slots in use")
@@ -73,11 +69,10 @@ class SequencePool:
         return slot
 
     def release(self, slot: SequenceSlot) -> None:
-        """Returns the memory of a slot, which cannot be used any more.
+        """Free the memory of a slot; the slot can no longer be used.
 
-        Raises
-        ------
-        PoolError : "invalid slot": it is of another pool, or was released before.
+        Raises:
+            PoolError: "invalid slot": the slot belongs to another pool, or was released before.
         """
         self._check(slot)
         slot._free()
@@ -89,12 +84,11 @@ class SequencePool:
 
 
 class SequenceSlot:
-    """What a pool holds for one sequence. `SequencePool.allocate` makes it.
+    """A pool's memory for one sequence; made by `SequencePool.allocate`.
 
-    Attributes
-    ----------
-    position : tokens that the sequence has.
-    request_id : whatever `allocate` was given.
+    Attributes:
+        position: number of tokens of the sequence.
+        request_id: the argument of `allocate`.
     """
 
     def __init__(self, owner: SequencePool, request_id: object) -> None:
@@ -112,21 +106,20 @@ class SequenceSlot:
 
     @property
     def state(self) -> list[int] | np.ndarray:
-        """The numbers of its pages in order of position; or float32 (floats,), the recurrent state itself.
+        """The page numbers in order of position; or the recurrent state, float32 (floats,), not a copy.
 
-        Raises PoolError, "invalid slot", after its release.
+        Raises PoolError ("invalid slot") after release.
         """
         self._owner._check(self)
         pool = self._owner.pool
         return pool.slot(self._number) if isinstance(pool, SlotPool) else list(self._pages)
 
     def step(self) -> None:
-        """Goes on by a token, for which a page is allocated if the last one is full.
+        """Advance by a token; allocates a page if the last one is full.
 
-        Raises
-        ------
-        PoolError : "exhausted": there is no page left, the position is as before; "invalid slot": the slot
-            was released.
+        Raises:
+            PoolError: "exhausted": there is no free page, and the position is unchanged; "invalid slot": the
+                slot was released.
         """
         self._owner._check(self)
         pool = self._owner.pool
@@ -138,9 +131,9 @@ class SequenceSlot:
         self.position += 1
 
     def reset(self) -> None:
-        """Goes back to position 0: without pages, or with a state of zeros.
+        """Return to position 0: free the pages, or zero the state.
 
-        Raises PoolError, "invalid slot", after its release.
+        Raises PoolError ("invalid slot") after release.
         """
         self._owner._check(self)
         pool = self._owner.pool
@@ -151,7 +144,7 @@ class SequenceSlot:
         self.position = 0
 
     def _free(self) -> None:
-        """Returns its memory."""
+        """Free the memory."""
         pool = self._owner.pool
         if isinstance(pool, SlotPool):
             pool.release(self._number)

@@ -1,4 +1,4 @@
-"""Speculation with two engines' options, and going back, by the reference's names."""
+"""Speculative decoding with a separate draft model, and rewinding, by the reference's names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from oxillama.base.config import EngineConfig, GenerationOptions, checks
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.engine.generation import Generation, text_of
+from oxillama.engine.completion import text_of
+from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel, Prompt
 from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, RewindNotSupported
 from oxillama.sessions.capture import snapshot_of_sequence
-from oxillama.sessions.container import read_bytes, refusals
-from oxillama.sessions.options import options_of
-from oxillama.sessions.restore import check_fits, restore_generation
+from oxillama.sessions.container import read_bytes
+from oxillama.sessions.restore import check_fits, restore_generation, saved_config
 from oxillama.sessions.sequences import SequenceCopy
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot
@@ -30,15 +30,14 @@ from oxillama.speculation.token_map import same_tokens
 class SpeculativeConfig:
     """Options of a `SpeculativeEngine`.
 
-    Attributes
-    ----------
-    target, draft : of the two models. The target's sampler chooses the tokens, of the drafts too.
-    num_speculative : max tokens of a draft, 1 to 64.
-    seed : of the texts; None for the target's.
+    Attributes:
+        target: options of the target model. Its sampler also samples the drafts.
+        draft: options of the draft model.
+        num_speculative: max tokens of a draft, 1 to 64.
+        seed: seed of the texts; None: the target's.
 
-    Raises
-    ------
-    ConfigError : a field is outside its range; the message names it.
+    Raises:
+        ConfigError: a field is outside its range; the message names it.
     """
 
     target: EngineConfig
@@ -60,13 +59,10 @@ class SpeculativeConfig:
 
 
 class SpeculativeEngine:
-    """An engine whose requests are drafted by a smaller model, in the steps of the engine.
+    """An engine whose requests are drafted by a smaller model, within the engine's steps.
 
-    Raises what `InferenceEngine` raises, and ConfigError if the vocabularies differ.
-
-    Attributes
-    ----------
-    target : the engine, whose thread runs the draft model too.
+    ``target`` is the engine, whose thread also runs the draft model. Raises as `InferenceEngine`, and
+    ConfigError if the vocabularies differ.
     """
 
     def __init__(self, config: SpeculativeConfig) -> None:
@@ -78,7 +74,7 @@ class SpeculativeEngine:
         self._set_up(config, InferenceEngine(replace(config.target, seed=seed)))
 
     def _set_up(self, config: SpeculativeConfig, target: InferenceEngine) -> None:
-        """Loads the draft model beside the target, which is closed if it cannot be."""
+        """Load the draft model; if this fails, close the target."""
         self.config: SpeculativeConfig = config
         self.target: InferenceEngine = target
         self._generation: Generation | None = None
@@ -102,7 +98,7 @@ class SpeculativeEngine:
     def generate(
         self, prompt: Prompt, max_tokens: int = 256, callback: Callable[[str], object] | None = None
     ) -> str:
-        """The text that the target gives alone; parameters and errors as of `InferenceEngine.generate`."""
+        """The text as the target alone generates it; parameters and errors as `InferenceEngine.generate`."""
         options = GenerationOptions(sampler=self.target.config.sampler, max_tokens=max_tokens)
         tokens = self.target.model.prompt_tokens(prompt, free=1)
         request = self.target._request(tokens, replace(options, speculate="off"))
@@ -117,12 +113,12 @@ class SpeculativeEngine:
     # --- snapshots ----------------------------------------------------------------------------------
 
     def capture(self) -> SpeculativeEngineSnapshot:
-        """What `snapshot` gives the bytes of."""
+        """The snapshot that `snapshot` serializes."""
         taken = None
         if self._generation is not None and self._generation.is_running:
             try:
                 taken = self._generation.capture()
-            except ConfigError:  # it has ended meanwhile
+            except ConfigError:  # the generation may have ended in the meantime
                 if self._generation.is_running:
                     raise
         if taken is None:
@@ -131,15 +127,15 @@ class SpeculativeEngine:
         return SpeculativeEngineSnapshot(taken, draft, self.config.num_speculative)
 
     def snapshot(self, *, compress: bool = False) -> bytes:
-        """The text that was begun last, if it has not ended, for `finish`; else the engine.
+        """A snapshot of the last text, if it has not ended (see `finish`); else of the engine.
 
-        To be called from a callback, or from another thread. Raises ConfigError for an option that cannot be
+        Call it from a callback, or from another thread. Raises ConfigError for an option that cannot be
         saved.
         """
         return self.capture().encode(compress=compress)
 
     def snapshot_to_file(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        """Write a `snapshot` to a file atomically. Also raises ModelFileError."""
         self.capture().write(path, compress=compress)
 
     @classmethod
@@ -149,22 +145,21 @@ class SpeculativeEngine:
         target_model_path: str | os.PathLike[str] | None = None,
         draft_model_path: str | os.PathLike[str] | None = None,
     ) -> SpeculativeEngine:
-        """Two engines like those that a snapshot was taken of.
+        """Two engines with the options of a snapshot.
 
-        Parameters
-        ----------
-        target_model_path, draft_model_path : where the models are now; None for where they were.
+        Args:
+            target_model_path: where the target model is now; None: its former path.
+            draft_model_path: where the draft model is now; None: its former path.
 
-        Raises
-        ------
-        SpecSnapshotIncompatible : it is damaged; SnapshotIncompatible : it does not fit.
-        ModelFingerprintMismatch : one of the models is another one.
+        Raises:
+            SpecSnapshotIncompatible: the snapshot is damaged.
+            SnapshotIncompatible: it does not fit.
+            ModelFingerprintMismatch: one of the models differs.
         """
         snapshot = SpeculativeEngineSnapshot.decode(data)
         target = InferenceEngine.resume(snapshot.target, target_model_path)
         try:
-            with refusals():
-                draft = options_of(EngineConfig, snapshot.draft.engine)
+            draft = saved_config(snapshot.draft)
             path = snapshot.draft.model.path if draft_model_path is None else draft_model_path
             if not path:
                 raise ConfigError("draft_model_path: expected a path, for a draft model from bytes")
@@ -191,13 +186,13 @@ class SpeculativeEngine:
         target: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None,
     ) -> SpeculativeEngine:
-        """`resume`, from a file. Raises ModelFileError if it cannot be read."""
+        """`resume` from a file. Raises ModelFileError if it cannot be read."""
         return cls.resume(read_bytes(path), target, draft)
 
     def finish(self, callback: Callable[[str], object] | None = None) -> str:
-        """The whole text that was under way when the snapshot was taken; ``callback`` gets its rest.
+        """Finish the text that was running when the snapshot was taken; returns the whole text.
 
-        Raises ConfigError if none was, or it was finished.
+        ``callback`` receives the rest. Raises ConfigError if there is no such text.
         """
         if self._begun is None:
             raise ConfigError("snapshot: expected one of a text that is under way, got none")
@@ -207,7 +202,7 @@ class SpeculativeEngine:
         return self._whole(generation)
 
     def close(self) -> None:
-        """Ends the engine and frees the draft model."""
+        """Close the engine and free the draft model."""
         self.target.close()
         self._draft.close()
 
@@ -219,21 +214,20 @@ class SpeculativeEngine:
 
 
 class SpeculativeDeltaSync:
-    """Takes an engine's own session back to a checkpoint, by forks: nothing is copied or run again."""
+    """Takes an engine's built-in session back to a checkpoint by forks: nothing is copied or run again."""
 
     def __init__(self) -> None:
         self._checkpoint: Session | None = None
 
     def checkpoint(self, engine: InferenceEngine) -> None:
-        """Notes the tokens of the engine's own session, in place of an earlier checkpoint."""
+        """Remember the current tokens of the engine's built-in session; replaces an earlier checkpoint."""
         self._checkpoint = engine._own.fork()
 
     def restore(self, engine: InferenceEngine) -> None:
-        """Puts the checkpoint in place of the engine's own session, any number of times.
+        """Replace the engine's built-in session by the checkpoint; may be repeated.
 
-        Raises
-        ------
-        RewindNotSupported : there is no checkpoint of this engine's model.
+        Raises:
+            RewindNotSupported: there is no checkpoint of this engine's model.
         """
         if self._checkpoint is None or self._checkpoint._model is not engine.model:
             raise RewindNotSupported("checkpoint: expected one of this engine, got none")
@@ -242,12 +236,12 @@ class SpeculativeDeltaSync:
 
 @runtime_checkable
 class Rewindable(Protocol):
-    """What can be taken back: an `InferenceEngine`, with its own session."""
+    """An object whose tokens can be rewound, such as `InferenceEngine` with its built-in session."""
 
     def rewind(self, n_tokens: int) -> None:
-        """Keeps the first ``n_tokens`` tokens. Raises PositionBeyondEnd if there are fewer."""
+        """Keep the first ``n_tokens`` tokens. Raises PositionBeyondEnd if there are fewer."""
         ...
 
     def current_length(self) -> int:
-        """Tokens that there are."""
+        """The number of tokens."""
         ...

@@ -1,11 +1,11 @@
-"""Stages as objects, for `SamplerConfig.order`: the kernels of the built-in stages, with their numbers.
+"""Sampler stages as objects, for `SamplerConfig.order`; they use the kernels of the built-in stages.
 
-A stage in ``order`` takes the place of the built-in stage, whose option then stays at its default:
+A stage object in ``order`` replaces the built-in stage, whose option then stays at its default:
 ``SamplerConfig(order=("top_k", TypicalPStage(0.5), "temperature"), top_p=1.0, min_p=0.0)``.
 
-The probabilities are those of the built-in stage. So are the tokens of a seed where at most 1024 candidates
-come to the stage. Of more candidates, built-in cuts leave theirs in another order, in which the same random
-number stands for another token.
+The probabilities equal the built-in stage's. With at most 1024 candidates, a seed also gives the same tokens.
+With more, built-in cuts leave their candidates in another order, so that the same random number selects
+another token.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from oxillama.config import SamplerConfig
-from oxillama.config.checks import FLOAT_MAX, MAX_SEED, integer
-from oxillama.config.sampler import STAGE_OF
-from oxillama.sampling.chain import GOOD, SamplerChain, error_of, workspaces
-from oxillama.sampling.sampler import MASK, Xorshift64
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.base.config import SamplerConfig
+from oxillama.base.config.checks import FLOAT_MAX, MAX_SEED, integer
+from oxillama.base.config.sampler import STAGE_OF
+from oxillama.engine.sampling.batch import GOOD, error_of, workspaces
+from oxillama.engine.sampling.chain import SamplerChain
+from oxillama.engine.sampling.sampler import MASK, Xorshift64
+from oxillama.text.chat.bridge import TokenizerBridge
 
 BREAKERS = SamplerConfig().dry_sequence_breakers
-POSITION_FACTOR = 0xD1342543DE82EF95  # odd, so that positions have different seeds
+POSITION_FACTOR = 0xD1342543DE82EF95  # odd, so that different positions have different seeds
 
 
 class _KernelStage:
-    """A `SamplerStage` that is one stage of `SamplerConfig` alone; its class is a frozen dataclass.
+    """A `SamplerStage` made of a single stage of `SamplerConfig`; subclasses are frozen dataclasses.
 
-    A subclass names, for each of its fields, the option of `SamplerConfig` that switches the stage on.
+    A subclass maps each of its fields to the option of `SamplerConfig` that sets it.
     """
 
     tokenizer: TokenizerBridge | None = None
@@ -41,7 +42,7 @@ class _KernelStage:
         cls._switches = switches
 
     def options(self) -> dict[str, Any]:
-        """The fields of `SamplerConfig` that switch the stage on."""
+        """The options of `SamplerConfig` that turn on the stage."""
         return {option: getattr(self, field) for field, option in self._switches.items()}
 
     def __post_init__(self) -> None:
@@ -52,21 +53,19 @@ class _KernelStage:
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray, /) -> np.ndarray:
         """float32 (n,): the logits after the stage, -inf for dropped candidates.
 
-        Parameters
-        ----------
-        ids : int32 (n,), the candidates' tokens.
-        logits : float32 (n,).
-        history : int32 (tokens,), prompt included.
+        Args:
+            ids: int32 (n,), the candidates' tokens.
+            logits: float32 (n,).
+            history: int32 (tokens,), prompt included.
 
-        Raises
-        ------
-        SamplingError : a logit is NaN or +inf, every logit is -inf, or a token of the history is negative.
+        Raises:
+            SamplingError: a logit is NaN or +inf, every logit is -inf, or a token of the history is negative.
         """
         size = 1 + int(max(ids.max(initial=0), history.max(initial=0)))
         (workspace,) = workspaces(self._chain.kernels, size)
         status = workspace.replace(ids, logits)
         if status == GOOD:
-            status = workspace.apply(self._chain.program, history, None, self.chance(len(history)), 0.0)
+            status = workspace.apply(self._chain.steps[0], history, None, self.chance(len(history)), 0.0)
         if status != GOOD:
             raise error_of(status, size)
         changed = np.full(size, -np.inf, np.float32)
@@ -76,7 +75,7 @@ class _KernelStage:
         return found
 
     def chance(self, position: int) -> float:
-        """A number in [0, 1) for a stage that depends on one; ``position`` is the length of the history."""
+        """A number in [0, 1) for a random stage; ``position`` is the length of the history."""
         return 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,14 +94,12 @@ class DryStage(
 ):
     """Penalizes tokens that extend a repetition: the options ``dry_*`` of `SamplerConfig`.
 
-    Attributes
-    ----------
-    multiplier, base, allowed_length, range, sequence_breakers : ``dry_multiplier`` and so on.
-    tokenizer : of the model, for breakers that are texts; None if all are tuples of token ids.
+    Attributes:
+        multiplier, base, allowed_length, range, sequence_breakers: ``dry_multiplier`` and so on.
+        tokenizer: the model's, for breakers given as texts; may be None if all are tuples of token ids.
 
-    Raises
-    ------
-    ConfigError : a value is outside its range, or a breaker is a text and there is no tokenizer.
+    Raises:
+        ConfigError: a value is outside its range, or a breaker is a text and there is no tokenizer.
     """
 
     multiplier: float
@@ -115,19 +112,17 @@ class DryStage(
 
 @dataclass(frozen=True)
 class XtcStage(_KernelStage, probability="xtc_probability", threshold="xtc_threshold"):
-    """Drops the likeliest tokens by chance: ``xtc_probability`` and ``xtc_threshold`` of `SamplerConfig`.
+    """Randomly drops the top tokens: ``xtc_probability`` and ``xtc_threshold`` of `SamplerConfig`.
 
-    A stage has no access to the random numbers of a sampler. The chance is a function of ``seed`` and the
-    position alone, so texts can be repeated, rewound and forked.
+    A stage object has no access to the sampler's random numbers. Its random number is a function of ``seed``
+    and the position, so texts can be repeated, rewound and forked.
 
-    Attributes
-    ----------
-    probability, threshold : ``xtc_probability`` and ``xtc_threshold``.
-    seed : of the stage's random numbers, 0 to 2**64 - 1.
+    Attributes:
+        probability, threshold: ``xtc_probability`` and ``xtc_threshold``.
+        seed: seed of the stage's random numbers, 0 to 2**64 - 1.
 
-    Raises
-    ------
-    ConfigError : a value is outside its range.
+    Raises:
+        ConfigError: a value is outside its range.
     """
 
     probability: float
@@ -139,17 +134,16 @@ class XtcStage(_KernelStage, probability="xtc_probability", threshold="xtc_thres
         super().__post_init__()
 
     def chance(self, position: int) -> float:
-        """The number in [0, 1) at a position; below ``probability`` the stage drops tokens."""
+        """The random number in [0, 1) at a position; if below ``probability``, the stage drops tokens."""
         return Xorshift64((self.seed + position * POSITION_FACTOR) & MASK).uniform()
 
 
 @dataclass(frozen=True)
 class TypicalPStage(_KernelStage, p="typical_p"):
-    """Keeps the fewest tokens of the most typical surprise that sum to more than ``p``: ``typical_p``.
+    """Locally typical sampling: keeps the fewest tokens, closest to the entropy, whose sum exceeds ``p``.
 
-    Raises
-    ------
-    ConfigError : ``p`` is not above 0 and at most 1.
+    Raises:
+        ConfigError: ``p`` is not in (0, 1].
     """
 
     p: float
@@ -157,11 +151,10 @@ class TypicalPStage(_KernelStage, p="typical_p"):
 
 @dataclass(frozen=True)
 class TopAStage(_KernelStage, a="top_a"):
-    """Keeps tokens with at least ``a`` times the square of the highest probability: ``top_a``.
+    """Keeps tokens with p >= a * max(p)^2: ``top_a``.
 
-    Raises
-    ------
-    ConfigError : ``a`` is not in 0 to 1.
+    Raises:
+        ConfigError: ``a`` is not in [0, 1].
     """
 
     a: float
@@ -169,29 +162,26 @@ class TopAStage(_KernelStage, a="top_a"):
 
 @dataclass(frozen=True)
 class EtaStage(_KernelStage, eta="eta_cutoff"):
-    """Keeps tokens of p >= min(eta, sqrt(eta) e^-entropy): ``eta_cutoff``.
+    """Keeps tokens with p >= min(eta, sqrt(eta) * exp(-entropy)): ``eta_cutoff``.
 
-    Raises
-    ------
-    ConfigError : ``eta`` is not in 0 to 1, without 1.
+    Raises:
+        ConfigError: ``eta`` is not in [0, 1).
     """
 
     eta: float
 
 
 class LogitBias:
-    """Adds a bias to the logits of some tokens: ``logit_bias`` of `SamplerConfig`.
+    """Adds biases to the logits of tokens: ``logit_bias`` of `SamplerConfig`.
 
-    ``logit_bias`` comes before the allowed tokens and the grammar, this stage at its place in ``order``.
-    Tokens that are no candidates are ignored.
+    The option ``logit_bias`` applies before allowed tokens and grammar; this stage applies at its place in
+    ``order``. Tokens that are not candidates are ignored.
 
-    Parameters
-    ----------
-    biases : by token id, what is added to its logit; -inf bans it.
+    Args:
+        biases: token id -> number that is added to its logit; -inf bans the token.
 
-    Raises
-    ------
-    ConfigError : a key is not a token id, or a bias is neither finite nor -inf.
+    Raises:
+        ConfigError: a key is not a token id, or a bias is neither finite nor -inf.
     """
 
     def __init__(self, biases: Mapping[int, float]) -> None:
@@ -200,7 +190,7 @@ class LogitBias:
         self._values = np.array([self.biases[int(token)] for token in self._ids], np.float32)
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray, /) -> np.ndarray:
-        """float32 (n,): the logits, float32 (n,), of the candidates, int32 (n,), with their biases."""
+        """float32 (n,): the candidates' logits, float32 (n,), plus their biases; ``ids`` int32 (n,)."""
         changed = np.array(logits, np.float32)
         if len(self._ids):
             places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)

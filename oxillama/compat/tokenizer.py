@@ -1,8 +1,8 @@
-"""What a tokenizer is asked for."""
+"""The reference's name for a tokenizer's bytes."""
 
 from __future__ import annotations
 
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 
 def vocab_bytes_cached(tokenizer: TokenizerBridge) -> list[bytes]:

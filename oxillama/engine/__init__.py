@@ -1,1 +1,1 @@
-"""Work: requests, the scheduler that batches them, the runner and the engine around it."""
+"""Requests, the scheduler that batches them, the runner, caches, sampling; `features` plugs in the rest."""

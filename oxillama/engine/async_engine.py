@@ -1,4 +1,4 @@
-"""The engine for asyncio: the same requests, awaited.
+"""The engine for asyncio: the methods of `InferenceEngine`, awaited.
 
 The kernels run in the engine's thread and without the interpreter's lock, so the event loop goes on.
 Text reaches the loop with one call per step, however many streams it is for. A consumer that falls
@@ -12,51 +12,84 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from oxillama.config import GenerationOptions, checks
-from oxillama.config.adapters import Adapters
+from oxillama.base.config import GenerationOptions, checks
+from oxillama.base.config.adapters import Adapters
+from oxillama.base.locks import NotCopied
 from oxillama.engine import features
+from oxillama.engine.completion import Completion, text_of
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import Completion, Generation, text_of
+from oxillama.engine.generation import Generation
 from oxillama.engine.handle import Handle
 from oxillama.engine.loading import Prompt
 from oxillama.errors import EngineClosed
-from oxillama.locks import NotCopied
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
-    from oxillama.config import EngineFields, GenerationFields, SamplerFields
-    from oxillama.embeddings.pooling import PoolingMode
-    from oxillama.sessions.adapters import Loras
-    from oxillama.sessions.options import Stages
+    from oxillama.base.config import EngineFields, GenerationFields
+    from oxillama.engine.features.beam_search import BeamHypothesis, BeamSearchConfig
+    from oxillama.engine.features.decisions.answers import Decision
     from oxillama.sessions.receipt import Receipt
     from oxillama.sessions.session import Session
     from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verdict import Verification
-    from oxillama.sessions.verification import VerifyFields
 
-H = TypeVar("H", bound=Handle)
+H = TypeVar("H")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL = 0.01
 """Seconds between two looks whether requests have ended."""
 
 
+def _like(
+    method: Callable[Concatenate[InferenceEngine, P], T],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[AsyncEngine, P], Coroutine[Any, Any, T]]]:
+    """Gives a coroutine function the signature and the docstring of a method of `InferenceEngine`."""
+    found: Any = wraps(method)
+    return found  # type: ignore[no-any-return]
+
+
+def _started(
+    method: Callable[Concatenate[InferenceEngine, P], H],
+) -> Callable[Concatenate[AsyncEngine, P], H]:
+    """A method of `InferenceEngine` that starts requests, for an `AsyncEngine`, which ends them."""
+
+    @wraps(method)
+    def start(self: AsyncEngine, /, *args: P.args, **kwargs: P.kwargs) -> H:
+        started: H = getattr(self._open(), method.__name__)(*args, **kwargs)
+        return self._running(started)
+
+    return start
+
+
+async def all_of(handles: Sequence[Awaitable[T]]) -> list[T]:
+    """The results of requests in their order. If one fails or the task is cancelled, cancels the others."""
+    try:
+        return [await handle for handle in handles]
+    except BaseException:
+        for handle in handles:
+            handle.cancel()  # type: ignore[attr-defined]
+        raise
+
+
 class AsyncEngine(NotCopied):
     """Runs the requests of an asyncio program.
 
     To be used as ``async with``, or closed with `aclose`, both of which close the engine too if it was made
-    by `from_gguf`. Cancelling a task cancels what it waits for.
+    by `from_gguf`. Cancelling a task cancels what it waits for. `stream`, `stream_n` and `stream_chat` begin
+    generations as those of `InferenceEngine` do; coroutines with parameters and errors of the methods there
+    are `generate`, `generate_n`, `embed`, `embed_batch`, `rerank`, `decide`, `decide_batch`, `beam_search`
+    and `verify`.
 
-    Parameters
-    ----------
-    engine : whose model it runs. It may be used otherwise at the same time.
+    Args:
+        engine: whose model it runs. It may be used otherwise at the same time.
     """
 
     def __init__(self, engine: InferenceEngine) -> None:
@@ -68,6 +101,9 @@ class AsyncEngine(NotCopied):
         self._live: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._apart_tasks: set[asyncio.Task[Any]] = set()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.engine!r}>"
+
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str], **config: Unpack[EngineFields]) -> AsyncEngine:
         """An engine for the model at ``path``; ``config`` are fields of `EngineConfig`."""
@@ -75,63 +111,26 @@ class AsyncEngine(NotCopied):
         made._owns_engine = True
         return made
 
-    def stream(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        **fields: Unpack[GenerationFields],
-    ) -> Generation:
-        """Starts a request, as `InferenceEngine.stream`; read it with ``async for``, or await the whole."""
-        return self._running(self._open().stream(prompt, options, **fields))
+    stream = _started(InferenceEngine.stream)
+    stream_n = _started(InferenceEngine.stream_n)
+    stream_chat = _started(InferenceEngine.stream_chat)
 
     def submit(self, prompt: Prompt, **fields: Unpack[GenerationFields]) -> Generation:
         """The former name of `stream`; it will go."""
         warnings.warn("AsyncEngine.submit is called stream now", DeprecationWarning, stacklevel=2)
         return self.stream(prompt, **fields)
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        **fields: Unpack[GenerationFields],
-    ) -> str:
-        """The whole text, as `InferenceEngine.generate`; cancelling the task cancels the request."""
-        return text_of(await self._running(self._open()._stream(prompt, options, fields, whole=True)))
+    @_like(InferenceEngine.generate)
+    async def generate(self, *args: Any, **kwargs: Any) -> str:
+        return text_of(await self.stream(*args, **kwargs))
 
-    def stream_n(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        *,
-        n: int,
-        **fields: Unpack[GenerationFields],
-    ) -> list[Generation]:
-        """Starts ``n`` samples of one prompt, as `InferenceEngine.stream_n`."""
-        samples = self._open().stream_n(prompt, options, n=n, **fields)
-        return [self._running(sample) for sample in samples]
-
+    @_like(InferenceEngine.generate_n)
     async def generate_n(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        *,
-        n: int,
-        best_of: int | None = None,
-        **fields: Unpack[GenerationFields],
+        self, *args: Any, n: int, best_of: int | None = None, **kwargs: Any
     ) -> list[Completion]:
-        """``n`` whole texts, as `InferenceEngine.generate_n`; cancelling the task cancels all of them."""
         n, most = features.load("numbers of samples")(n, best_of)
-        if best_of is not None:
-            fields["logprobs"] = True
-        samples = self._open()._stream_n(prompt, options, fields, most, whole=True)
-        try:
-            for sample in samples:
-                self._running(sample)
-            found = [await sample for sample in samples]
-        except BaseException:
-            for sample in samples:
-                sample.cancel()
-            raise
+        kwargs |= {} if best_of is None else {"logprobs": True}
+        found = await all_of(self.stream_n(*args, n=most, **kwargs))
         return found if best_of is None else features.load("best samples")(found, n)
 
     async def chat(
@@ -142,39 +141,54 @@ class AsyncEngine(NotCopied):
         template: Mapping[str, Any] | None = None,
         **fields: Unpack[GenerationFields],
     ) -> str | Completion:
-        """The answer to a conversation, as `InferenceEngine.chat`: text, or with tools a `Completion`."""
+        """The answer to a conversation, as `InferenceEngine.chat`: a text, or with tools a `Completion`."""
         generation = self.stream_chat(messages, options, template=template, **fields)
         completion = await generation
         return text_of(completion) if generation.options.tools is None else completion
 
-    def stream_chat(
-        self,
-        messages: Iterable[Mapping[str, Any]],
-        options: GenerationOptions | None = None,
-        *,
-        template: Mapping[str, Any] | None = None,
-        **fields: Unpack[GenerationFields],
-    ) -> Generation:
-        """Starts to answer a conversation, as `InferenceEngine.stream_chat`."""
-        return self._running(self._open().stream_chat(messages, options, template=template, **fields))
+    @_like(InferenceEngine.embed)
+    async def embed(self, text: Prompt, **options: Any) -> np.ndarray:
+        vector: np.ndarray = (await self.embed_batch([text], **options))[0]
+        return vector
 
+    @_like(InferenceEngine.embed_batch)
+    async def embed_batch(self, texts: Iterable[Prompt], **options: Any) -> np.ndarray:
+        model = self._open().model
+        vectors = await all_of(self._running(features.load("embeddings")(model, texts, **options)))
+        return np.stack(vectors) if vectors else np.empty((0, model.spec.embedding_width), np.float32)
+
+    @_like(InferenceEngine.rerank)
+    async def rerank(self, query: str, documents: Iterable[str], **options: Any) -> np.ndarray:
+        handles = features.load("rerank")(self._open().model, query, documents, **options)
+        return np.array([scores[0] for scores in await all_of(self._running(handles))], np.float32)
+
+    @_like(InferenceEngine.decide)
+    async def decide(self, state: Any, questions: Any, **options: Any) -> Decision:
+        return (await self.decide_batch([(state, questions)], **options))[0]
+
+    @_like(InferenceEngine.decide_batch)
+    async def decide_batch(self, requests: Iterable[tuple[Any, Any]], **options: Any) -> list[Decision]:
+        model, start = self._open().model, features.load("decisions")
+        started = await asyncio.to_thread(start, model, requests, **options)
+        found = [await all_of(self._running(each.readings)) for each in started]
+        return [each.warned(each.decision(rows)) for each, rows in zip(started, found)]
+
+    # --- in a thread of the event loop's default executor; cancelling the task ends the work after its step
+
+    @_like(InferenceEngine.beam_search)
     async def beam_search(
         self,
         prompt: Prompt,
         config: BeamSearchConfig | None = None,
         *,
         adapters: Adapters = None,
-        **sampling: Unpack[SamplerFields],
+        **sampling: Any,
     ) -> list[BeamHypothesis]:
-        """The likeliest continuations of a prompt, as `InferenceEngine.beam_search`.
-
-        A thread of the event loop's default executor runs it. Cancelling the task ends it after its step.
-        """
         model, search = self._open().model, features.load("beam search")
         return await self._apart(lambda check: search(model, prompt, config, adapters, sampling, check))
 
-    async def verify(self, receipt: Receipt | str | bytes, **options: Unpack[VerifyFields]) -> Verification:
-        """Checks a receipt, as `InferenceEngine.verify`; in a thread, as `beam_search`."""
+    @_like(InferenceEngine.verify)
+    async def verify(self, receipt: Receipt | str | bytes, **options: Any) -> Verification:
         model, verify = self._open().model, features.load("verify")
         return await self._apart(lambda check: verify(model, receipt, check=check, **options))
 
@@ -185,20 +199,16 @@ class AsyncEngine(NotCopied):
         compress: bool = False,
         notes: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The `snapshot` of a generation or a session, taken in a thread."""
+        """The `snapshot` of a generation or a session."""
         if not hasattr(of, "capture"):
             raise checks.refuse("of", "a generation or a session", of)
         self._open()
         return await self._apart(lambda check: of.snapshot(compress=compress, notes=notes))
 
-    async def restore(
-        self, snapshot: Source, *, loras: Loras = None, stages: Stages | None = None, **fields: Any
-    ) -> Session | Generation:
-        """A session or a generation that goes on, as `InferenceEngine.restore`; begun in a thread."""
+    async def restore(self, snapshot: Source, **options: Any) -> Session | Generation:
+        """A session or a generation that goes on; parameters and errors of `InferenceEngine.restore`."""
         engine = self._open()
-        found = await self._apart(
-            lambda check: engine.restore(snapshot, loras=loras, stages=stages, **fields)
-        )
+        found = await self._apart(lambda check: engine.restore(snapshot, **options))
         return self._running(found) if isinstance(found, Generation) else found
 
     async def _apart(self, run: Callable[[Callable[[], object]], T]) -> T:
@@ -228,54 +238,17 @@ class AsyncEngine(NotCopied):
         finally:
             is_left.set()
 
-    async def embed(
-        self,
-        text: Prompt,
-        *,
-        pooling: PoolingMode | str | None = None,
-        normalize: bool = False,
-        adapters: Adapters = None,
-    ) -> np.ndarray:
-        """float32 (n_embd,): the embedding of a text, as `InferenceEngine.embed`."""
-        vector: np.ndarray = (
-            await self.embed_batch([text], pooling=pooling, normalize=normalize, adapters=adapters)
-        )[0]
-        return vector
-
-    async def embed_batch(
-        self,
-        texts: Iterable[Prompt],
-        *,
-        pooling: PoolingMode | str | None = None,
-        normalize: bool = False,
-        adapters: Adapters = None,
-    ) -> np.ndarray:
-        """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
-        model = self._open().model
-        handles = [
-            self._running(handle)
-            for handle in features.load("embeddings")(model, texts, pooling, normalize, adapters)
-        ]
-        vectors = [await handle for handle in handles]
-        return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
-
-    async def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
-        """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
-        handles = [
-            self._running(handle)
-            for handle in features.load("rerank")(self._open().model, query, documents, adapters)
-        ]
-        return np.array([(await handle)[0] for handle in handles], np.float32)
-
     def _open(self) -> InferenceEngine:
         """The engine. Raises EngineClosed after `aclose`."""
         if self._is_closed:
             raise EngineClosed("engine: is closed")
         return self.engine
 
-    def _running(self, handle: H) -> H:
-        self._live.add(handle)
-        return handle
+    def _running(self, started: H) -> H:
+        """A handle or a list of handles, which `aclose` ends."""
+        handles: Any = started if isinstance(started, list) else [started]
+        self._live.update(handles)
+        return started
 
     async def aclose(self, *, finish: bool = False) -> None:
         """Ends its requests: waits for them if ``finish``, otherwise cancels them. Closes the engine too if

@@ -8,17 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from oxillama.engine.request import Request, TextRequest
-from oxillama.engine.runner import Output
-from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.engine.sequence import Output, SeqState, Sequence
 
 
 class Sampled(NamedTuple):
     """The tokens that a step brought a request.
 
-    Attributes
-    ----------
-    n_tokens : of the text, those that follow in any case included.
-    n_drafted, n_accepted : drafted tokens that the step ran, and how many of them the sampler chose, too.
+    Attributes:
+        n_tokens: of the text, those that follow in any case included.
+        n_drafted, n_accepted: drafted tokens that the step ran, and how many of them the sampler chose, too.
     """
 
     request: TextRequest
@@ -31,11 +29,14 @@ class Sampled(NamedTuple):
 class StepTimes:
     """Seconds of `time.perf_counter` at which the parts of a step began, in order.
 
-    Attributes
-    ----------
-    propose : drafts. schedule : the batch. launch : the pass. complete : the last part of the pass, which is
-        also the whole of it where nothing else is in flight. commit : sequences go on. sample : tokens are
-        chosen. end : of the last part.
+    Attributes:
+        propose: drafts.
+        schedule: the batch.
+        launch: the pass.
+        complete: the last part of the pass, which is also the whole of it where nothing else is in flight.
+        commit: sequences go on.
+        sample: tokens are chosen.
+        end: of the last part.
     """
 
     propose: float = 0.0
@@ -51,15 +52,17 @@ class StepTimes:
 class ScheduledBatch:
     """What one step runs.
 
-    Attributes
-    ----------
-    requests, sequences : what is scheduled, in order.
-    outputs : for each, which rows of the pass are wanted.
-    prefills : for each, whether tokens of its prompt are run.
-    n_decode, n_prefill : rows of streams, and of prompts.
-    admitted, preempted : requests that began, and that gave up their pages, while the batch was put together.
-    sampled : the tokens of each stream, once they are sampled.
-    times : of the step.
+    Attributes:
+        requests: what is scheduled, in order.
+        sequences: of the requests.
+        outputs: for each, which rows of the pass are wanted.
+        prefills: for each, whether tokens of its prompt are run.
+        n_decode: rows of streams.
+        n_prefill: rows of prompts.
+        admitted: requests that began while the batch was put together.
+        preempted: requests that gave up their pages meanwhile.
+        sampled: the tokens of each stream, once they are sampled.
+        times: of the step.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -99,5 +102,5 @@ class ScheduledBatch:
             self.sampled.append(Sampled(request, n, n_drafts, request.n_accepted - n_accepted))
 
     def output_of(self, request: Request) -> Output:
-        """Which rows are wanted of a request."""
+        """The rows that a request gets from the pass."""
         return self.outputs[self.requests.index(request)]

@@ -8,17 +8,18 @@ from functools import partial
 from typing import Any
 
 from oxillama._kernels import Kernels
-from oxillama.cache.pool import CachePool, cache_pool
-from oxillama.config import EngineConfig, available_cpus
+from oxillama.base.config import EngineConfig, available_cpus
+from oxillama.base.formats import FORMATS
 from oxillama.engine import features
+from oxillama.engine.cache.kv_pool import cache_pool
+from oxillama.engine.cache.pages import CachePool
 from oxillama.engine.protocols import WeightStore
 from oxillama.engine.runner import Runner
-from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
-from oxillama.weights.linear import ResidentStore
-from oxillama.weights.loader import Weights
-from oxillama.weights.packer import Packer, Progress
+from oxillama.models.weights.linear import ResidentStore
+from oxillama.models.weights.loader import Weights
+from oxillama.models.weights.packer import Packer, Progress
 
 PACKED_SUFFIX = ".packed"
 """Ends the names of packed files."""
@@ -28,7 +29,7 @@ class EngineFactory:
     """Makes the parts of an engine whose model runs in one process."""
 
     def spec(self, spec: Spec, file: ModelFile) -> Spec:
-        """Of the layers that are run here: all."""
+        """The specification of the layers that are run in this process: all of them."""
         return spec
 
     def pool(self, model: Decoder, config: EngineConfig) -> CachePool:
@@ -40,7 +41,7 @@ class EngineFactory:
         return Runner(model, pool, n_threads)
 
     def unused(self, tensors: list[str]) -> list[str]:
-        """Those of the tensors not used here that are not used at all."""
+        """The tensors among ``tensors`` that no process uses."""
         return tensors
 
     def close(self) -> None:
@@ -50,7 +51,7 @@ class EngineFactory:
 def packed_file(file: ModelFile, config: EngineConfig) -> tuple[Any, str]:
     """The packed file that a model is loaded with, or None; and why one that is there was not taken, or "".
 
-    Raises as `oxillama.packing.files.open_packed`.
+    Raises as `oxillama.engine.features.packed_files.open_packed`.
     """
     if config.packed == "off" or (config.packed == "auto" and not _may_be_packed(file)):
         return None, ""
@@ -92,7 +93,7 @@ def weight_store(packed: Any, config: EngineConfig) -> Callable[[Packer], Weight
         return partial(features.load("offload"), packed, config)
     if packed is None:
         return ResidentStore
-    from oxillama.weights.packed_store import PackedStore  # on use: few models are packed
+    from oxillama.models.weights.packed_store import PackedStore  # on use: few models are packed
 
     return partial(PackedStore, packed, mapping=config.packed_access == "map")
 

@@ -5,32 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
 from oxillama import _kernels
-from oxillama.config import EngineConfig, GenerationOptions, checks
-from oxillama.config.checks import NO_DECODE_WAIT
+from oxillama.base.config import EngineConfig, GenerationOptions, checks
+from oxillama.base.config.checks import NO_DECODE_WAIT
+from oxillama.base.locks import NotCopied
 from oxillama.engine import features
-from oxillama.engine.generation import Completion, Generation, text_of
+from oxillama.engine.completion import Completion, text_of
+from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel, Prompt, listed
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence as TokenSequence
 from oxillama.errors import ConfigError
-from oxillama.locks import NotCopied
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.packer import Progress
+from oxillama.models.weights.packer import Progress
+from oxillama.text.chat.bridge import TokenizerBridge
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from oxillama.adapters.registry import Adapters
-    from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
-    from oxillama.config import EngineFields, GenerationFields, SamplerFields
-    from oxillama.config.adapters import Adapters as AdapterOption
-    from oxillama.embeddings.pooling import PoolingMode
-    from oxillama.observability.metrics import EngineMetrics
+    from oxillama.base.config import EngineFields, GenerationFields, SamplerFields
+    from oxillama.base.config.adapters import Adapters as AdapterOption
+    from oxillama.engine.features.beam_search import BeamHypothesis, BeamSearchConfig
+    from oxillama.engine.features.decisions.answers import Decision
+    from oxillama.engine.features.decisions.deciding import DecisionFields
+    from oxillama.engine.features.embeddings import PoolingMode
+    from oxillama.engine.features.observability.metrics import EngineMetrics
+    from oxillama.models.adapters.registry import Adapters
     from oxillama.sessions.adapters import Loras
     from oxillama.sessions.options import Stages
     from oxillama.sessions.receipt import Receipt
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from oxillama.sessions.snapshot import Source
     from oxillama.sessions.verdict import Verification
     from oxillama.sessions.verification import VerifyFields
+
+T = TypeVar("T")
 
 Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
@@ -50,16 +55,14 @@ class InferenceEngine(NotCopied):
     or just drop it: its thread ends and its memory is freed when the last of its generations and sessions is
     gone.
 
-    Parameters
-    ----------
-    config : options, whose ``model_path``, if any, is loaded at once; or that path alone.
-    progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all
-        do at once; without it each matrix is packed when it is first used.
+    Args:
+        config: options, whose ``model_path``, if any, is loaded at once; or that path alone.
+        progress: called with (tensor name, bytes) for each tensor as it comes into memory, which then all do
+            at once; without it each matrix is packed when it is first used.
 
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError, TokenizerError : the model cannot be loaded, and why.
-    ConfigError : an option cannot be honoured.
+    Raises:
+        ModelFileError, GGUFError, LoadError, TokenizerError: the model cannot be loaded, and why.
+        ConfigError: an option cannot be honoured.
     """
 
     def __init__(
@@ -76,6 +79,9 @@ class InferenceEngine(NotCopied):
         _kernels.best()  # an unknown target is an error at once
         if self.config.model_path is not None:
             self._load(self.config.model_path, progress)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {getattr(self, '_model', None)!r}>"
 
     @classmethod
     def from_gguf(
@@ -103,20 +109,21 @@ class InferenceEngine(NotCopied):
     ) -> InferenceEngine:
         """An engine for a model of the Hugging Face Hub, which is downloaded unless it is in the cache.
 
-        Parameters
-        ----------
-        repo_id : "user/repo", or a whole name: "user/repo:Q4_K_M", "hf://user/repo/file.gguf".
-        filename : a path in the repository, or a pattern: "*Q4_K_M.gguf"; of a split model any of its files.
-            None takes the only model of the repository.
-        revision : branch, tag or commit. cache_dir, token : those of `huggingface_hub`; None: its defaults.
-        pull_mmproj : whether the repository's projector file, if it has one, is downloaded, too.
-        progress : as for `InferenceEngine`; the download shows its own on stderr.
-        config : fields of `EngineConfig`.
+        Args:
+            repo_id: "user/repo", or a whole name: "user/repo:Q4_K_M", "hf://user/repo/file.gguf".
+            filename: a path in the repository, or a pattern: "*Q4_K_M.gguf"; of a split model any of its
+                files. None takes the only model of the repository.
+            revision: branch, tag or commit.
+            cache_dir: as in `huggingface_hub`; None for its default.
+            token: as in `huggingface_hub`; None for its default.
+            pull_mmproj: whether the repository's projector file, if it has one, is downloaded, too.
+            progress: as for `InferenceEngine`; the download shows its own on stderr.
+            config: fields of `EngineConfig`.
 
-        Raises
-        ------
-        ConfigError : no model fits, or several do, with a list; `huggingface_hub` is not installed.
-        ModelFileError : it cannot be fetched, or is not what the hub has. And those of making an engine.
+        Raises:
+            ConfigError: no model fits, or several do, with a list; `huggingface_hub` is not installed.
+            ModelFileError: the file cannot be fetched, or differs from the hub's. Others as
+                `InferenceEngine`.
         """
         path = features.load("hub")(repo_id, filename, revision, cache_dir, token, pull_mmproj)
         return cls(EngineConfig(model_path=path, **config), progress=progress)
@@ -151,13 +158,13 @@ class InferenceEngine(NotCopied):
     @property
     def metrics(self) -> EngineMetrics:
         """Counters of the engine; also as Prometheus text."""
-        metrics: EngineMetrics = self.model.metrics
+        metrics: EngineMetrics = self.model.feature("metrics")
         return metrics
 
     @property
     def adapters(self) -> Adapters:
         """The LoRA adapters of the model: `load`, `forget`, and the `stack` of requests that name none."""
-        adapters: Adapters = self.model.adapters
+        adapters: Adapters = self.model.feature("adapters")
         return adapters
 
     def close(self, *, finish: bool = False) -> None:
@@ -186,23 +193,22 @@ class InferenceEngine(NotCopied):
     ) -> Generation:
         """Starts to generate from a prompt; the `Generation` yields the text piece by piece.
 
-        Parameters
-        ----------
-        prompt : text, or token ids as they are (no BOS is added to those).
-        options : of the request.
-        callback : called with each piece that is read; returning False cancels.
-        fields : of `GenerationOptions` and `SamplerConfig`, in place of those of ``options`` and its sampler.
+        Args:
+            prompt: text, or token ids as they are (no BOS is added to those).
+            options: of the request.
+            callback: called with each piece that is read; returning False cancels.
+            fields: of `GenerationOptions` and `SamplerConfig`, in place of ``options``' own and its
+                sampler's.
 
-        Raises
-        ------
-        PromptError : the prompt is empty, no prompt, or leaves no room in the context for a token.
-        TokenizerError : the text is not valid unicode.
-        ConfigError : an option is out of range, or a token id is not in the vocabulary.
-        ModelFileError, GGUFError, LoadError : an adapter or a draft model cannot be loaded, and why.
-        GrammarError : the grammar is malformed, matches nothing, or is over a limit.
-        ReceiptError : more stop strings or adapters were asked for than a receipt may name.
-        QueueFull : too many requests are waiting.
-        EngineClosed : the engine was closed.
+        Raises:
+            PromptError: the prompt is empty, no prompt, or leaves no room in the context for a token.
+            TokenizerError: the text is not valid unicode.
+            ConfigError: an option is out of range, or a token id is not in the vocabulary.
+            ModelFileError, GGUFError, LoadError: an adapter or a draft model cannot be loaded, and why.
+            GrammarError: the grammar is malformed, matches nothing, or is over a limit.
+            ReceiptError: more stop strings or adapters were asked for than a receipt may name.
+            QueueFull: too many requests are waiting.
+            EngineClosed: the engine was closed.
 
         Reading the text raises KvCacheFullError, if there is not enough memory for this sequence alone, and
         any error of a sampler's stage.
@@ -222,16 +228,16 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens, given = model.prompt_parts(prompt, free=1)
-        return self._submit([self._request(tokens, checked, whole, given)], callback, limited=limited)[0]
+        tokens, embeddings = model.prompt_parts(prompt, free=1)
+        return self._submit([self._request(tokens, checked, whole, embeddings)], callback, limited=limited)[0]
 
     def _request(
-        self, tokens: list[int], options: GenerationOptions, whole: bool = False, given: Any = None
+        self, tokens: list[int], options: GenerationOptions, whole: bool = False, embeddings: Any = None
     ) -> TextRequest:
         """A request that is not submitted yet."""
         model = self.model
         adapters = model.adaptation(options.adapters, tokens)
-        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapters, given=given)
+        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapters, embeddings=embeddings)
         return model.text_request(sequence, options, key=model.prefix_key(options.salt), whole=whole)
 
     def _submit(
@@ -250,11 +256,18 @@ class InferenceEngine(NotCopied):
         callback: Callback | None = None,
         **fields: Unpack[GenerationFields],
     ) -> str:
-        """The whole text that `stream` yields; its parameters and errors.
+        """The text that follows a prompt: ``generate("Once upon a time", max_tokens=40, seed=1)``.
 
-        Raises
-        ------
-        GenerationTimeout : the timeout came first; the error has the text so far.
+        Args:
+            prompt: text, or token ids as they are (no BOS is added to those). For a conversation see `chat`.
+            options: as for `stream`.
+            callback: as for `stream`.
+            fields: of `GenerationOptions` and `SamplerConfig`: ``max_tokens`` (256; None: all that fit),
+                ``temperature`` (0.8; 0: the likeliest tokens), ``top_k``, ``top_p``, ``seed``, ``stop``,
+                ``timeout``, ``adapters``; constraints: ``json_schema``, ``grammar``, ``regex``, ``choices``.
+
+        Raises:
+            GenerationTimeout: the timeout came first; the error has the text so far. Others as `stream`.
         """
         return text_of(self._stream(prompt, options, fields, callback, whole=callback is None).result())
 
@@ -311,10 +324,9 @@ class InferenceEngine(NotCopied):
         Nobody reads them before the last is whole: prompts run in whole chunks, beside which the texts wait
         for their tokens, unless ``max_decode_wait_ms`` says otherwise.
 
-        Parameters
-        ----------
-        return_exceptions : the error of a prompt stands in the place of its text. Otherwise the first error
-            is raised, and the others are cancelled.
+        Args:
+            return_exceptions: a prompt that fails has its error in place of its text. Otherwise the first
+                error is raised, and the others are cancelled.
         """
         started: list[Generation | Exception] = []
         found: list[str | BaseException] = []
@@ -354,7 +366,7 @@ class InferenceEngine(NotCopied):
 
         Sample i is what `stream` gives with the seed s + i (modulo 2^64), where s is the seed that is asked
         for, else a new one. Each is a request of its own, to be read or cancelled by itself; they are refused
-        with QueueFull, or taken, together. Parameters and errors are those of `stream`; ConfigError also if
+        with QueueFull, or taken, together. Parameters and errors as `stream`; ConfigError also if
         ``n`` is not 1 to 1024.
         """
         return self._stream_n(prompt, options, fields, n)
@@ -370,9 +382,9 @@ class InferenceEngine(NotCopied):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        tokens, given = model.prompt_parts(prompt, free=1)
+        tokens, embeddings = model.prompt_parts(prompt, free=1)
         requests = features.load("samples")(
-            model, checked, n, lambda options: self._request(tokens, options, whole, given)
+            model, checked, n, lambda options: self._request(tokens, options, whole, embeddings)
         )
         return self._submit(requests)
 
@@ -387,17 +399,15 @@ class InferenceEngine(NotCopied):
     ) -> list[Completion]:
         """``n`` whole texts for one prompt, as `stream_n` starts them, in order of their seeds.
 
-        Parameters
-        ----------
-        best_of : so many are generated, and the ``n`` whose tokens have the highest mean log-probability in
-            the model's own distribution are returned, the best first (as OpenAI's ``best_of`` chooses). Their
-            log-probabilities are noted, asked for or not.
+        Args:
+            best_of: so many are generated, and the ``n`` whose tokens have the highest mean log-probability
+                in the model's own distribution are returned, the best first (as OpenAI's ``best_of``
+                chooses). Their log-probabilities are noted, asked for or not.
 
-        Raises
-        ------
-        ConfigError : ``n`` is not 1 to 1024, or ``best_of`` not ``n`` to 1024.
+        Raises:
+            ConfigError: ``n`` is not 1 to 1024, or ``best_of`` not ``n`` to 1024.
 
-        Other errors are those of `stream`. A text that a timeout has cut has the finish reason "timeout".
+        Other errors as `stream`. A text that a timeout has cut has the finish reason "timeout".
         """
         n, most = features.load("numbers of samples")(n, best_of)
         if best_of is not None:
@@ -450,22 +460,21 @@ class InferenceEngine(NotCopied):
 
         Reasoning is not part of the answer; ``stream_chat(...).result()`` has it. See `docs/toolcalls.md`.
 
-        Parameters
-        ----------
-        messages : mappings with "role" and "content", the user's last message last. A content is a text or a
-            list of parts ``{"type": "text", "text": ...}``. Messages of the assistant may have "tool_calls",
-            and results of tools the role "tool".
-        tools : that the model may call. The answer is then a `Completion`, with text and calls. Every call is
-            valid by its tool's schema, unless it is cut off (``failed_calls``).
-        template : more variables for the template, e.g. ``{"enable_thinking": False}``.
-        callback, fields : as for `stream`; ``tool_choice`` and ``parallel_tool_calls`` are among the fields.
+        Args:
+            messages: mappings with "role" and "content", the user's last message last. A content is a text or
+                a list of parts ``{"type": "text", "text": ...}``. Messages of the assistant may have
+                "tool_calls", and results of tools the role "tool".
+            tools: that the model may call. The answer is then a `Completion`, with text and calls. Every call
+                is valid by its tool's schema, unless it is cut off (``failed_calls``).
+            template: more variables for the template, e.g. ``{"enable_thinking": False}``.
+            callback: as for `stream`.
+            fields: as for `stream`; ``tool_choice`` and ``parallel_tool_calls`` are among them.
 
-        Raises
-        ------
-        ChatTemplateError : the file has no chat template, or it refuses the messages.
-        ConfigError : a part of a content is not text; a tool is none, or the template cannot show the tools
-            to the model.
-        GrammarError : the schema of a tool cannot be enforced.
+        Raises:
+            ChatTemplateError: the file has no chat template, or it refuses the messages.
+            ConfigError: a part of a content is not text; a tool is invalid, or the template cannot show tools
+                to the model.
+            GrammarError: the schema of a tool cannot be enforced.
         """
         generation = self.stream_chat(
             messages, options, tools=tools, template=template, callback=callback, **fields
@@ -493,6 +502,36 @@ class InferenceEngine(NotCopied):
         tokens, checked = features.load("chat")(self.tokenizer, said, checked, template, media=media)
         return self._stream(tokens, checked, {}, callback)
 
+    def parse(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        kind: type[T],
+        options: GenerationOptions | None = None,
+        *,
+        template: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> T:
+        """The answer to a conversation as an object: a `chat` whose ``json_schema`` is a type.
+
+        Args:
+            messages: as for `chat`.
+            template: as for `chat`.
+            callback: as for `chat`.
+            fields: as for `chat`.
+            kind: a dataclass, a pydantic model, a `TypedDict`, an enumeration, or another annotation.
+
+        Raises:
+            AnswerCut: the text ended before the object did, by ``max_tokens`` for example.
+            GenerationTimeout: the timeout came first.
+            TypeError, ValueError: the type refuses what its schema allows, in a validator of its own. Others
+                as `chat`.
+        """
+        asked: Any = {**fields, "json_schema": kind}
+        generation = self.stream_chat(messages, options, template=template, callback=callback, **asked)
+        found: T = generation.result().parsed
+        return found
+
     # --- vectors ------------------------------------------------------------------------------------
 
     def embed(
@@ -503,20 +542,18 @@ class InferenceEngine(NotCopied):
         normalize: bool = False,
         adapters: AdapterOption = None,
     ) -> np.ndarray:
-        """float32 (n_embd,): the embedding of a text, or of a prompt with media (`oxillama.media`).
+        """float32 (n_embd,): the embedding of a text, or of a prompt with media (`oxillama.models.media`).
 
-        Parameters
-        ----------
-        pooling : "last", "mean", "max" or "cls"; None for what the model's file says, else the mean of an
-            encoder's tokens, the last token of a decoder.
-        normalize : whether the vector is scaled to length 1.
-        adapters : as in `GenerationOptions`.
+        Args:
+            pooling: "last", "mean", "max" or "cls"; None for what the model's file says, else the mean of an
+                encoder's tokens, the last token of a decoder.
+            normalize: whether the vector is scaled to length 1.
+            adapters: as in `GenerationOptions`.
 
-        Raises
-        ------
-        PromptError : the text is empty, no text, or does not fit the context.
-        TokenizerError : the text is not valid unicode.
-        ConfigError : there is no such pooling.
+        Raises:
+            PromptError: the text is empty, no text, or does not fit the context.
+            TokenizerError: the text is not valid unicode.
+            ConfigError: there is no such pooling.
         """
         vector: np.ndarray = self.embed_batch(
             [text], pooling=pooling, normalize=normalize, adapters=adapters
@@ -534,7 +571,7 @@ class InferenceEngine(NotCopied):
         """float32 (texts, n_embd): the embedding of each text, bit for bit as `embed` gives it."""
         handles = features.load("embeddings")(self.model, texts, pooling, normalize, adapters)
         vectors = [handle.result() for handle in handles]
-        return np.stack(vectors) if vectors else np.empty((0, self.model.spec.n_embd), np.float32)
+        return np.stack(vectors) if vectors else np.empty((0, self.model.spec.embedding_width), np.float32)
 
     def hidden_states(self, text: Prompt, *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
@@ -546,13 +583,31 @@ class InferenceEngine(NotCopied):
     def rerank(self, query: str, documents: Iterable[str], *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (documents,): how well each document answers the query, by the score of the first label.
 
-        Raises
-        ------
-        ConfigError : the model is no reranker: the file has no classification head.
-        PromptError : query and document do not fit the context together.
+        Raises:
+            ConfigError: the model is no reranker: the file has no classification head.
+            PromptError: query and document do not fit the context together.
         """
         handles = features.load("rerank")(self.model, query, documents, adapters)
         return np.array([handle.result()[0] for handle in handles], np.float32)
+
+    def decide(self, state: Any, questions: Any, **options: Unpack[DecisionFields]) -> Decision:
+        """Answers typed questions about a text, or JSON, with a probability for each option.
+
+        Args:
+            questions: `Predicate`, `Choice`, `Score`, or mappings with a "type"; listed or by name.
+            options: fields of `DecisionOptions`.
+
+        Raises:
+            ConfigError: the model is no decision model, or a question is not valid.
+            ChatTemplateError, PromptError, TokenizerError, SamplingError: as `stream` says.
+        """
+        return self.decide_batch([(state, questions)], **options)[0]
+
+    def decide_batch(
+        self, requests: Iterable[tuple[Any, Any]], **options: Unpack[DecisionFields]
+    ) -> list[Decision]:
+        """The answers to many requests, (state, questions), run together; each is the one `decide` gives."""
+        return [each.result() for each in features.load("decisions")(self.model, requests, **options)]
 
     # --- other rooms --------------------------------------------------------------------------------
 
@@ -577,24 +632,24 @@ class InferenceEngine(NotCopied):
         callback: Callback | None = None,
         **fields: Any,
     ) -> Session | Generation:
-        """The session or the generation that a snapshot was taken of, which goes on with the same tokens.
+        """The session or the generation that a snapshot was taken of, which continues with the same tokens.
 
         A generation has the text that was read of the other one, and yields the rest. See `docs/sessions.md`.
 
-        Parameters
-        ----------
-        snapshot : of `Session.snapshot` or `Generation.snapshot`: its bytes, or the path of a file.
-        loras : its adapters, or where they are now, if they are not where they were.
-        stages : the sampler's stages written in Python, by the names that the snapshot has for them.
-        callback : as for `stream`.
-        fields : of `GenerationOptions` that decide no token: priority, timeout, window, speculate.
+        Args:
+            snapshot: of `Session.snapshot` or `Generation.snapshot`: its bytes, or the path of a file.
+            loras: its adapters, or where they are now, if they are not where they were.
+            stages: the sampler's stages written in Python, by the names that the snapshot has for them.
+            callback: as for `stream`.
+            fields: of `GenerationOptions` that decide no token: priority, timeout, window, speculate.
 
-        Raises
-        ------
-        SnapshotIncompatible : it is damaged, or does not fit the engine; ModelFingerprintMismatch : it is of
-            another model. Nothing has changed then.
-        ModelFileError, GGUFError, LoadError : its file, or an adapter, cannot be read.
-        ConfigError : a field decides tokens. KvCacheFullError : no pages are left. QueueFull : as `stream`.
+        Raises:
+            SnapshotIncompatible: it is damaged, or does not fit the engine.
+            ModelFingerprintMismatch: it is of another model. Nothing has changed then.
+            ModelFileError, GGUFError, LoadError: its file, or an adapter, cannot be read.
+            ConfigError: a field decides tokens.
+            KvCacheFullError: no pages are left.
+            QueueFull: as `stream`.
         """
         restore = features.load("restore")
         restored: Session | Generation = restore(self.model, snapshot, fields, loras, stages, callback)
@@ -603,20 +658,19 @@ class InferenceEngine(NotCopied):
     def verify(self, receipt: Receipt | str | bytes, **options: Unpack[VerifyFields]) -> Verification:
         """Checks a receipt: runs prompt and text as one prompt, and has the sampler choose each token again.
 
-        Parameters
-        ----------
-        receipt : of a text; or its JSON.
-        adapters : looked for here, and among those of the engine; the scales are those of the receipt.
-        stages : the sampler's stages written in Python, by the names that the receipt has for them.
-        media : the pictures and sounds of the prompt, in order; as `oxillama.media` takes them.
-        sample : tokens to choose again, at random positions, without hashing logits; None for all of them.
+        Args:
+            receipt: of a text; or its JSON.
+            options: ``adapters`` are candidates, besides the engine's adapters; the scales come from the
+                receipt. ``stages`` are the sampler's stages written in Python, by the names that the receipt
+                has for them. ``media`` are the pictures and sounds of the prompt, in order, as
+                `oxillama.models.media` takes them. ``sample`` is a number of tokens to choose again, at
+                random positions, without hashing logits; None for all of them.
 
-        Raises
-        ------
-        ReceiptError, GrammarError : it is no receipt, or says what no request can have been.
-        ConfigError : the engine has other options than the receipt says, or too small a context; a stage is
-            not given; an option of the sampler is out of range, or allows no ``sample``.
-        ModelFileError, GGUFError, LoadError, KvCacheFullError : as `stream` says. And errors of stages.
+        Raises:
+            ReceiptError, GrammarError: it is no receipt, or says what no request can have been.
+            ConfigError: the engine has other options than the receipt says, or too small a context; a stage
+                is not given; an option of the sampler is out of range, or allows no ``sample``.
+            ModelFileError, GGUFError, LoadError, KvCacheFullError: as `stream` says. And errors of stages.
         """
         verification: Verification = features.load("verify")(self.model, receipt, **options)
         return verification
@@ -631,17 +685,15 @@ class InferenceEngine(NotCopied):
     ) -> list[BeamHypothesis]:
         """The likeliest continuations of a prompt, the best first.
 
-        Parameters
-        ----------
-        config : how many beams, and how long.
-        adapters : as in `GenerationOptions`.
-        **sampling : fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities are
-            those of the distribution after these; without any, the model's own.
+        Args:
+            config: how many beams, and how long.
+            adapters: as in `GenerationOptions`.
+            **sampling: fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities come
+                from the distribution after these stages; without such fields from the model's own.
 
-        Raises
-        ------
-        ConfigError : a field is out of range, or names a stage that needs random numbers.
-        PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
+        Raises:
+            ConfigError: a field is out of range, or names a stage that needs random numbers.
+            PromptError, TokenizerError, GrammarError, KvCacheFullError: as `stream` says.
         """
         search = features.load("beam search")
         found: list[BeamHypothesis] = search(self.model, prompt, config, adapters, sampling)

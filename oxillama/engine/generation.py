@@ -2,127 +2,46 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from dataclasses import field
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config import GenerationOptions, checks
-from oxillama.engine import features
+from oxillama.base.config import GenerationOptions, checks
+from oxillama.base.events import Event as MessageEvent, TextPart
+from oxillama.engine.completion import Answer, Completion, FeatureResults, Timings, Usage
 from oxillama.engine.handle import SILENT, Handle, next_event, ready_event
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.protocols import OutputParser
 from oxillama.engine.request import End, Event, Piece, TextRequest
-from oxillama.engine.snapshots import Captured
-from oxillama.errors import ConfigError, GenerationTimeout
-from oxillama.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
-from oxillama.events import Event as MessageEvent
-from oxillama.frozen import frozen
-from oxillama.on_use import Shown
+from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama.sampling.logprobs import SampledToken
-    from oxillama.sessions.receipt import Receipt
-    from oxillama.sessions.snapshot import EngineSnapshot
-    from oxillama.speculation.state import SpeculationStats
+    from oxillama.engine.sampling.batch import SampledToken
 
 
-@frozen()
-class Usage:
-    """Tokens of a request.
-
-    Attributes
-    ----------
-    prompt_tokens : of the prompt.
-    cached_tokens : those of the prompt that were not run, because the prefix cache or the session had their
-        keys and values.
-    generated_tokens : sampled, an ending token included.
-    """
-
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        """Of prompt and text."""
-        return self.prompt_tokens + self.generated_tokens
-
-
-@frozen()
-class Timings:
-    """Seconds of a request; nan for what has not happened.
-
-    Attributes
-    ----------
-    queue, spent : from the submission to the admission; from there until now.
-    time_to_first_token : from the submission to the first token.
-    prefill : in steps that ran its prompt: those of the ``prefill_tokens`` that were not cached.
-    decode : in steps that ran a token of its text. They brought ``decode_tokens``, read or not: all but those
-        that the last step of the prompt brought.
-    """
-
-    queue: float
-    time_to_first_token: float
-    prefill: float
-    decode: float
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    spent: float = math.nan
-
-
-@frozen(repr=False)
-class Completion(Shown):
-    """A text with what belongs to it; see `Generation` for the fields."""
-
-    text: str
-    finish_reason: str
-    tokens: list[int]
-    logprobs: list[SampledToken] | None
-    seed: int
-    usage: Usage
-    timings: Timings
-    speculation: SpeculationStats | None = None
-    receipt: Receipt | None = None
-    reasoning: str = ""
-    tool_calls: list[ToolCall] = field(default_factory=list)
-    failed_calls: list[CallFailed] = field(default_factory=list)
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The answer as a message of the conversation, for the next `InferenceEngine.chat`."""
-        message: dict[str, Any] = features.load("messages")(self.text, self.reasoning, self.tool_calls)
-        return message
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
+class Generation(Handle, FeatureResults, Answer, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
     The attributes cover what has been read; the engine is ahead of its consumer by at most
     `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it.
 
-    Attributes
-    ----------
-    prompt_tokens : ids of the prompt.
-    text : text read so far: of the answer, where reasoning and calls are parsed.
-    reasoning : the model's reasoning, where it is parsed.
-    tool_calls : calls that are complete.
-    failed_calls : texts that look like calls and are none: one that was cut off, say.
-    options : of the request.
-    tokens : ids read so far, an ending token included.
-    logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
-        the token was drawn from (``processed``), with the likeliest others; None unless they were asked for.
-    logits : float32 (vocab,) each of these was chosen from; None unless they were asked for.
-    finish_reason : "stop" (the model ended, or a stop string was found), "tool_calls" (the same, and it has
-        called tools), "length" (``max_tokens`` or the context is full), "timeout", "cancelled", "error"; None
-        while it goes on or there is text to be read.
+    Attributes:
+        prompt_tokens: ids of the prompt.
+        text: text read so far: of the answer alone, where the text is parsed. More of it: see `Answer`.
+        options: of the request.
+        tokens: ids read so far, an ending token included.
+        logprobs: log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
+            the token was drawn from (``processed``), with the likeliest others; None unless they were asked
+            for.
+        logits: float32 (vocab,) each of these was chosen from; None unless they were asked for.
+        finish_reason: "stop" (the model ended, or a stop string was found), "tool_calls" ("stop" after calls
+            of tools), "length" (``max_tokens`` or the context is full), "timeout", "cancelled", "error"; None
+            while it goes on or there is text to be read.
     """
 
     def __init__(
@@ -134,33 +53,47 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
     ) -> None:
         if not (callback is None or callable(callback)):
             raise checks.refuse("callback", "a callable", callback)
-        super().__init__(model.thread, request, owner)
+        Handle.__init__(self, model.thread, request, owner)
+        Answer.__init__(self)
         self._model = model
         self.prompt_tokens: list[int] = request.prompt
         self.options: GenerationOptions = request.options
-        self.text: str = ""
-        self.reasoning: str = ""
-        self.tool_calls: list[ToolCall] = []
-        self.failed_calls: list[CallFailed] = []
         self._parser: OutputParser | None = None if request.new_parser is None else request.new_parser()
         self._parts: deque[MessageEvent] = deque()  # parsed, and not read
         self.tokens: list[int] = []
         self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
-        self._links: list[bytes] = []  # of the receipt
-        self._pieces: list[str] = []  # of the text as the model wrote it
+        self._links: list[bytes] = []
+        self._pieces: list[str] = []  # the text as the model wrote it
         self._text_request = request
         self._callback = callback
-        self._is_stopped = False  # by the callback: what was run ahead is dropped
+        self._is_stopped = False  # the callback stopped it: later pieces are dropped
         self._take(request.restored)  # read before the snapshot that it was restored from
         self._parts.clear()
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("running" if self.is_running else "not read to its end")
+        n = len(self.tokens)
+        return f"<{type(self).__name__}: {state}, {n} tokens read, {reprlib.repr(self.text)}>"
 
     # --- the result ----------------------------------------------------------------------------
 
     @property
     def seed(self) -> int:
-        """Of the random numbers, to repeat the run."""
+        """The seed of the random numbers, to repeat the run."""
         return self._text_request.sampler.seed
+
+    @property
+    def origin(self) -> tuple[list[int], int | None]:
+        """What the text follows from: the ids of the prompt and, unless the text is greedy, the seed."""
+        sampler = self.options.sampler
+        return self.prompt_tokens, None if sampler is not None and sampler.is_greedy else self.seed
+
+    @property
+    def schema(self) -> Any:
+        """The ``json_schema`` of the text, as it was given; None without one."""
+        sampler = self.options.sampler
+        return None if sampler is None else sampler.json_schema
 
     @property
     def stop_string(self) -> str | None:
@@ -174,31 +107,14 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         return Usage(len(self.prompt_tokens), self._request.n_cached, len(self.tokens))
 
     @property
-    def speculation(self) -> SpeculationStats | None:
-        """Counts of its drafts so far; None without speculation."""
-        drafts = self._text_request.parts.get("speculation")
-        return None if drafts is None else drafts.stats
-
-    @property
-    def receipt(self) -> Receipt | None:
-        """Of what was read, with which anybody can check it.
-
-        None unless it was asked for and the end was read, and where the end is an error.
-        """
-        return None if self.finish_reason in (None, "error") else self.receipt_so_far()
-
-    def receipt_so_far(self) -> Receipt | None:
-        """Of what was read, even if the text goes on, or an error has ended it; None unless asked for."""
-        recorder, reason = self._text_request.parts.get("receipt"), self.finish_reason
-        if recorder is None:
-            return None
-        reason = "stop" if reason == "tool_calls" else reason  # a receipt is of tokens, not of what they say
-        receipt: Receipt = recorder.receipt(self.tokens, self._links, reason)
-        return receipt
+    def media_bytes(self) -> int:
+        """Bytes of the embeddings of the prompt's pictures and sounds."""
+        embeddings = self._request.sequence.embeddings
+        return 0 if embeddings is None else int(embeddings.nbytes)
 
     @property
     def raw_text(self) -> str:
-        """What was read, as the model wrote it: with reasoning and calls, which `text` leaves out."""
+        """What was read, as the model wrote it: nothing of it parsed or left out."""
         return "".join(self._pieces)
 
     @property
@@ -224,18 +140,13 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
 
     @property
     def prefill_fraction(self) -> float:
-        """The same, as a share of all, 0 to 1."""
+        """`prefill_progress` as a share of `prefill_total`, 0 to 1."""
         return self.prefill_progress / self.prefill_total
 
     @property
     def prefill_steps(self) -> list[tuple[int, float]]:
-        """Of each step that ran some of the prompt: tokens known at its end, seconds of all up to it."""
+        """(tokens run, seconds) after each step that ran tokens of the prompt, both since the start."""
         return self._request.prefill_steps[:]
-
-    def capture(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of."""
-        snapshot: EngineSnapshot = features.load("snapshot")(self._model, self._text_request, notes)
-        return snapshot
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -246,7 +157,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         return part.text
 
     def events(self) -> MessageEvents:
-        """The events of the text, as it is read: an iterator of `oxillama.events`, in asyncio too.
+        """The events of the text, as it is read: an iterator of `oxillama.base.events`, in asyncio too.
 
         Reading events reads the text: each piece is handed out once. Of a text that is not parsed, all events
         are `TextPart`.
@@ -336,18 +247,11 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         else:
             parts = self._parser.finish() if at_end else self._parser.feed(text)
         for part in parts:
-            if isinstance(part, TextPart):
-                self.text += part.text
-            elif isinstance(part, ReasoningPart):
-                self.reasoning += part.text
-            elif isinstance(part, CallEnd):
-                self.tool_calls.append(part.call)
-            elif isinstance(part, CallFailed):
-                self.failed_calls.append(part)
+            self.add(part)
         self._parts += parts
 
     def _shown(self, part: MessageEvent) -> MessageEvent:
-        """An event, after the callback if it is text."""
+        """Returns an event for the consumer; calls the callback first if the event is text."""
         if self._callback is not None and isinstance(part, TextPart):
             try:
                 goes_on = self._callback(part.text) is not False
@@ -370,11 +274,7 @@ class Generation(Handle, Captured, Iterator[str], AsyncIterator[str]):
         assert self.finish_reason is not None
         if self._request.error is not None and self.finish_reason == "error":
             raise self._request.error  # another consumer got it
-        return Completion(
-            *(self.text, self.finish_reason, self.tokens, self.logprobs, self.seed, self.usage),
-            *(self.timings, self.speculation, self.receipt),
-            *(self.reasoning, self.tool_calls, self.failed_calls),
-        )
+        return Completion(**{each.name: getattr(self, each.name) for each in fields(Completion)})
 
     def __enter__(self) -> Generation:
         return self
@@ -408,16 +308,3 @@ class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
             if event is None:
                 return
             generation._take(generation._checked(event))
-
-
-def text_of(completion: Completion) -> str:
-    """The text alone.
-
-    Raises GenerationTimeout if the timeout cut it, ConfigError if there are calls, which would be lost.
-    """
-    if completion.tool_calls:
-        raise ConfigError("tools: expected stream(...).result(), which has the calls, got generate")
-    if completion.finish_reason == "timeout":
-        n = len(completion.tokens)
-        raise GenerationTimeout(f"timeout: it came after {n} tokens of the text", completion.text)
-    return completion.text

@@ -1,4 +1,4 @@
-"""What reads the events of a request: a loop that blocks, or a coroutine."""
+"""The consumer's side of a request: it reads events in a loop that blocks, or in a coroutine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import Any
 
+from oxillama.base.lazy_import import lazy
+from oxillama.base.locks import ForkedOpen, NotCopied
 from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import EngineClosed, SamplingError
-from oxillama.locks import ForkedOpen, NotCopied
 
-if TYPE_CHECKING:
-    import asyncio
+next_event: Callable[..., Any] = lazy("oxillama.engine.wakers:next_event")
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
@@ -27,64 +27,16 @@ SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 """What would end the consumer's loop in silence, if it were raised as it is."""
 
 
-class Waker:
-    """Sets ``event`` and calls ``watchers`` in one event loop, from any thread; one call serves all of them.
-
-    The event is another one after each call. Watchers raise nothing."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        import asyncio  # here: 30 ms that other consumers do without
-
-        self.watchers: set[Callable[[], object]] = set()
-        self._loop = weakref.ref(loop)
-        self.event: asyncio.Event = asyncio.Event()
-        self._is_called = False
-
-    def __call__(self) -> None:
-        loop = self._loop()
-        if not self._is_called and loop is not None:
-            self._is_called = True
-            try:
-                loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits in it any more
-            except BaseException:
-                self._is_called = False
-                raise
-
-    def _wake(self) -> None:
-        self._is_called = False
-        self.event.set()
-        self.event = type(self.event)()
-        for watcher in tuple(self.watchers):
-            watcher()
-
-
-_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waker] = weakref.WeakKeyDictionary()
-
-
-def waker_of_loop() -> Waker:
-    """The waker of the running event loop."""
-    from asyncio import get_running_loop
-
-    loop = get_running_loop()
-    if loop not in _wakers:
-        _wakers[loop] = Waker(loop)
-    return _wakers[loop]
-
-
 class Handle(NotCopied):
     """The consumer's side of a request, which is cancelled when nobody refers to its handle any more.
 
     Threads and tasks may share it: each event goes to one of them.
 
-    Parameters
-    ----------
-    owner : an object that must live as long as this handle.
+    Args:
+        owner: an object that must live as long as this handle.
 
-    Attributes
-    ----------
-    finish_reason : why the request ended; None while there is something to be read.
+    Attributes:
+        finish_reason: why the request ended; None while there is something to be read.
     """
 
     def __init__(self, thread: EngineThread, request: Request, owner: object = None) -> None:
@@ -97,7 +49,7 @@ class Handle(NotCopied):
         request.consumer = weakref.ref(self)
 
     def cancel(self, cause: BaseException | None = None) -> None:
-        """Ends the request before its next layer, from any thread; what is there can still be read.
+        """Ends the request before its next layer, from any thread; its events so far can still be read.
 
         The consumer then gets ``cause`` raised, if there is one.
         """
@@ -196,11 +148,3 @@ def ready_event(handle: Handle) -> Event | None:
         return handle._request.events.get_nowait()
     except Empty:
         return handle._lost_end() if is_last else None
-
-
-async def next_event(handle: Handle) -> Event:
-    """Waits for the next event."""
-    waker = handle._request.listener = waker_of_loop()
-    while (event := ready_event(handle)) is None:
-        await waker.event.wait()
-    return event

@@ -7,17 +7,18 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sized
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Iterable, Mapping, Sequence as Listed, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels
-from oxillama.cache.prefix import PrefixKvCache, prefix_key
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
-from oxillama.config.engine import MAX_CONTEXT
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus, checks
+from oxillama.base.config.engine import MAX_CONTEXT
+from oxillama.base.config.sampler import ORDER
+from oxillama.base.lazy_import import lazy
+from oxillama.base.locks import ForkedOpen, NotCopied
 from oxillama.engine import features
 from oxillama.engine.building import (
     EngineFactory,
@@ -26,29 +27,29 @@ from oxillama.engine.building import (
     packed_file,
     weight_store,
 )
+from oxillama.engine.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.protocols import WeightStore
 from oxillama.engine.request import TextRequest
+from oxillama.engine.sampling.chain import SamplerChain
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, LoadError, PromptError
 from oxillama.gguf.model_file import ModelFile
-from oxillama.locks import ForkedOpen, NotCopied
 from oxillama.models import read_spec
-from oxillama.on_use import on_use
-from oxillama.sampling.sampler import Sampler
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.packer import Progress
+from oxillama.models.weights.packer import Progress
+from oxillama.text.chat.bridge import TokenizerBridge
 
 if TYPE_CHECKING:
-    from oxillama.cache.pool import CachePool
+    from oxillama.engine.cache.pages import CachePool
     from oxillama.engine.runner import Runner
     from oxillama.gguf.fingerprint import ModelFingerprint
     from oxillama.models.spec import Spec
 
-with_template: Callable[..., Any] = on_use("oxillama.chat.formats:with_template")
-fingerprint_of: Callable[..., Any] = on_use("oxillama.gguf.fingerprint:ModelFingerprint.of_loaded")
+with_template: Callable[..., Any] = lazy("oxillama.text.chat.known_templates:with_template")
+fingerprint_of: Callable[..., Any] = lazy("oxillama.gguf.fingerprint:ModelFingerprint.of_loaded")
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -62,16 +63,14 @@ class LoadedModel(NotCopied):
 
     The file is read and the weights are packed by its thread, which alone enters OpenMP.
 
-    Parameters
-    ----------
-    source : path of a GGUF file (of a split one: the first), or its bytes.
-    progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all do at
-        once; without it each matrix is packed when it is first used.
-    factory : makes the parts of the engine; None for those of an engine in one process.
+    Args:
+        source: path of a GGUF file (of a split one: the first), or its bytes.
+        progress: called with (tensor name, bytes) for each tensor as it comes into memory, which then all do
+            at once; without it each matrix is packed when it is first used.
+        factory: makes the parts of the engine; None for an engine in one process.
 
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError, TokenizerError : the model cannot be loaded, and why.
+    Raises:
+        ModelFileError, GGUFError, LoadError, TokenizerError: the model cannot be loaded, and why.
     """
 
     def __init__(
@@ -86,7 +85,9 @@ class LoadedModel(NotCopied):
         self.thread: EngineThread = EngineThread()
         self.factory: EngineFactory = EngineFactory() if factory is None else factory
         self._features: dict[str, Any] = {}
+        self._observers: dict[str, Any] = {}  # apart: observers may refer to the other features
         self._making = ForkedOpen()
+        self._chain: SamplerChain | None = None  # kept for a request with equal options
         try:
             self.thread.call(lambda: self._load(source, progress))
         except BaseException:
@@ -109,31 +110,21 @@ class LoadedModel(NotCopied):
             weights = load_weights(file, self.kernels, config, progress, weight_store(packed, config))
             here = self.factory.spec(spec, file)
             model = load_decoder(here, weights, self.context_size, pack_now=progress is not None)
-            tracer = None if config.trace is None else features.load("trace")(config.trace, self.name, model)
             self.pool: CachePool = self.factory.pool(model, config)
             n_threads = config.num_threads or available_cpus()
             self.runner: Runner = self.factory.runner(model, self.pool, n_threads)
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
-            disk = None if config.prefix_cache_dir is None else features.load("disk prefixes")
-            grain = 1 if disk is None else disk.GRAIN
-            prefixes = PrefixKvCache(self.pool, config.prefix_cache_bytes, grain=grain)
-            self.prefix_cache: PrefixKvCache = prefixes
-            chunk = config.prefill_chunk_size
-            self.scheduler: Scheduler = Scheduler(config.scheduler, self.pool, prefixes, chunk)
-            if disk is not None:
-                self.scheduler.prefixes = disk.of(self, model, self.scheduler.prefixes)
-            for lora, scale in self.adapters.loaded(config.adapters) if config.adapters else ():
-                self.adapters.stack.push(lora, scale)
-            log_of_requests, metrics = features.find("log"), features.find("metrics")
-            timer = None if tracer is None else tracer.mask_timer
-            self.counters: Any | None = None if metrics is None else metrics(self, timer)
-            observers = [self.counters, None if log_of_requests is None else log_of_requests(), tracer]
-            loop = EngineLoop(self.runner, self.scheduler, *[o for o in observers if o is not None])
-            if config.speculate is not None or config.draft_corpora:  # now, not when a request waits for it
-                self.feature("drafters")
-            if config.mmproj is not None:
-                self.feature("media")
+            self.prefix_cache: PrefixKvCache = PrefixKvCache(self.pool, config.prefix_cache_bytes)
+            self.scheduler: Scheduler = Scheduler(
+                config.scheduler, self.pool, self.prefix_cache, config.prefill_chunk_size
+            )
+            for name in features.asked(features.PREFIX_STORE, config):
+                self.scheduler.queues.prefixes = features.load(name)(self, self.scheduler.queues.prefixes)
+            features.add_observers(self, self._observers)
+            loop = EngineLoop(self.runner, self.scheduler, *self._observers.values())
+            for name in features.asked(features.LOAD, config):  # now, not when a request waits for it
+                self.feature(name)
         except BaseException:
             file.close()
             self.factory.close()
@@ -155,7 +146,7 @@ class LoadedModel(NotCopied):
 
         Raises ConfigError if the room is not there.
         """
-        found = self._features.get(name)
+        found = self.made(name)
         if found is None:
             factory = features.load(name)
             with self._making.lock:
@@ -164,37 +155,32 @@ class LoadedModel(NotCopied):
                     found = self._features[name] = factory(self)
         return found
 
-    @property
-    def adapters(self) -> Any:
-        """The adapters of the model (`oxillama.adapters.registry.Adapters`)."""
-        return self.feature("adapters")
-
-    @property
-    def metrics(self) -> Any:
-        """Counters of the engine (`oxillama.observability.metrics.EngineMetrics`)."""
-        if self.counters is None:
-            features.load("metrics")  # raises
-        return self.counters
+    def made(self, name: str) -> Any | None:
+        """`feature`, if it has been asked for; None before that."""
+        return self._observers.get(name, self._features.get(name))
 
     def adaptation(self, option: Any, tokens: list[int] | None) -> Any:
-        """The adapters of a sequence (`oxillama.adapters.stack.Adaptation`); None for none.
+        """The adapters of a sequence (`oxillama.models.adapters.stack.Adaptation`); None without adapters.
 
-        Parameters
-        ----------
-        option : of the request; None for those of the engine.
-        tokens : the prompt; None for a sequence whose prompt is not known yet.
+        Args:
+            option: of the request; None for the engine's adapters.
+            tokens: the prompt; None for a sequence whose prompt is not known yet.
 
-        Raises as `oxillama.adapters.registry.Adapters.adaptation`.
+        Raises as `oxillama.models.adapters.registry.Adapters.adaptation`.
         """
-        if option == () or (option is None and "adapters" not in self._features):
+        if option == () or (option is None and self.made("adapters") is None):
             return None
-        return self.adapters.adaptation(option, tokens)
+        return self.feature("adapters").adaptation(option, tokens)
+
+    def __repr__(self) -> str:
+        state = "open" if self.thread.is_open else "closed"
+        return f"<{type(self).__name__}: {self.name!r}, context of {self.context_size}, {state}>"
 
     # --- facts ----------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Of the model: as the file says, else the file's name."""
+        """The name of the model in the file's metadata, else the file's name."""
         paths = self.file.paths
         name = str(self.file.metadata.get("general.name") or (paths[0].stem if paths else "model"))
         return name.encode(errors="replace").decode()
@@ -218,7 +204,7 @@ class LoadedModel(NotCopied):
 
     @functools.cached_property
     def fingerprint(self) -> ModelFingerprint:
-        """Of the file, the options that decide bits but for the KV type, and the version of the contract."""
+        """Fingerprint of the file, of the options that decide bits (not the KV type), and the contract."""
         context = str(self.context_size) if self.spec.depends_on_context else None
         found: ModelFingerprint = fingerprint_of(self.file, self.config, context)
         return found
@@ -229,7 +215,7 @@ class LoadedModel(NotCopied):
 
     @property
     def store(self) -> WeightStore:
-        """Where the packed matrices come from: under a budget an `oxillama.LayerPager`."""
+        """Where the packed matrices come from."""
         return self.runner.model.store
 
     # --- running --------------------------------------------------------------------------------------
@@ -253,18 +239,21 @@ class LoadedModel(NotCopied):
         return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
 
     def prompt_parts(self, prompt: Prompt, *, free: int = 0) -> tuple[list[int], Any]:
-        """`prompt_tokens`, and the embeddings that some are run with (`oxillama.media`), None for none."""
-        given = getattr(prompt, "given", None)
-        return self.prompt_tokens(prompt if given is None else prompt.tokens, free=free), given  # type: ignore
+        """The tokens of a prompt, and the input embeddings of its media or None."""
+        embeddings = getattr(prompt, "embeddings", None)
+        text = prompt if embeddings is None else prompt.tokens  # type: ignore[union-attr]
+        return self.prompt_tokens(text, free=free), embeddings
 
     def sampler(self, config: SamplerConfig) -> Sampler:
         """A sampler for a request, with its constraint. Raises ConfigError, GrammarError."""
         constraint = None if config.constraint is None else self.feature("constraints").new(config)
-        sampler = Sampler(
-            config, self.kernels, self.config.seed, tokenizer=self.tokenizer, constraint=constraint
-        )
-        sampler.chain.check_vocabulary(self.tokenizer.n_vocab)
-        return sampler
+        is_plain = constraint is None and config.order is ORDER and not config.logit_bias
+        chain = self._chain if is_plain else None
+        if chain is None or chain.config != config:
+            chain = SamplerChain.from_config(config, self.kernels, self.tokenizer)
+            chain.check_vocabulary(self.tokenizer.n_vocab)
+            self._chain = chain if is_plain else self._chain
+        return Sampler(chain, seed=self.config.seed, constraint=constraint)
 
     def text_request(
         self, sequence: Sequence, options: GenerationOptions, *, key: bytes | None, **kind: Any
@@ -279,27 +268,19 @@ class LoadedModel(NotCopied):
                 f"top_logprobs: expected at most {self.spec.n_vocab}, got {options.n_top_logprobs}"
             )
         assert options.sampler is not None
-        config, parser = options.sampler, None
-        if options.message_format is not None or options.tools is not None:
-            parser = self.feature("parsers").new(options, sequence.tokens)
+        sampler, parser = options.sampler, None
+        for name in features.asked(features.PARSER, options):
+            parser = self.feature(name).new(options, sequence.tokens)
         if parser is not None:
             kind["shown"] = parser.shown
-            config = parser.sampler(options)
+            sampler = parser.sampler(options)
         request = TextRequest(
-            sequence, options, self.sampler(config), self.tokenizer, self.context_size, key=key, **kind
+            sequence, options, self.sampler(sampler), self.tokenizer, self.context_size, key=key, **kind
         )
         if parser is not None:
             request.new_parser = parser.parser
-        speculate = options.speculate if options.speculate is not None else self.config.speculate
-        asked = {
-            "reasoning budget": options.reasoning_budget is not None,
-            "speculation": speculate not in (None, "off"),
-            "jump-forward": options.jump_forward,
-            "receipts": options.receipt,
-        }
-        for name, is_asked in asked.items():
-            if is_asked:
-                features.load(name)(self, request)
+        for name in features.asked(features.REQUEST, options, self.config):
+            features.load(name)(self, request)
         return request
 
     def close(self, *, finish: bool = False) -> None:
@@ -307,7 +288,7 @@ class LoadedModel(NotCopied):
         self.thread.close(finish=finish)
         self.loop.observers.notify("close")
         self.factory.close()
-        self.scheduler.prefixes.close()
+        self.scheduler.queues.prefixes.close()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):
@@ -327,15 +308,13 @@ def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
 def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most: int) -> list[int]:
     """The token ids of a prompt.
 
-    Parameters
-    ----------
-    n_vocab : ids must lie below.
-    most : tokens that there is room for.
+    Args:
+        n_vocab: ids must lie below.
+        most: tokens that there is room for.
 
-    Raises
-    ------
-    PromptError : the prompt is empty, too long, or neither text nor token ids of the vocabulary.
-    TokenizerError : the text is not valid unicode.
+    Raises:
+        PromptError: the prompt is empty, too long, or neither text nor token ids of the vocabulary.
+        TokenizerError: the text is not valid unicode.
     """
     if isinstance(prompt, str):
         if not prompt:
@@ -354,21 +333,34 @@ def check_room(n: float, most: int) -> None:
 
 
 def checked_tokens(tokens: Any, n_vocab: int, most: int, *, least: int = 1) -> list[int]:
-    """Token ids as ints.
+    """Token ids as ints. All of them are checked at once.
 
-    Raises PromptError unless they are a sequence or array of ``least`` to ``most`` ids below ``n_vocab``."""
+    Raises PromptError unless they are a sequence or array of ``least`` to ``most`` ids below ``n_vocab``.
+    """
     found = None
     if tokens.ndim > 0 if isinstance(tokens, np.ndarray) else isinstance(tokens, Listed):
         check_room(checks.length(tokens), most)  # before it is listed: a range may be of any length
         found = checks.items(tokens)
     if found is None:
         raise PromptError(f"prompt: expected text or token ids, got {type(tokens).__name__}")
-    for token in found:
-        if not checks.is_token(token) or token >= n_vocab:
-            raise PromptError(f"prompt: expected token ids below {n_vocab}, got {checks.shown(token)}")
     if len(found) < least:
         raise PromptError("prompt: has no tokens")
-    return [int(t) for t in found]
+    ids = _int64(found)
+    if ids is None or (len(ids) and not 0 <= ids.min() <= ids.max() < n_vocab):
+        for token in found:
+            if not checks.is_token(token) or token >= n_vocab:
+                raise PromptError(f"prompt: expected token ids below {n_vocab}, got {checks.shown(token)}")
+    return [int(token) for token in found] if ids is None else ids.tolist()
+
+
+def _int64(values: list[Any]) -> np.ndarray | None:
+    """Python's and NumPy's integers as int64; None if there are other values, or one that does not fit."""
+    if not all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in set(map(type, values))):
+        return None
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return None
 
 
 def listed(values: Iterable[T], name: str = "prompts") -> list[T]:

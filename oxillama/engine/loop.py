@@ -1,4 +1,4 @@
-"""The loop that serves all requests of an engine: propose, schedule, run, sample, commit, deliver.
+"""The loop that serves all requests of an engine: propose, schedule, launch, complete, commit, deliver.
 
 Everything here is for one thread at a time: the engine thread, or a test that steps by hand.
 """
@@ -10,26 +10,25 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Collection, Iterable, Sequence as Listed
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oxillama.base.faults import fault, note
 from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.protocols import Drafter, Observer
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook, InFlight, Runner
+from oxillama.engine.sampling.batch import sample_batch
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import OxiLlamaError, QueueFull
-from oxillama.faults import fault, note
 from oxillama.models.decoder import ForwardCancelled
-from oxillama.sampling.batch import sample_batch
 
 if TYPE_CHECKING:
-    from oxillama.sampling.logprobs import SampledToken
+    from oxillama.engine.sampling.batch import SampledToken
 
 Rows = np.ndarray | Exception | None
 Stream = tuple[TextRequest, np.ndarray, int]
@@ -41,13 +40,16 @@ KEEP_BYTES = 64 << 20
 """Bytes of free pages that the pool keeps when nothing runs."""
 
 
+NOTHING = ScheduledBatch()
+"""The batch of a step that runs nothing."""
+
+
 class Observers:
     """Calls the methods of some observers. What one of them raises is logged.
 
-    Attributes
-    ----------
-    every : all of them, in the order in which they hear.
-    hearers : by event, those whose method is not `Observer`'s own.
+    Attributes:
+        every: all of them, in the order in which they hear.
+        hearers: by event, those whose method is not `Observer`'s own.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
@@ -70,17 +72,15 @@ class Observers:
 class EngineLoop:
     """Requests in, events out.
 
-    Parameters
-    ----------
-    runner : runs batches. Its pool is the scheduler's.
-    scheduler : decides what runs.
-    observers : are told what happens, in this order.
+    Args:
+        runner: runs batches. Its pool is the scheduler's.
+        scheduler: decides what runs.
+        observers: notified of events, in this order.
 
-    Attributes
-    ----------
-    drafter : proposes tokens of all streams; None for no proposals. `use_drafter` sets it.
-    held : sequences that hold pages and belong to no request, and the objects that they belong to.
-    has_cancelled : set by any thread together with a request's ``cancelled``.
+    Attributes:
+        drafter: proposes tokens of all streams; None without speculation. `use_drafter` sets it.
+        held: sequences that hold pages and belong to no request, and the objects that they belong to.
+        has_cancelled: set by any thread together with a request's ``cancelled``.
     """
 
     def __init__(self, runner: Runner, scheduler: Scheduler, *observers: Observer) -> None:
@@ -92,16 +92,14 @@ class EngineLoop:
         self.held: dict[Sequence, weakref.ref[Any]] = {}
         self.has_cancelled: bool = False
         self._in_flight: deque[tuple[ScheduledBatch, InFlight | Exception]] = deque()
-        self._batch = ScheduledBatch()  # whose pass is being completed
+        self._batch = ScheduledBatch()  # the batch whose pass is being completed
         self._deadline = math.inf  # the earliest of that batch
         self._rest = math.inf  # seconds after which the matrices' memory is looked after again
 
     def use_drafter(self, drafter: Drafter) -> None:
-        """Has a drafter propose tokens from now on, and hear what became of them before the observers do."""
-        if drafter is not self.drafter:
-            others = [o for o in self.observers.every if o not in (drafter, self.drafter)]
-            self.drafter = drafter
-            self.observers = Observers([drafter, *others])
+        """Has a drafter propose tokens from now on, and be notified before the other observers."""
+        others = [o for o in self.observers.every if o not in (drafter, self.drafter)]
+        self.drafter, self.observers = drafter, Observers([drafter, *others])
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -122,28 +120,31 @@ class EngineLoop:
         self.has_cancelled = True
 
     def step(self) -> bool:
-        """Launches one batch, and completes the oldest one in flight once the runner takes no more; whether
-        there was anything to do."""
+        """Propose, schedule, launch, complete, commit, deliver; whether there was anything to do.
+
+        The pass that is completed is the oldest one in flight, once the runner takes no more of them.
+        """
         self.has_cancelled = False
-        if self.runner.lost is not None and (self.scheduler.running or self.scheduler.waiting or self.held):
-            self._restart(self.runner.lost)
-        if self.held:
-            self._release_dropped()
-        batch = self._launch()
-        completed: list[Request] = []
-        if not self._in_flight:
-            self._rest = self.runner.model.store.rest()
-        elif not batch.requests or len(self._in_flight) >= self.runner.depth:
-            completed = self._complete()
-        return bool(self._deliver(completed) or batch.requests or completed)
+        if self.runner.lost is not None or self.held:
+            self._clean_up()
+        began = time.perf_counter()
+        self._propose()
+        batch = self._schedule(began)
+        self._launch(batch)
+        completed, rows = self._complete(batch)
+        self._commit(completed, rows)
+        n_ended = self._deliver(completed.requests)
+        return bool(n_ended or batch.requests or completed.requests)
 
     def complete_all(self) -> None:
         """Completes the passes that are in flight."""
         while self._in_flight:
-            self._deliver(self._complete())
+            completed, rows = self._complete(NOTHING)
+            self._commit(completed, rows)
+            self._deliver(completed.requests)
 
     def time_to_deadline(self) -> float:
-        """Seconds until a request is to end, whether it runs or not, or the matrices need a look."""
+        """Seconds until the first deadline of a request, or until the memory of matrices is checked again."""
         return min(self.scheduler.next_deadline() - self.scheduler.clock(), self._rest)
 
     def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
@@ -162,78 +163,89 @@ class EngineLoop:
         self.held.pop(sequence, None)
         sequence.release()
 
-    def _release_dropped(self) -> None:
-        for sequence in [s for s, owner in self.held.items() if owner() is None]:
-            self.release(sequence)
-
     def check_integrity(self) -> None:
         """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
         self.scheduler.check_integrity(self.held)
 
     # --- the model ----------------------------------------------------------------------------------
 
-    def _launch(self) -> ScheduledBatch:
-        """Schedules the next batch and begins its pass."""
-        began = time.perf_counter()
+    def _clean_up(self) -> None:
+        """Restarts a runner whose memory is lost, and frees held sequences whose owners are gone."""
+        if self.runner.lost is not None and (self.scheduler.running or self.scheduler.waiting or self.held):
+            self._restart(self.runner.lost)
+        self._release_dropped()
+
+    def _release_dropped(self) -> None:
+        """Frees held sequences whose owners are gone."""
+        for sequence in [s for s, owner in self.held.items() if owner() is None]:
+            self.release(sequence)
+
+    def _propose(self) -> None:
+        """Has the drafter propose tokens of the requests whose sequences may change."""
         if self.drafter is not None:
-            self.drafter.propose([r for r in self.scheduler.at_rest() if isinstance(r, TextRequest)])
+            self.drafter.propose([r for r in self.scheduler.queues.idle() if isinstance(r, TextRequest)])
+
+    def _schedule(self, began: float) -> ScheduledBatch:
+        """The next batch, of a step that ``began`` at that time."""
         proposed = time.perf_counter()
         batch = self.scheduler.schedule()
+        batch.times.propose, batch.times.schedule = began, proposed
         for request in batch.preempted:
             self.observers.notify("preempted", request)
         for request in batch.admitted:
             self.observers.notify("admitted", request)
-        if batch.requests:
-            times = batch.times
-            times.propose, times.schedule, times.launch = began, proposed, time.perf_counter()
-            try:
-                hooks = self._hooks(batch.requests)
-                pending: InFlight | Exception = self.runner.launch(batch.sequences, batch.outputs, hooks)
-            except Exception as error:
-                pending = error
-            self._in_flight.append((batch, pending))
-            if self.runner.depth > 1:
-                self.scheduler.in_flight += batch.requests
         return batch
 
+    def _launch(self, batch: ScheduledBatch) -> None:
+        """Begins the pass of a batch that is not empty."""
+        if not batch.requests:
+            return
+        batch.times.launch = time.perf_counter()
+        try:
+            hooks = self._hooks(batch.requests)
+            pending: InFlight | Exception = self.runner.launch(batch.sequences, batch.outputs, hooks)
+        except Exception as error:
+            pending = error
+        self._in_flight.append((batch, pending))
+        if self.runner.depth > 1:
+            self.scheduler.in_flight += batch.requests
+
     def _hooks(self, requests: list[Request]) -> Listed[HiddenHook | None]:
-        """What takes the hidden states of each request's rows; () for nothing."""
+        """The hook of each request, which gets the hidden states of its rows; () if no request has a hook."""
         return () if self.drafter is None else self.drafter.hidden_hooks(requests)
 
-    def _complete(self) -> list[Request]:
-        """Ends the oldest pass in flight, commits it, and samples; its requests."""
-        batch, pending = self._in_flight.popleft()
-        self._batch = batch
-        if self.scheduler.in_flight:
-            self.scheduler.in_flight = [r for r in self.scheduler.in_flight if r not in batch.requests]
-        self._deadline = math.inf
-        for request in batch.requests:
-            self._deadline = min(self._deadline, request.deadline)
-        batch.times.complete = time.perf_counter()
-        rows = self._rows_of(batch, pending)
-        if rows is not None:
-            self._commit(batch, rows)
-            try:
-                self._observe(batch)
-            except Exception:  # no text depends on it
-                note(log, logging.ERROR, "a step could not be measured", exc_info=True)
-        return batch.requests
+    def _complete(self, launched: ScheduledBatch) -> tuple[ScheduledBatch, list[Rows] | None]:
+        """Ends the oldest pass in flight, unless the runner takes more after the one just launched.
 
-    def _rows_of(self, batch: ScheduledBatch, pending: InFlight | Exception) -> list[Rows] | None:
-        """For each request its rows, None if it wants none, or its error; None if the pass has no result."""
+        Returns its batch, `NOTHING` for none, and for each request its rows, None if it gets none, or its
+        error; no list if the pass was cancelled or its memory is lost.
+        """
+        if not self._in_flight:
+            self._rest = self.runner.model.store.rest()
+            return NOTHING, None
+        if launched.requests and len(self._in_flight) < self.runner.depth:
+            return NOTHING, None
+        self._batch, pending = self._in_flight.popleft()
+        requests = self._batch.requests
+        if self.scheduler.in_flight:
+            self.scheduler.in_flight[:] = [r for r in self.scheduler.in_flight if r not in requests]
+        self._deadline = math.inf
+        for request in requests:
+            self._deadline = min(self._deadline, request.deadline)
+        self._batch.times.complete = time.perf_counter()
         try:
             if isinstance(pending, Exception):
                 raise pending
-            return list(self.runner.complete(pending, self._is_given_up))
+            return self._batch, list(self.runner.complete(pending, self._is_given_up))
         except ForwardCancelled:
-            return None  # the scheduler takes back what was scheduled
+            return self._batch, None  # the scheduler rolls back what was scheduled
         except Exception as error:
             if self.runner.lost is not None:
-                return None
-            if len(batch.requests) == 1:
-                return [error]
-        # one by one, to find the request that fails
-        return [self._forward_alone(request) for request in batch.requests]
+                return self._batch, None
+            if len(requests) == 1:
+                return self._batch, [error]
+        # each request runs alone, to find the one that fails
+        return self._batch, [self._forward_alone(request) for request in requests]
 
     def _forward_alone(self, request: Request) -> Rows:
         """Runs the scheduled tokens of one request again, after those whose recurrent state was lost."""
@@ -252,7 +264,7 @@ class EngineLoop:
             return error
 
     def _is_given_up(self) -> bool:
-        """Called between layers: ends requests that are cancelled or late; whether most rows are theirs."""
+        """Ends cancelled and late requests between layers; whether they have more than half of the rows."""
         if not self.has_cancelled and (self._deadline == math.inf or self.scheduler.clock() < self._deadline):
             return False
         self.has_cancelled, self._deadline = False, math.inf
@@ -274,7 +286,7 @@ class EngineLoop:
     def _abandon(self) -> None:
         """Forgets the passes that are in flight: nobody takes their rows."""
         self._in_flight.clear()
-        self.scheduler.in_flight = []
+        self.scheduler.in_flight.clear()
 
     def _restart(self, lost: OxiLlamaError) -> None:
         """Mends the runner. The sequences have no pages any more, only their tokens."""
@@ -294,28 +306,34 @@ class EngineLoop:
 
     # --- the rows -----------------------------------------------------------------------------------
 
-    def _commit(self, batch: ScheduledBatch, rows: list[Rows]) -> None:
-        """Hands rows to their requests and samples the next tokens of all streams together. An error ends
-        only the request that raised it."""
+    def _commit(self, batch: ScheduledBatch, rows: list[Rows] | None) -> None:
+        """Hands rows to their requests, samples the next tokens of all streams together, and measures the
+        step. An error ends only the request that raised it."""
+        if rows is None:
+            return
         batch.times.commit = time.perf_counter()
         streams: list[Stream] = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
                 self._fail(request, row)
                 continue
-            self.scheduler.ran(request)
-            if request.finish_reason is not None:  # it was ended between layers
+            self.scheduler.commit(request)
+            if request.finish_reason is not None:  # ended between layers
                 self.scheduler.finish(request, request.finish_reason)
             elif row is None:
                 continue
             elif isinstance(request, TextRequest):
-                streams.append((request, row, request.sequence.n_certain))
+                streams.append((request, row, request.sequence.n_accepted))
             else:
                 self._take(request, request.take_rows, row)
         batch.times.sample = time.perf_counter()
         if streams:
             self._sample(batch, streams)
         batch.times.end = time.perf_counter()
+        try:
+            self._observe(batch)
+        except Exception:  # no text depends on it
+            note(log, logging.ERROR, "a step could not be measured", exc_info=True)
 
     def _take(self, request: Request, take: Callable[..., str | None], *result: Any) -> None:
         """Gives a request the result of a step; an error ends the request alone."""
@@ -350,13 +368,13 @@ class EngineLoop:
         batch.end_sampling()
 
     def _sampled(self, streams: list[Stream]) -> list[tuple[np.ndarray, int | SampledToken | BaseException]]:
-        """For each stream its next row, and the token sampled from it or the error of its sampler."""
+        """The next row of each stream, and the token sampled from it or the error of its sampler."""
         samplers, rows, histories, tops = [], [], [], []
         for request, logits, start in streams:
             sequence = request.sequence
             samplers.append(request.sampler)
-            rows.append(request.row(logits[sequence.n_certain - start]))
-            histories.append(sequence.certain if request.sampler.chain.window else [])
+            rows.append(request.row(logits[sequence.n_accepted - start]))
+            histories.append(sequence.accepted if request.sampler.chain.window else [])
             tops.append(request.n_top_logprobs)
         try:
             found = sample_batch(samplers, rows, histories, tops, self.runner.n_threads)
@@ -370,7 +388,7 @@ class EngineLoop:
         """Tells the observers and the requests what a step brought, and how long it took."""
         times, now = batch.times, self.scheduler.clock()
         seconds = times.end - times.propose
-        self.scheduler.observe(batch, seconds)
+        self.scheduler.budget.observe(batch, seconds)
         self.observers.notify("stepped", batch, now)
         for sampled in batch.sampled:
             if sampled.n_tokens:
@@ -410,4 +428,4 @@ class EngineLoop:
             try:
                 listener()
             except Exception:
-                listener()  # or a consumer would wait for ever
+                listener()  # a second try: a consumer must not wait for ever

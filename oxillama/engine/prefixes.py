@@ -6,11 +6,11 @@ import logging
 import math
 from collections.abc import Sequence as Listed
 
-from oxillama.cache.prefix import PrefixKvCache
+from oxillama.base.faults import note
+from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.protocols import Holder, PrefixStore
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
-from oxillama.faults import note
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -21,9 +21,8 @@ NODE = "prefix node"
 class CachedPrefixes(PrefixStore):
     """The prefix cache: pages and states of prompts and texts in a radix tree.
 
-    Parameters
-    ----------
-    cache : the tree; None keeps nothing.
+    Args:
+        cache: the tree; None keeps nothing.
     """
 
     fetched_tokens = 0
@@ -38,6 +37,8 @@ class CachedPrefixes(PrefixStore):
         sequence = request.sequence
         if self.cache is not None and request.key is not None and not sequence.cached_len:
             sequence.adopt(self.cache.match(request.key, sequence.path(request.first_wanted)))
+            if request.kept_after > sequence.cached_len and sequence.cache_points is not None:
+                sequence.cache_points = sorted({*sequence.cache_points, request.kept_after})
 
     def admit(self, request: Request) -> None:
         if self.cache is not None and request.key is not None and request.sequence.state is SeqState.WAITING:

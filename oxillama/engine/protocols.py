@@ -11,14 +11,16 @@ come next, `WeightStore` brings the packed matrices of linear layers into memory
 from __future__ import annotations
 
 from collections.abc import Sequence as Listed
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from oxillama.engine.batch import ScheduledBatch
 from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook
 from oxillama.engine.sequence import Sequence
-from oxillama.sampling.protocols import TokenConstraint
-from oxillama.weights.linear import PanelStore as WeightStore
+from oxillama.models.weights.linear import PanelStore as WeightStore
+
+if TYPE_CHECKING:
+    from oxillama.engine.sampling.protocols import TokenConstraint
 
 __all__ = [
     "Drafter",
@@ -41,7 +43,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def of(cls, sequence: Sequence) -> Holder:
-        """Those of a sequence."""
+        """The references of a sequence."""
         return cls(sequence.pages, sequence.kv.slots, sequence.kv.all_records)
 
 
@@ -61,9 +63,8 @@ class PrefixStore(Protocol):
     Keys and values depend on nothing but the tokens before them, so a hit changes no bit. A store may wrap
     another one, for which it then answers, too.
 
-    Attributes
-    ----------
-    fetched_tokens : of prefixes that came from outside the memory, so far.
+    Attributes:
+        fetched_tokens: of prefixes that came from outside the memory, so far.
     """
 
     @property
@@ -88,9 +89,9 @@ class PrefixStore(Protocol):
     def is_coming(self, request: Request, running: Listed[Request], batched: Listed[Request]) -> bool:
         """Whether another request is about to compute a prefix that this one will adopt.
 
-        Parameters
-        ----------
-        running : all requests that run. batched : those of them that are in flight or in the next batch.
+        Args:
+            running: all requests that run.
+            batched: running requests that are in flight or in the next batch.
         """
 
     def insert(self, request: Request) -> None:
@@ -149,11 +150,10 @@ class Observer:
     def delivered(self, n_events: int, began: float, scheduler: Any) -> None:
         """A turn of the loop is over.
 
-        Parameters
-        ----------
-        n_events : requests that have new events; 0 where there was nothing to do.
-        began : seconds of `time.perf_counter` when the delivery began.
-        scheduler : with the requests that run and wait.
+        Args:
+            n_events: requests that have new events; 0 where there was nothing to do.
+            began: seconds of `time.perf_counter` when the delivery began.
+            scheduler: with the requests that run and wait.
         """
 
     def close(self) -> None:
@@ -174,5 +174,5 @@ class Drafter(Observer):
         """Adds proposals to the sequences of some decoding requests (`Sequence.draft`), before a step."""
 
     def hidden_hooks(self, requests: Listed[Request]) -> Listed[HiddenHook | None]:
-        """For each request of a batch what takes the hidden states of its rows, or None; () for none."""
+        """The hook for the hidden states of each request's rows, or None; () without hooks."""
         return ()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -17,30 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config.generation import GenerationOptions
-from oxillama.engine.runner import Output
-from oxillama.engine.sequence import Sequence
-from oxillama.faults import fault
-from oxillama.frozen import frozen
-from oxillama.sampling.sampler import Sampler
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.tokenizer.detokenizer import StreamDecoder
+from oxillama.base.config.generation import GenerationOptions
+from oxillama.base.faults import fault
+from oxillama.base.lazy_import import lazy
+from oxillama.engine.sampling.sampler import Sampler
+from oxillama.engine.sequence import Output, Sequence
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.tokenizer.tokenizer import StreamDecoder
 
 if TYPE_CHECKING:
-    from oxillama.sampling.logprobs import SampledToken
+    from oxillama.engine.sampling.batch import SampledToken
+    from oxillama.engine.stop_strings import StopStrings
+
+new_stops: Callable[..., Any] = lazy("oxillama.engine.stop_strings:StopStrings")
 
 
 @dataclass(slots=True)
 class Piece:
     """Text for a consumer, with its tokens. It does not change once it is emitted.
 
-    Attributes
-    ----------
-    text : may be empty in the last piece.
-    tokens : ids sampled since the piece before.
-    logprobs : of each token, if they were asked for.
-    logits : float32 (vocab,) that each token was sampled from, if they were asked for.
-    links : what the request's `record_row` returned for each token, if it has one.
+    Attributes:
+        text: may be empty in the last piece.
+        tokens: ids sampled since the piece before.
+        logprobs: of each token, if they were asked for.
+        logits: float32 (vocab,) that each token was sampled from, if they were asked for.
+        links: what the request's `record_row` returned for each token, if it has one.
     """
 
     text: str = ""
@@ -50,14 +50,13 @@ class Piece:
     links: list[bytes] = field(default_factory=list)
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class End:
     """The last event of a request.
 
-    Attributes
-    ----------
-    reason : "stop", "length", "timeout", "cancelled", "error", or "done" where no text was asked for.
-    error : the cause, if the reason is "error".
+    Attributes:
+        reason: "stop", "length", "timeout", "cancelled", "error", or "done" where no text was asked for.
+        error: the cause, if the reason is "error".
     """
 
     reason: str
@@ -70,36 +69,38 @@ Event = Piece | np.ndarray | End
 class Request:
     """What the scheduler runs.
 
-    Parameters
-    ----------
-    sequence : the tokens to run; those that were run already are not run again.
-    key : of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
-    priority : higher goes first.
-    tenant : whose it is.
-    max_wait : seconds between two tokens, to which others' prompts are cut; None for the scheduler's.
-    timeout : seconds from its submission after which it ends, finished or not; None for never.
-    keep : called with the sequence when the request has ended, in place of freeing its pages.
+    Args:
+        sequence: the tokens to run; those that were run already are not run again.
+        key: of the prefix cache's tree for the request; None keeps the request out of the prefix cache.
+        priority: higher goes first.
+        max_wait: seconds between two tokens, to which others' prompts are cut; None for the scheduler's.
+        timeout: seconds from its submission after which it ends, finished or not; None for never.
+        keep: called with the sequence when the request has ended, in place of freeing its pages.
 
-    Attributes
-    ----------
-    id : number among the requests of the engine, in order of arrival.
-    prompt : ids of the sequence at the start.
-    output : which rows of a pass are wanted. first_wanted : position of the first; -1 for the last one.
-    parts : what features keep of the request, by the name of the feature.
-    events : for the consumer: pieces or arrays, then an `End`.
-    n_read : events that the consumer has taken; the consumer counts.
-    window : events that may wait for the consumer; with as many the request pauses.
-    listener : called by the engine thread when there is an event, for a consumer that does not block.
-    consumer : the handle; when that is gone, the request ends.
-    cancelled : why the request is to end; "" while it goes on. Any thread may set it.
-    cause : the error that the consumer then gets, unless the consumer cancelled the request.
-    finish_reason : None until the request has ended. error : what the consumer gets raised.
-    is_published : whether the `End` has been emitted.
-    is_held : whether it waits until a prefix store has fetched a beginning of its prompt.
+    Attributes:
+        id: number among the requests of the engine, in order of arrival.
+        prompt: ids of the sequence at the start.
+        output: which rows of a pass are wanted.
+        first_wanted: position of the first; -1 for the last one.
+        kept_after: tokens that later prompts are likely to begin with, after which the prefix cache keeps the
+            recurrent state; 0 for none.
+        parts: what features keep of the request, by the name of the feature.
+        events: for the consumer: pieces or arrays, then an `End`.
+        n_read: events that the consumer has taken; the consumer counts.
+        window: events that may wait for the consumer; with as many the request pauses.
+        listener: called by the engine thread when there is an event, for a consumer that does not block.
+        consumer: the handle; when that is gone, the request ends.
+        cancelled: why the request is to end; "" while it goes on. Any thread may set it.
+        cause: the error that the consumer then gets, unless the consumer cancelled the request.
+        finish_reason: None until the request has ended.
+        error: what the consumer gets raised.
+        is_published: whether the `End` has been emitted.
+        is_held: whether it waits until a prefix store has fetched a beginning of its prompt.
     """
 
     output = Output.NONE
     first_wanted: int = -1
+    kept_after: int = 0
     tenant = ""
 
     def __init__(
@@ -134,8 +135,8 @@ class Request:
         self.error: BaseException | None = None
         self.is_published: bool = False
         self.is_held = False
-        # for the scheduler and observers: seconds of its clock; tokens of the prompt that the prefix cache or
-        # a session had, tokens that had been run at the end, and tokens after those of the prompt's last step
+        # The scheduler writes times, in seconds of its clock, and counts: tokens of the prompt that the
+        # prefix cache or a session had, tokens run at the end, tokens after the prompt's last step.
         self.n_cached = self.n_run = 0
         self.n_decoded: int = 0
         self.admitted_at: float
@@ -150,11 +151,11 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Of the request in logs and traces."""
+        """The name of the request in logs and traces."""
         return str(self.id)
 
     @property
-    def wanted(self) -> bool:
+    def has_room(self) -> bool:
         """Whether the consumer has room for another event."""
         return self.n_events - self.n_read < self.window
 
@@ -219,22 +220,24 @@ class Request:
 class TextRequest(Request):
     """A sequence that is continued, token by token.
 
-    Parameters
-    ----------
-    shown : special tokens whose names belong to the text.
+    Args:
+        shown: special tokens whose names belong to the text.
 
-    Attributes
-    ----------
-    n_generated : tokens of the text, an ending token included. n_accepted : those that were proposed.
-    whole : whether the text is emitted in one piece at the end; the consumer may switch this on.
-    max_tokens : of the text. n_vocab : of the tokenizer.
-    keeps_logits : whether pieces get the logits of their tokens.
-    decoder, stops : make text of tokens, and find stop strings in the text.
-    piece : not emitted yet. emitted : all pieces before, read or not.
-    restored : what the consumer had read before the snapshot that the request was restored from.
-    forced_tokens : returns tokens that follow the last one in any case; None if each token is sampled.
-    record_row : called with the logits of each sampled token, returns 32 bytes; None for nothing to record.
-    new_parser : makes the `OutputParser` of the text; None for a text that is left as it is.
+    Attributes:
+        n_generated: tokens of the text, an ending token included.
+        n_accepted: those that were proposed.
+        whole: whether the text is emitted in one piece at the end; the consumer may switch this on.
+        max_tokens: of the text.
+        n_vocab: of the tokenizer.
+        keeps_logits: whether pieces get the logits of their tokens.
+        decoder, stops: make text of tokens, and find stop strings in the text.
+        piece: not emitted yet.
+        emitted: all pieces before, read or not.
+        restored: what the consumer had read before the snapshot that the request was restored from.
+        forced_tokens: returns tokens that follow the last one in any case; None if each token is sampled.
+        record_row: called with the logits of each sampled token, returns 32 bytes; None for nothing to
+            record.
+        new_parser: makes the `OutputParser` of the text; None for a text that is left as it is.
     """
 
     output = Output.LAST_LOGITS
@@ -276,7 +279,8 @@ class TextRequest(Request):
         self._ends = tokenizer.eog_ids
         self.n_vocab: int = tokenizer.n_vocab
         self.keeps_logits: bool = options.keep_logits
-        self.stops: StopStrings = StopStrings(tuple(options.stop or ()))
+        self.stops: StopStrings | None = new_stops(tuple(options.stop)) if options.stop else None
+        self._stop_tokens: dict[int, str] = tokenizer.hidden_ids(options.stop) if options.stop else {}
         self._stopped = False  # a stop string was found: what follows is not shown
         self.decoder: StreamDecoder = tokenizer.stream_decoder(continuing=True, shown=shown)
         self.piece: Piece = Piece()
@@ -290,7 +294,7 @@ class TextRequest(Request):
     @property
     def stop_string(self) -> str | None:
         """The stop string that was found."""
-        return self.stops.found
+        return None if self.stops is None else self.stops.found
 
     @property
     def limit(self) -> str | None:
@@ -312,9 +316,8 @@ class TextRequest(Request):
     def take(self, sampled: int | SampledToken, logits: np.ndarray) -> str | None:
         """Adds a sampled token and those that follow in any case; the finish reason if the text ends.
 
-        Parameters
-        ----------
-        logits : float32 (vocab,) that the token was sampled from.
+        Args:
+            logits: float32 (vocab,) that the token was sampled from.
         """
         piece = self.piece
         if not isinstance(sampled, int):
@@ -338,10 +341,13 @@ class TextRequest(Request):
         self.piece.tokens.append(token)
         self.n_accepted += self.sequence.append(token)
         self.n_generated += 1
+        if token in self._stop_tokens and self.stops is not None:
+            self.stops.found = self._stop_tokens[token]
+            return "stop"
         if token in self._ends:
             return "stop"
         text = self.decoder.push(token)
-        if self.stops.strings:
+        if self.stops is not None:
             text, self._stopped = self.stops.push(text)
         if text:
             self.piece.text += text
@@ -360,45 +366,7 @@ class TextRequest(Request):
     def flush(self, error: BaseException | None) -> None:
         """Emits the text that was held back and the last tokens."""
         if not self._stopped and error is None:
-            shown, found = self.stops.push(self.decoder.flush())
-            self.piece.text += shown + ("" if found else self.stops.flush())
+            rest = self.decoder.flush()
+            self.piece.text += rest if self.stops is None else self.stops.end(rest)
         if self.piece.text or self.piece.tokens:
             self.emit_piece()
-
-
-class StopStrings:
-    """Holds text back while it may be the beginning of a stop string.
-
-    Attributes
-    ----------
-    found : the string that came first, of several at one place the first of ``strings``; None until then.
-    """
-
-    def __init__(self, strings: Listed[str]) -> None:
-        self.strings: tuple[str, ...] = tuple(strings)
-        self.held: str = ""
-        self.found: str | None = None
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
-        self.held += text
-        places = {stop: self.held.find(stop) for stop in self.strings}
-        met = [stop for stop in self.strings if places[stop] >= 0]
-        if met:
-            self.found = min(met, key=places.__getitem__)
-            shown, self.held = self.held[: places[self.found]], ""
-            return shown, True
-        keep = max((self._overlap(stop) for stop in self.strings), default=0)
-        cut = len(self.held) - keep
-        shown, self.held = self.held[:cut], self.held[cut:]
-        return shown, False
-
-    def flush(self) -> str:
-        """What was held back, when nothing more comes."""
-        shown, self.held = self.held, ""
-        return shown
-
-    def _overlap(self, stop: str) -> int:
-        """How many characters at the end of the text begin ``stop``."""
-        longest = min(len(stop) - 1, len(self.held))
-        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)

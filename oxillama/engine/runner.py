@@ -2,73 +2,48 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Mapping, Sequence as Listed
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.cache.kv import PagedKvCache
-from oxillama.cache.pool import CachePool
-from oxillama.engine.sequence import Sequence
+from oxillama.base.lazy_import import lazy
+from oxillama.engine.cache.kv import PagedKvCache
+from oxillama.engine.cache.pages import CachePool
+from oxillama.engine.sequence import Output, Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
 from oxillama.models import Decoder
 from oxillama.models.decoder import Carried
 from oxillama.models.workspace import Batch, StatePart, StateSlots, Threads
-from oxillama.on_use import on_use
 
 if TYPE_CHECKING:
-    from oxillama.cache.recurrent import RecurrentCache
-    from oxillama.weights.low_rank import AdaptedRows, RowGroup
+    from oxillama.engine.cache.recurrent import RecurrentCache
+    from oxillama.models.weights.low_rank import AdaptedRows, RowGroup
 
-adapted_rows: Callable[..., Any] = on_use("oxillama.weights.low_rank:AdaptedRows.of")
+adapted_rows: Callable[..., Any] = lazy("oxillama.models.weights.low_rank:AdaptedRows.of")
 
-new_tuner: Callable[..., Any] = on_use("oxillama.models.thread_tuner:ThreadTuner")
+new_tuner: Callable[..., Any] = lazy("oxillama.models.thread_tuner:ThreadTuner")
 
-HiddenHook = Callable[[int, np.ndarray], object]
-"""Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
+HiddenHook = Callable[[int, np.ndarray, Mapping[int, np.ndarray]], object]
+"""Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm;
+and with the inputs of the layers `Runner.tapped`, by layer: float32 (rows, n_embd), in new memory."""
 
 MAX_LAYOUTS = 64
 """Layouts of batches that are kept."""
-
-
-class Output(enum.Enum):
-    """Which rows of a sequence's part of a pass are wanted, and as what."""
-
-    # That of `Enum` is a Python function, and each step looks a layout up.
-    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
-
-    NONE = "none"
-    LAST_LOGITS = "logits of the last row, or of the last certain row and of each draft"
-    ALL_LOGITS = "logits of every row"
-    LAST_HIDDEN = "hidden states of the last row"
-    ALL_HIDDEN = "hidden states of every row"
-
-    @property
-    def is_logits(self) -> bool:
-        """Whether logits are wanted."""
-        return self in (Output.LAST_LOGITS, Output.ALL_LOGITS)
-
-    @property
-    def is_all(self) -> bool:
-        """Whether every row is wanted."""
-        return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InFlight:
     """A pass that was launched.
 
-    Attributes
-    ----------
-    hooks : for each sequence what takes the hidden states of its rows, or None; () for none at all.
-    layout, ran : of the rows that are wanted, and of those that the pass gives, the hooks' included.
-    tables : of each page group int32 (sequences, width), the pages of the sequences.
-    states : what the pass does to the recurrent state of each sequence; None without recurrent layers.
-    handle : of the hidden states that other processes pass on.
+    Attributes:
+        hooks: for each sequence what takes the hidden states of its rows, or None; () for none at all.
+        layout, ran: of the rows that are wanted, and of those that the pass gives, the hooks' included.
+        tables: of each page group int32 (sequences, width), the pages of the sequences.
+        states: what the pass does to the recurrent state of each sequence; None without recurrent layers.
+        handle: of the hidden states from other processes.
     """
 
     sequences: Listed[Sequence]
@@ -85,17 +60,18 @@ class InFlight:
 class Runner:
     """The model, its buffers and its threads. For one thread at a time.
 
-    Attributes
-    ----------
-    depth : passes that may be in flight at a time.
-    lost : why keys, values and states of all sequences were lost; None while they are there.
-    begins_again : whether requests run again from their tokens once `restart` has mended that. Otherwise they
-        end with the error.
+    Attributes:
+        depth: passes that may be in flight at a time.
+        lost: why keys, values and states of all sequences were lost; None while they are there.
+        tapped: layers whose inputs hooks get.
+        begins_again: whether requests run again from their tokens once `restart` has mended that. Otherwise
+            they end with the error.
     """
 
     depth = 1
     lost: OxiLlamaError | None = None
     begins_again = True
+    tapped: tuple[int, ...] = ()
 
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
@@ -119,20 +95,17 @@ class Runner:
     ) -> np.ndarray:
         """Runs the next tokens of some sequences together.
 
-        Parameters
-        ----------
-        parts : sequences, each with how many of its pending tokens to run (at least 1).
-        all_logits : rows of every token; otherwise of the last token of each sequence.
-        states : hidden states after the last norm instead of logits.
+        Args:
+            parts: sequences, each with how many of its pending tokens to run (at least 1).
+            all_logits: rows of every token; otherwise of the last token of each sequence.
+            states: hidden states after the last norm instead of logits.
 
-        Returns
-        -------
-        float32 (tokens or sequences, vocab), or the width of the hidden states.
+        Returns:
+            float32 (tokens or sequences, vocab), or the width of the hidden states.
 
-        Raises
-        ------
-        ConfigError : logits of a model whose positions see what comes later.
-        KvCacheFullError : there are no pages for them; no sequence has changed.
+        Raises:
+            ConfigError: logits of a model whose positions see what comes later.
+            KvCacheFullError: there are no pages for them; no sequence has changed.
         """
         if states:
             output = Output.ALL_HIDDEN if all_logits else Output.LAST_HIDDEN
@@ -160,20 +133,17 @@ class Runner:
     ) -> list[np.ndarray | None]:
         """Runs the scheduled tokens of some sequences together; the caller then calls `Sequence.commit`.
 
-        Parameters
-        ----------
-        outputs : which rows are wanted of each sequence.
-        cancelled : asked between layers whether to give up.
-        hooks : for each sequence what is called with all its rows, or None; () for none at all.
+        Args:
+            outputs: which rows are wanted of each sequence.
+            cancelled: asked between layers whether to give up.
+            hooks: for each sequence what is called with all its rows, or None; () for none at all.
 
-        Returns
-        -------
-        list : for each sequence float32 (wanted rows, vocab or n_embd), or None where nothing is wanted.
+        Returns:
+            list: for each sequence float32 (wanted rows, vocab or n_embd), or None where nothing is wanted.
 
-        Raises
-        ------
-        ConfigError : logits of a model whose positions see what comes later.
-        ForwardCancelled : ``cancelled`` said so.
+        Raises:
+            ConfigError: logits of a model whose positions see what comes later.
+            ForwardCancelled: ``cancelled`` said so.
         """
         return self.complete(self.launch(sequences, outputs, hooks), cancelled)
 
@@ -205,39 +175,35 @@ class Runner:
         return self._send(InFlight(sequences, outputs, hooks, layout, ran, batch, tables, states))
 
     def _send(self, in_flight: InFlight) -> InFlight:
-        """Has other processes begin with a pass: there are none."""
+        """Sends a pass to other processes: a hook for pipelines."""
         return in_flight
 
     def complete(
         self, in_flight: InFlight, cancelled: Callable[[], bool] | None = None
     ) -> list[np.ndarray | None]:
         """Runs a pass that was launched; returns and raises as `run`."""
-        batch, sequences, hooks, layout = (
-            in_flight.batch,
-            in_flight.sequences,
-            in_flight.hooks,
-            in_flight.layout,
-        )
+        batch, sequences, hooks = in_flight.batch, in_flight.sequences, in_flight.hooks
+        layout, batch.tapped = in_flight.layout, self.tapped if hooks else ()
         paged, starts = self.model.kernels.attention.PagedBatch, batch.starts
-        given = self._received(in_flight)
+        carried = self._received(in_flight)
         kv = [
             paged(group.shape, group.table, table, batch.row_start, starts)
             for group, table in zip(self.pool.groups, in_flight.tables)
         ]
-        if batch.given is not None:
-            kv = batch.given.paged(self.model.kernels, self.pool.groups, in_flight.tables, kv)
-        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
+        if batch.input_rows is not None:
+            kv = batch.input_rows.paged(self.model.kernels, self.pool.groups, in_flight.tables, kv)
+        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, carried)
         if in_flight.states is not None:
             for sequence in sequences:
                 recurrent: RecurrentCache = sequence.kv  # type: ignore[assignment]
                 recurrent.end(sequence.scheduled_len)
         if hooks:
-            positions = [s.cached_len for s in sequences]
-            hidden = _call_hooks(hidden, positions, hooks, in_flight.ran.counts, layout.counts)
+            inputs = self._work.taps(batch, self.model.carried)
+            hidden = _call_hooks(hidden, sequences, hooks, in_flight.ran, layout.counts, inputs)
         return self._outputs(hidden, in_flight.outputs, layout, batch.adapted)
 
     def _received(self, in_flight: InFlight) -> Carried | None:
-        """The hidden states that other processes pass on: none."""
+        """The hidden states from other processes: a hook for pipelines."""
         return None
 
     def restart(self) -> None:
@@ -255,7 +221,7 @@ class Runner:
     def _outputs(
         self, hidden: np.ndarray, outputs: Listed[Output], layout: Layout, adapted: AdaptedRows | None
     ) -> list[np.ndarray | None]:
-        """The rows of each sequence; one product makes the logits of all that want some."""
+        """The output rows of each sequence; one product computes all logits that are needed."""
         counts, rows, numbers = layout.counts, hidden, layout.wanted
         if layout.n_logits < len(hidden):
             chosen = np.repeat([output.is_logits for output in outputs], counts)
@@ -264,8 +230,7 @@ class Runner:
             adapted = adapted.of_rows(numbers)
         logits = self.model.logits(rows, self._work, self.tuner, adapted) if layout.n_logits else rows
         if len(counts) == 1:
-            only = outputs[0]
-            return [None if only is Output.NONE else logits if only.is_logits else hidden]
+            return [None if outputs[0] is Output.NONE else logits if layout.n_logits else hidden]
         found: list[np.ndarray | None] = []
         at = logits_at = 0
         for output, n in zip(outputs, counts):
@@ -293,12 +258,12 @@ class Runner:
     def _batch(self, sequences: Listed[Sequence], layout: Layout, states: list[StateSlots] | None) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
-        is_adapted, given = False, None
+        is_adapted, embeddings = False, None
         for s in sequences:
             tokens += s.tokens[s.cached_len : s.scheduled_len]
             positions += range(s.cached_len, s.scheduled_len)
             is_adapted = is_adapted or s.adapters is not None
-            given = s.given or given
+            embeddings = s.embeddings or embeddings
         return Batch(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
@@ -306,7 +271,7 @@ class Runner:
             wanted=layout.wanted,
             recurrent_states=self._memory_of(states) if states and self.model.state_floats else None,
             adapted=self._adapted_rows(sequences, layout.row_start) if is_adapted else None,
-            given=given and given.rows_of(sequences, layout.row_start),
+            input_rows=embeddings and embeddings.rows_of(sequences, layout.row_start),
         )
 
     def _memory_of(self, states: list[StateSlots]) -> list[StatePart]:
@@ -315,7 +280,7 @@ class Runner:
         return [pool.part(slots) for slots in states]
 
     def _adapted_rows(self, sequences: Listed[Sequence], row_start: np.ndarray) -> AdaptedRows | None:
-        """The adapters of the rows; those of the last pass again where they are the same."""
+        """The adapters of the rows; the object of the last pass where the adapters are the same."""
         groups: list[RowGroup] = []
         for sequence, row in zip(sequences, row_start.tolist()):
             if sequence.adapters is not None:
@@ -327,15 +292,14 @@ class Runner:
 class Layout:
     """Where the rows of each sequence lie in a batch, and which of them are wanted.
 
-    Parameters
-    ----------
-    parts : for each sequence what is wanted, its rows, and how many of them are drafts.
+    Args:
+        parts: for each sequence what is wanted, its rows, and how many of them are drafts.
 
-    Attributes
-    ----------
-    row_start : int32 (sequences + 1,), the rows of each sequence.
-    wanted : int64, the wanted rows. counts : how many of each sequence.
-    n_logits : how many of them are wanted as logits.
+    Attributes:
+        row_start: int32 (sequences + 1,), the rows of each sequence.
+        wanted: int64, the wanted rows.
+        counts: how many of each sequence.
+        n_logits: how many of them are wanted as logits.
     """
 
     def __init__(self, parts: Listed[tuple[Output, int, int]]) -> None:
@@ -348,24 +312,25 @@ class Layout:
 
 
 def _wanted(output: Output, end: int, n: int, n_drafts: int) -> range:
-    """Those of the ``n`` rows before ``end`` that are wanted."""
+    """The output rows among the ``n`` rows before ``end``."""
     return range(end if output is Output.NONE else end - n if output.is_all else end - 1 - n_drafts, end)
 
 
 def _call_hooks(
     hidden: np.ndarray,
-    positions: list[int],
+    sequences: Listed[Sequence],
     hooks: Listed[HiddenHook | None],
-    counts: list[int],
+    ran: Layout,
     wanted: list[int],
+    inputs: Mapping[int, np.ndarray],
 ) -> np.ndarray:
     """Calls the hooks with their rows; returns the wanted rows, which are the last of each sequence."""
     kept, at = [], 0
-    for position, hook, n, n_wanted in zip(positions, hooks, counts, wanted):
+    for start, sequence, hook, n, n_wanted in zip(ran.row_start, sequences, hooks, ran.counts, wanted):
         part = hidden[at : at + n]
         at += n
         if hook is not None:
-            hook(position, part)
+            hook(sequence.cached_len, part, {i: x[start : start + n].copy() for i, x in inputs.items()})
         kept.append(part[n - n_wanted :])
     return kept[0] if len(kept) == 1 else np.concatenate(kept)
 
@@ -392,9 +357,8 @@ def schedule(parts: Listed[tuple[Sequence, int]]) -> None:
 class BlockTables:
     """The block tables of a batch in one page group, as one array; a row is written when it changes.
 
-    Parameters
-    ----------
-    group : number of the group.
+    Args:
+        group: number of the group.
     """
 
     def __init__(self, group: int) -> None:
@@ -405,7 +369,7 @@ class BlockTables:
     def of(self, caches: Listed[PagedKvCache]) -> np.ndarray:
         """int32 (caches, width), valid until the next call.
 
-        The numbers of pages that were given back are those of others, which nobody reads in their place.
+        Numbers of freed pages are replaced by the first page in use; no row reads these entries.
         """
         tables, width = [], 0
         for kv in caches:

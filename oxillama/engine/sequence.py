@@ -1,23 +1,23 @@
-"""One sequence: its tokens, where it stands, and the state that holds what has been computed of them."""
+"""A sequence: its tokens, its state in the scheduler, and its keys and values."""
 
 from __future__ import annotations
 
 import enum
 import math
 from bisect import bisect_right
-from collections.abc import Sequence as Tokens
+from collections.abc import Callable, Sequence as Tokens
 from typing import TYPE_CHECKING, Any
 
-from oxillama.cache.kv import CHECKPOINTS, PagedKvCache, new_cache
-from oxillama.cache.pool import CachePool
-from oxillama.cache.prefix import Match
+from oxillama.engine.cache.kv import CHECKPOINTS, PagedKvCache, new_cache
+from oxillama.engine.cache.pages import CachePool
+from oxillama.engine.cache.prefix import Match
 
 if TYPE_CHECKING:
-    from oxillama.adapters.stack import Adaptation
+    from oxillama.models.adapters.stack import Adaptation
 
 
 class SeqState(enum.Enum):
-    """Where a sequence stands.
+    """The state of a sequence in the scheduler.
 
     Waiting has no pages yet; Prefilling and Decoding do; Preempted had them and waits for new ones;
     Finished never runs again.
@@ -30,27 +30,48 @@ class SeqState(enum.Enum):
     PREEMPTED = "preempted"
 
 
+class Output(enum.Enum):
+    """The rows that a sequence gets from a pass, as logits or as hidden states."""
+
+    # `Enum.__hash__` is a Python function, and each step looks a layout up by its outputs.
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
+
+    NONE = "none"
+    LAST_LOGITS = "logits of the last row, or of the last accepted row and of each draft"
+    ALL_LOGITS = "logits of every row"
+    LAST_HIDDEN = "hidden states of the last row"
+    ALL_HIDDEN = "hidden states of every row"
+
+    @property
+    def is_logits(self) -> bool:
+        """Whether the rows are logits."""
+        return self in (Output.LAST_LOGITS, Output.ALL_LOGITS)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every row is returned."""
+        return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
+
+
 class Sequence:
     """Tokens of which the first `cached_len` are in `kv`.
 
     ``0 <= cached_len <= scheduled_len <= total_len`` and ``cached_len <= kv.capacity`` always hold. Between
     `schedule` and `commit` the tokens from `cached_len` to `scheduled_len` are being run.
 
-    Parameters
-    ----------
-    checkpoints : earlier states of a recurrent model to keep, for `truncate`; above 0, some pages that
-        windows have passed are kept, too.
-    adapters : that its tokens are run with; None for none.
-    given : embeddings that some tokens are run with in place of their own; None for none.
+    Args:
+        checkpoints: earlier states of a recurrent model to keep, for `truncate`; above 0, some pages that
+            windows have passed are kept, too.
+        adapters: applied to its tokens; None without adapters.
+        embeddings: embeddings of media in place of some tokens' own (`InputEmbeddings`); None without media.
 
-    Attributes
-    ----------
-    tokens : ids; grows as they are sampled.
-    kv : its keys and values, a `SequenceState`.
-    state : where it stands with the scheduler.
-    cache_points : positions whose recurrent state goes into the prefix cache: a pass ends at each. None for
-        models without recurrent layers.
-    in_one_pass : whether all its tokens must be run together, since they see each other.
+    Attributes:
+        tokens: ids; grows as they are sampled.
+        kv: its keys and values, a `SequenceState`.
+        state: in the scheduler.
+        cache_points: positions whose recurrent state goes into the prefix cache: a pass ends at each. None
+            for models without recurrent layers.
+        in_one_pass: whether all its tokens must be run together, since they see each other.
     """
 
     def __init__(
@@ -59,16 +80,16 @@ class Sequence:
         tokens: Tokens[int] = (),
         checkpoints: int = CHECKPOINTS,
         adapters: Adaptation | None = None,
-        given: Any = None,
+        embeddings: Any = None,
     ) -> None:
         self.pool = pool
         self.adapters = adapters
-        self.given = given
+        self.embeddings = embeddings
         self.tokens: list[int] = list(tokens)
         self.kv: PagedKvCache = new_cache(pool, checkpoints)
-        self.state = SeqState.WAITING
+        self.state: SeqState = SeqState.WAITING
         self.cache_points: Tokens[int] | None = None
-        self.in_one_pass = False
+        self.in_one_pass: bool = False
         self.n_drafts: int = 0
         self.cached_len: int = 0
         self.scheduled_len: int = 0
@@ -84,12 +105,12 @@ class Sequence:
         return len(self.tokens)
 
     @property
-    def certain(self) -> list[int]:
+    def accepted(self) -> list[int]:
         """Its tokens without the drafted ones."""
         return self.tokens[: len(self.tokens) - self.n_drafts] if self.n_drafts else self.tokens
 
     @property
-    def n_certain(self) -> int:
+    def n_accepted(self) -> int:
         """Its tokens without the drafted ones."""
         return len(self.tokens) - self.n_drafts
 
@@ -107,7 +128,7 @@ class Sequence:
         """The first ``n`` tokens as the prefix cache knows them: with the adapters that they are run with."""
         tokens = self.tokens[:n]
         tokens = tokens if self.adapters is None else self.adapters.marked(tokens)
-        return tokens if self.given is None else self.given.marked(tokens)
+        return tokens if self.embeddings is None else self.embeddings.marked(tokens)
 
     def check(self) -> None:
         """Asserts what always holds of the lengths."""
@@ -136,10 +157,10 @@ class Sequence:
         n = min(n, self.pending)
         return n if self.cache_points is None else int(min(n, self.next_shared - self.cached_len))
 
-    def uncut(self, n: int) -> int:
+    def extend_to_span(self, n: int) -> int:
         """``n`` tokens for the next pass, or more of them where those see later ones."""
         least = self.pending if self.in_one_pass else n
-        return least if self.given is None else int(self.given.uncut(self, least))
+        return least if self.embeddings is None else int(self.embeddings.extend_to_span(self, least))
 
     def shortage(self, n: int) -> int:
         """Bytes that must be allocated before ``n`` more tokens can be run."""
@@ -151,7 +172,7 @@ class Sequence:
 
     def demand(self, rows: int) -> int:
         """Bytes that it will have allocated when all its tokens have been run, ``rows`` at a time at most."""
-        rows = max(rows, self.uncut(rows))
+        rows = max(rows, self.extend_to_span(rows))
         return self.kv.demand(self.cached_len, self.total_len, rows, self.next_shared <= self.total_len)
 
     def schedule(self, n: int) -> None:
@@ -175,7 +196,7 @@ class Sequence:
         self.cached_len = self.scheduled_len = self.kv.truncate(self.cached_len)
         self.drop_drafts()
 
-    def take_back(self) -> None:
+    def cancel_pass(self) -> None:
         """Notes that what was scheduled, if anything, has not been run; drafts are forgotten."""
         if self.is_scheduled:
             self.rollback()
@@ -190,7 +211,7 @@ class Sequence:
         self.n_drafts += len(tokens)
 
     def append(self, token: int) -> bool:
-        """Adds a certain token: the next drafted one if that is the same, else in the place of all drafts.
+        """Adds an accepted token: the next drafted one if that is the same, else in the place of all drafts.
 
         Returns whether the token was drafted.
         """
@@ -203,20 +224,20 @@ class Sequence:
         return False
 
     def keep_drafts(self) -> None:
-        """Makes all drafted tokens certain."""
+        """Accepts all drafted tokens."""
         self.n_drafts = 0
 
     def drop_drafts(self) -> None:
-        """Forgets the drafted tokens that are not certain, run or not."""
+        """Forgets the drafted tokens that were not accepted, run or not."""
         if self.n_drafts:
             self.truncate(len(self.tokens) - self.n_drafts)
 
     @property
-    def can_spare(self) -> bool:
+    def can_reclaim(self) -> bool:
         """Whether it has drafts, or records of drafts, to free."""
         return self.n_drafts > 0 or bool(self.kv.all_records)
 
-    def spare(self) -> bool:
+    def reclaim(self) -> bool:
         """Frees drafts, else checkpoints, else what has run since its state; whether there was any."""
         n = self.cached_len
         if self.n_drafts:
@@ -233,7 +254,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
-        other = Sequence(self.pool, self.tokens, adapters=self.adapters, given=self.given)
+        other = Sequence(self.pool, self.tokens, adapters=self.adapters, embeddings=self.embeddings)
         other.take_fork(self, self.cached_len)
         return other
 
@@ -269,7 +290,7 @@ class Sequence:
         self.truncate(0)
 
 
-def spare_one(sequences: Tokens[Sequence]) -> bool:
+def reclaim_one(sequences: Tokens[Sequence]) -> bool:
     """Has the first sequence that can free drafts do so, else the first that can free anything; whether there
     was one."""
-    return any(s.n_drafts and s.spare() for s in sequences) or any(s.spare() for s in sequences)
+    return any(s.n_drafts and s.reclaim() for s in sequences) or any(s.reclaim() for s in sequences)

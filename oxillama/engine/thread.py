@@ -19,11 +19,11 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from oxillama._kernels.openmp_thread import may_enter_openmp
+from oxillama.base.faults import fault
+from oxillama.base.locks import ForkedOpen, waited
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
-from oxillama.faults import fault
-from oxillama.locks import ForkedOpen, waited
 
 T = TypeVar("T")
 Command = Callable[[], object]
@@ -38,9 +38,8 @@ FORK_POLL = 0.001
 class EngineThread:
     """Runs commands, and steps a loop as long as there is something to do.
 
-    Attributes
-    ----------
-    loop : set by a job of the thread, once there is a model.
+    Attributes:
+        loop: set by a job of the thread, once there is a model.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class EngineThread:
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
         self._no_thread()
         self._starting = ForkedOpen()  # reentrant: a finalizer may close the thread at any time
-        self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
+        self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # requests in the inbox
         self._closed: BaseException | None = None  # nothing more is taken
         self._is_ending = False  # what was taken before has been
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
@@ -66,10 +65,9 @@ class EngineThread:
     def submit(self, *requests: Request, limited: bool = True) -> None:
         """Queues requests, all or none; the scheduler then sees all of them in the same step.
 
-        Raises
-        ------
-        QueueFull : the queue is full, and they are ``limited``: together they need one place.
-        EngineClosed : the thread has ended.
+        Raises:
+            QueueFull: the queue is full, and they are ``limited``: together they need one place.
+            EngineClosed: the thread has ended.
         """
         loop = self._need_loop()
         with self._starting.lock:  # what is taken comes before the command that closes
@@ -100,10 +98,9 @@ class EngineThread:
     def call(self, job: Callable[[], T]) -> T:
         """Runs a job after the running step, with the pages to itself; what it returns, or raises.
 
-        Raises
-        ------
-        ConfigError : this is the engine thread: the job would wait for the step that waits for it.
-        EngineClosed : the thread has ended.
+        Raises:
+            ConfigError: this is the engine thread: the job would wait for the step that waits for it.
+            EngineClosed: the thread has ended.
         """
         self.check_outside()
         self._check_open()
@@ -166,7 +163,7 @@ class EngineThread:
         return made
 
     def _start(self) -> None:
-        """Starts the thread if there is none."""
+        """Starts the thread unless it runs."""
         if self._thread is None:
             with self._starting.lock:
                 if self._thread is None:
@@ -285,7 +282,7 @@ class EngineThread:
 
 
 def in_parent() -> EngineClosed:
-    """For the consumer of a request that does not run in this process."""
+    """The error for the consumer of a request that does not run in this process."""
     return EngineClosed("request: it runs in the process that was forked")
 
 
@@ -318,7 +315,7 @@ class _Call(Generic[T]):
 
 
 _threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
-_forking: list[EngineThread] = []  # those that wait for a fork
+_forking: list[EngineThread] = []  # threads that wait for a fork
 
 
 def _before_fork() -> None:

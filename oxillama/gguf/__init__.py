@@ -1,1 +1,1 @@
-"""Files: GGUF: a header reader, the file with its tensors, a writer."""
+"""GGUF files: header, tensors, fingerprint, writer, file types; `hub` finds them by name."""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
-from oxillama.formats import FORMAT_BY_ID, VARIANT, Format
+from oxillama.base.formats import FORMAT_BY_ID, VARIANT, Format
 
 Fail = Callable[[str, str, int], NoReturn]
 """Raises an error: a message, the name of a tensor, and where its data begin."""

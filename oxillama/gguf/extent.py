@@ -21,7 +21,7 @@ from oxillama.errors import ModelFileError
 COPIED_BYTES = 1 << 20
 """Bytes of a read where the system can only return new memory."""
 
-_position = threading.Lock()  # of a file, where the system cannot read at an offset
+_position = threading.Lock()  # guards seek and read on systems that cannot read at an offset
 
 
 class FileIdentity(NamedTuple):
@@ -58,20 +58,17 @@ class OpenFile:
 
     It stays readable when it is deleted or replaced.
 
-    Parameters
-    ----------
-    path : the file. Pipes and devices are refused at once.
+    Args:
+        path: the file. Pipes and devices are refused at once.
 
-    Attributes
-    ----------
-    fd : its descriptor; -1 when it is closed.
-    identity : of the file when it was opened.
-    size : bytes of the file when it was opened.
+    Attributes:
+        fd: its descriptor; -1 when it is closed.
+        identity: of the file when it was opened.
+        size: bytes of the file when it was opened.
 
-    Raises
-    ------
-    ModelFileError : the file is missing, not a regular file, or may not be read. Reading raises it where the
-        system cannot read, or the size or the time of the last change is not that at opening.
+    Raises:
+        ModelFileError: the file is missing, not a regular file, or may not be read. Reading raises it where
+            the system cannot read, or the size or the time of the last change is not that at opening.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,10 +135,9 @@ class OpenFile:
 class Extent:
     """Neighbouring bytes of a file, or of an array in memory. It keeps the file open.
 
-    Parameters
-    ----------
-    holder : the file, or uint8 (n,).
-    start, nbytes : where the bytes lie in it.
+    Args:
+        holder: the file, or uint8 (n,).
+        start, nbytes: where the bytes lie in it.
     """
 
     __slots__ = ("holder", "nbytes", "start")
@@ -158,7 +154,7 @@ class Extent:
     def read(self, start: int = 0, nbytes: int | None = None, buffer: np.ndarray | None = None) -> np.ndarray:
         """Some of the bytes, or all: uint8 (nbytes,).
 
-        Bytes in memory are a view. Those of a file are read into ``buffer``, uint8 (``nbytes`` or
+        Bytes in memory are a view. Bytes of a file are read into ``buffer``, uint8 (``nbytes`` or
         more,), or into new memory. Raises ModelFileError as `OpenFile`.
         """
         n = self.nbytes - start if nbytes is None else nbytes
@@ -178,7 +174,7 @@ class Extent:
     def read_rows(self, ids: np.ndarray, row_bytes: int) -> np.ndarray:
         """Rows of a table: uint8 (n, row_bytes) in new memory. Neighbouring rows are read together.
 
-        Raises IndexError if an id, int (n,), is not that of a row, and ModelFileError as `OpenFile`.
+        Raises IndexError if an id, int (n,), is no row number, and ModelFileError as `OpenFile`.
         """
         if isinstance(self.holder, np.ndarray):
             found: np.ndarray = self.read().reshape(-1, row_bytes)[ids]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from blake3 import blake3
 
-from oxillama.contract import bits_since
+from oxillama.base.contract import bits_since
 from oxillama.gguf.known_hashes import DIGEST_BYTES, KnownHashes
 from oxillama.gguf.model_file import ModelFile
 
 if TYPE_CHECKING:
-    from oxillama.config import EngineConfig
+    from oxillama.base.config import EngineConfig
 
 VERSION = b"oxillama model fingerprint 1"
 """Part of every hash: a new way to hash gives new fingerprints."""
@@ -47,10 +47,9 @@ KNOWN = KnownHashes("fingerprints", VERSION)
 class ModelFingerprint:
     """The identity of a model: equal fingerprints mean equal models, run with equal settings.
 
-    Attributes
-    ----------
-    content : BLAKE3 hash of the model file, 32 bytes.
-    settings : (name, repr of the value), sorted; the other options that decide the bits of the results.
+    Attributes:
+        content: BLAKE3 hash of the model file, 32 bytes.
+        settings: (name, repr of the value), sorted; the other options that decide the bits of the results.
     """
 
     content: Annotated[bytes, DIGEST_BYTES]
@@ -64,10 +63,9 @@ class ModelFingerprint:
 
         The hash of a file on the disk is kept (`known_hashes`). ``progress`` is called while a file is read.
 
-        Raises
-        ------
-        ModelFileError, GGUFError : as `ModelFile.open`; or an open file is closed, cannot be read, or has
-            changed since it was opened.
+        Raises:
+            ModelFileError, GGUFError: as `ModelFile.open`; or an open file is closed, cannot be read, or has
+                changed since it was opened.
         """
         chosen = tuple(sorted((name, repr(value)) for name, value in (settings or {}).items()))
         if isinstance(source, ModelFile):
@@ -77,9 +75,9 @@ class ModelFingerprint:
 
     @classmethod
     def of_loaded(cls, file: ModelFile, config: EngineConfig, context_size: str | None) -> ModelFingerprint:
-        """That of a loaded model: of its file and of the options that decide bits, but for the KV type.
+        """The fingerprint of a loaded model: its file and the options that decide bits, without the KV type.
 
-        The version of the contract is among the settings where these bits are not those of version 1, the
+        The version of the contract is among the settings where these bits differ from version 1, the
         context size if it is given. Raises as `compute`.
         """
         settings: dict[str, Setting] = {"compute": config.compute, "quantize": config.quantize}

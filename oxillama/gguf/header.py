@@ -13,15 +13,14 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NoReturn, cast, overload
 
 import numpy as np
 
+from oxillama.base.formats import FORMAT_BY_ID, VARIANT, Format
 from oxillama.errors import GGUFError
-from oxillama.formats import FORMAT_BY_ID, VARIANT, Format
-from oxillama.frozen import frozen
 from oxillama.gguf.extent import Extent
 
 MAGIC = b"GGUF"
@@ -61,17 +60,16 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 
-@frozen()
+@dataclass(frozen=True)
 class TensorInfo:
     """An entry of the tensor directory.
 
-    Attributes
-    ----------
-    name : its GGUF name, e.g. "blk.0.attn_q.weight".
-    format : its block format.
-    shape : 1 to 4 dimensions in GGUF order: the contiguous one (n_in of a matrix) first.
-    offset : byte offset of its data from the start of the shard's file.
-    shard : index of the file that holds it in `ModelFile.paths`, 0 where there is only one.
+    Attributes:
+        name: its GGUF name, e.g. "blk.0.attn_q.weight".
+        format: its block format.
+        shape: 1 to 4 dimensions in GGUF order: the contiguous one (n_in of a matrix) first.
+        offset: byte offset of its data from the start of the shard's file.
+        shard: index of the file that holds it in `ModelFile.paths`, 0 where there is only one.
     """
 
     name: str
@@ -91,17 +89,16 @@ class TensorInfo:
         return self.format.nbytes(self.n_elements)
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class StringArray(Sequence[str]):
     """An array of strings in a file, decoded on access.
 
     Bytes that are not UTF-8 become lone surrogates (the ``surrogateescape`` handler), so that
     ``s.encode("utf-8", "surrogateescape")`` gives the exact bytes of any string of the file.
 
-    Attributes
-    ----------
-    section : the strings as they lie in the file, each after the 8 bytes of its length.
-    ends : where each string ends in ``section``.
+    Attributes:
+        section: the strings as they lie in the file, each after the 8 bytes of its length.
+        ends: where each string ends in ``section``.
     """
 
     section: bytes
@@ -131,7 +128,7 @@ class StringArray(Sequence[str]):
         return f"<StringArray of {len(self)}>"
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class Header:
     """The header of a file. `ModelFile` describes the fields.
 
@@ -307,7 +304,7 @@ class _Cursor:
         return cast(int, value)
 
     def tensor(self, shard: int) -> TensorInfo:
-        """One entry of the tensor directory; its offset still counts from the start of the data."""
+        """An entry of the tensor directory; its offset counts from the start of the data."""
         start = self.pos
         name = self.name("tensor name", MAX_NAME_BYTES)
         n_dims = self.integer(U32, "the number of dimensions", name)
@@ -367,10 +364,9 @@ def parse_header(file: Extent, label: str, shard: int = 0) -> Header:
 
     ``label`` names the file in errors, ``shard`` becomes `TensorInfo.shard`.
 
-    Raises
-    ------
-    GGUFError : the header is malformed, or tensors do not lie within the file side by side.
-    ModelFileError : the file cannot be read, or has changed since it was opened.
+    Raises:
+        GGUFError: the header is malformed, or tensors do not lie within the file side by side.
+        ModelFileError: the file cannot be read, or has changed since it was opened.
     """
     cursor = _Cursor(file, label)
     version = cursor.version()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from oxillama.atomic_file import replaced_file
+from oxillama.base.atomic_file import replaced_file
 from oxillama.errors import ModelFileError
 from oxillama.gguf.extent import FileIdentity
 
@@ -46,10 +46,9 @@ def cache_folder() -> Path | None:
 class KnownHashes:
     """The known hashes of one kind, 32 bytes each.
 
-    Parameters
-    ----------
-    name : of their folder in `cache_folder`.
-    version : of what is hashed; hashes of other versions are not found.
+    Args:
+        name: of their folder in `cache_folder`.
+        version: of what is hashed; hashes of other versions are not found.
     """
 
     def __init__(self, name: str, version: bytes) -> None:

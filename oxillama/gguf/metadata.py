@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from oxillama.config.checks import shown
+from oxillama.base.config.checks import shown
 from oxillama.gguf.header import StringArray
 
 T = TypeVar("T")
@@ -38,11 +38,10 @@ _NAMES: dict[Any, str] = {
 class Metadata:
     """The values of a mapping, each checked to be of the requested kind.
 
-    Parameters
-    ----------
-    values : by key. Numbers, strings, arrays of numbers as NumPy arrays, and arrays of strings as
-        `StringArray`, as `ModelFile.metadata` has them. Lists and bytes are taken too.
-    error : makes the exception for (key, message).
+    Args:
+        values: by key. Numbers, strings, arrays of numbers as NumPy arrays, and arrays of strings as
+            `StringArray`, as `ModelFile.metadata` has them. Lists and bytes are taken too.
+        error: makes the exception for (key, message).
     """
 
     def __init__(self, values: Mapping[str, Any], error: Callable[[str, str], Exception]) -> None:
@@ -59,9 +58,8 @@ class Metadata:
         ``kind`` is int (of any width), float (or an integer: some converters write 10000 for 10000.0), bool,
         str, a list of one of these (``list[int]``), or np.ndarray for numbers as stored.
 
-        Raises
-        ------
-        The error of this object : the key is absent and has no default, or its value is of another kind.
+        Raises:
+            error: of this object; the key is absent and has no default, or its value is of another kind.
         """
         if key not in self.values:
             if default is REQUIRED:

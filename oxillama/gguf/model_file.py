@@ -29,7 +29,7 @@ PER_SHARD_KEYS = ("split.no", "general.alignment")
 
 
 class _Shard:
-    """One file: its header, and its bytes while it is open: a file, or uint8 (n,)."""
+    """A shard: its header, and its bytes while it is open: a file, or uint8 (n,)."""
 
     def __init__(self, holder: OpenFile | np.ndarray, label: str, index: int) -> None:
         self.size: int = holder.size
@@ -53,7 +53,7 @@ def _open_shard(path: Path, index: int) -> _Shard:
     try:
         return _Shard(file, path.name, index)
     except BaseException:
-        file.close()  # or the traceback would keep it open
+        file.close()  # otherwise the traceback would keep the file open
         raise
 
 
@@ -69,16 +69,15 @@ class ModelFile:
     A file that is changed while it is open can no longer be read: `data` raises ModelFileError. It may be
     deleted or renamed.
 
-    Attributes
-    ----------
-    metadata : values by key. Numbers are int, float or bool; strings are str; arrays of numbers are
-        read-only ndarrays of their own type; arrays of strings are `StringArray`; arrays of arrays
-        are nested lists. Strings that are not UTF-8 are decoded with ``surrogateescape``.
-        Of a split file: those of the first shard, then any that only later ones have.
-    tensors : directory by name, in file order.
-    version, alignment : of the (first) file.
-    paths : the files; empty when opened from bytes.
-    file_size : bytes of all files together.
+    Attributes:
+        metadata: values by key. Numbers are int, float or bool; strings are str; arrays of numbers are
+            read-only ndarrays of their own type; arrays of strings are `StringArray`; arrays of arrays are
+            nested lists. Strings that are not UTF-8 are decoded with ``surrogateescape``. The metadata of a
+            split file: the first shard's, then keys that only later shards have.
+        tensors: directory by name, in file order.
+        version, alignment: of the (first) file.
+        paths: the files; empty when opened from bytes.
+        file_size: bytes of all files together.
     """
 
     def __init__(self, first: _Shard, path: Path | None) -> None:
@@ -97,10 +96,9 @@ class ModelFile:
     def open(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> ModelFile:
         """Open a path (of the first shard, if split) or the bytes of one whole file, which are not copied.
 
-        Raises
-        ------
-        ModelFileError : a file is missing, not a regular file, or may not be read.
-        GGUFError : a file is malformed, or the shards of a split file do not belong together.
+        Raises:
+            ModelFileError: a file is missing, not a regular file, or may not be read.
+            GGUFError: a file is malformed, or the shards of a split file do not belong together.
         """
         if isinstance(source, (bytes, bytearray, memoryview)):
             view = memoryview(source).toreadonly()
@@ -140,19 +138,17 @@ class ModelFile:
     def get(self, key: str, kind: Any, default: Any = REQUIRED) -> Any:
         """The value of a metadata key, as `Metadata.get`.
 
-        Raises
-        ------
-        GGUFError : the key is absent and has no default, or its value is of another kind.
+        Raises:
+            GGUFError: the key is absent and has no default, or its value is of another kind.
         """
         return self._typed.get(key, kind, default)
 
     def data(self, name: str) -> np.ndarray:
         """The raw bytes of a tensor: uint8 (nbytes,), read-only; new memory, or a view of the opened bytes.
 
-        Raises
-        ------
-        GGUFError : there is no such tensor.
-        ModelFileError : the file is closed, cannot be read, or has changed since it was opened.
+        Raises:
+            GGUFError: there is no such tensor.
+            ModelFileError: the file is closed, cannot be read, or has changed since it was opened.
         """
         found = self.extent(name).read()
         found.flags.writeable = False

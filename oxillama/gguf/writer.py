@@ -1,6 +1,6 @@
 """Writes GGUF files: a header of metadata pairs and tensors, then the data of each tensor.
 
-Pairs are bytes: `pair` makes one, and `ModelFile.raw_metadata` gives those of a file, which keep their types.
+Pairs are bytes: `pair` makes one, and `ModelFile.raw_metadata` returns a file's pairs, with their types.
 Tensor data are written chunk by chunk, so that memory holds one chunk.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3, little endian.
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from oxillama.formats import Format
+from oxillama.base.formats import Format
 from oxillama.gguf.header import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
 
 VERSION = 3

@@ -1,4 +1,4 @@
-"""Models: a GGUF file's metadata and tensors become layers that run one ragged batch."""
+"""A GGUF file's metadata and tensors become layers that run one ragged batch of tokens."""
 
 from oxillama.models.decoder import Decoder
 from oxillama.models.family import Family

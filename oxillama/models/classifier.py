@@ -7,23 +7,21 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.projection import applied
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
 
 
 class Classifier:
     """scores = W_out tanh(W h + b) + b_out, or only one of the two layers (RoBERTa, 2019).
 
-    Parameters
-    ----------
-    dense : W (n_embd, n_embd), or (n_labels, n_embd) where there is no ``out``; None for none.
-    out : W_out (n_labels, n_embd), or None.
-    softmax : scores are the softmax over the labels.
+    Args:
+        dense: W (n_embd, n_embd), or (n_labels, n_embd) without ``out``; None without such a layer.
+        out: W_out (n_labels, n_embd), or None.
+        softmax: scores are the softmax over the labels.
 
-    Attributes
-    ----------
-    pooling : the token whose hidden state ``h`` is, "cls" (the first) or "last".
-    n_labels : scores of a text.
+    Attributes:
+        pooling: the token whose hidden state ``h`` is, "cls" (the first) or "last".
+        n_labels: scores of a text.
     """
 
     def __init__(

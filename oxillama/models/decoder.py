@@ -14,30 +14,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.base.formats import KV_PAIRS, KV_TYPES
+from oxillama.base.lazy_import import lazy
 from oxillama.errors import LoadError
-from oxillama.formats import KV_PAIRS, KV_TYPES
+from oxillama.models.frequencies import load_frequencies
 from oxillama.models.layers.layer import AnyLayer, load_layer, matrix_groups
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.read_spec import embedding_table
-from oxillama.models.rope import MAX_ANGLE, log_of
+from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Batch, Step, Threads, Workspace
-from oxillama.on_use import on_use
-from oxillama.weights.linear import Embedding, Linear, MatrixGroup, PanelStore, Pass, panels_in_use
-from oxillama.weights.loader import Weights
+from oxillama.models.weights.linear import Embedding, Linear, MatrixGroup, PanelStore, Pass, panels_in_use
+from oxillama.models.weights.loader import Weights
+from oxillama.models.workspace import Batch, Step, Threads, Workspace, tap_of
 
 if TYPE_CHECKING:
-    from oxillama.weights.low_rank import AdaptedRows
+    from oxillama.models.weights.low_rank import AdaptedRows
 
 OTHER_STREAMS = 3
 """Streams of hidden states beside the first (Gemma 3n)."""
-load_streams: Callable[..., Any] = on_use("oxillama.models.layers.streams:Streams")
-load_layer_embeddings: Callable[..., Any] = on_use("oxillama.models.layers.layer_input:LayerEmbeddings")
-assign_state_offsets: Callable[..., Any] = on_use("oxillama.models.layers.recurrent:assign_state_offsets")
-new_state_batch: Callable[..., Any] = on_use("oxillama._kernels.recurrent.state_batch:StateBatch")
-load_classifier: Callable[..., Any] = on_use("oxillama.models.classifier:load_classifier")
-load_projection: Callable[..., Any] = on_use("oxillama.models.projection:load_projection")
+load_layer_embeddings: Callable[..., Any] = lazy("oxillama.models.layers.layer_input:LayerEmbeddings")
+load_choice: Callable[..., Any] = lazy("oxillama.models.layers.switch:AdapterChoice")
+load_streams: Callable[..., Any] = lazy("oxillama.models.layers.stream_kinds:load_streams")
+assign_state_offsets: Callable[..., Any] = lazy("oxillama.models.layers.recurrent:assign_state_offsets")
+new_state_batch: Callable[..., Any] = lazy("oxillama._kernels.recurrent.state_batch:StateBatch")
+load_classifier: Callable[..., Any] = lazy("oxillama.models.classifier:load_classifier")
+load_head: Callable[..., Any] = lazy("oxillama.models.decision_heads:load_head")
+load_projection: Callable[..., Any] = lazy("oxillama.models.projection:load_projection")
 
 Carried = dict[str, np.ndarray]
 """float32 (rows, width) of each buffer of `Decoder.carried`."""
@@ -57,21 +60,21 @@ class Decoder:
     With `Spec.part` it is one stage of a pipeline: it has the embeddings if it has the first layer, and the
     output norm and matrix if it has the last one.
 
-    Parameters
-    ----------
-    spec : sizes and facts.
-    weights : the source of its tensors.
-    context : tokens it will run with, on which some rotations depend; None for the training context.
+    Args:
+        spec: sizes and facts.
+        weights: the source of its tensors.
+        context: tokens it will run with, on which some rotations depend; None for the training context.
 
-    Raises
-    ------
-    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
-        above 0; or the context is longer than its table of positions.
+    Raises:
+        LoadError: a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
+            above 0; or the context is longer than its table of positions.
 
-    Attributes
-    ----------
-    carried : names and widths of the buffers that go from one stage to the next.
+    Attributes:
+        carried: names and widths of the buffers that go from one stage to the next.
     """
+
+    token_projection: Linear | None = None
+    decision_head: Any = None
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
@@ -79,7 +82,8 @@ class Decoder:
         self.store: PanelStore = weights.store
         self.context: int = context or spec.context_length
         weights.ignore(spec.ignored)
-        weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
+        numbers = {f"{i}": f"{layer.block}" for i, layer in enumerate(spec.layers) if layer.block is not None}
+        weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed), numbers)
         self.inputs: InputEmbedding | None = (
             InputEmbedding(spec, weights, self.context) if spec.is_first else None
         )
@@ -96,7 +100,11 @@ class Decoder:
         self.output: Linear | None = load_output(spec, weights) if spec.is_last else None
         family, is_last = spec.family, spec.is_last
         self.classifier: Any = load_classifier(spec, weights) if is_last and family.classifier else None
+        if is_last and family.token_projection:
+            self.token_projection = weights.linear([("output", spec.embedding_width)], spec.n_embd)
         self.projection: Any = load_projection(spec, weights) if is_last and family.projections else None
+        if is_last and spec.decision:
+            self.decision_head = load_head(spec, weights)
         found = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
         self.frequencies: list[np.ndarray] = found
 
@@ -109,20 +117,29 @@ class Decoder:
         found = self.inputs.linears() if self.inputs else []
         found += self.streams.linears() if self.streams else []
         found += [linear for layer in self.layers for linear in layer.linears()]
-        found += [self.output] if self.output else []
-        heads = [head for head in (self.classifier, self.projection) if head is not None]
-        return found + [linear for head in heads for linear in head.linears()]
+        found += [last for last in (self.output, self.token_projection) if last is not None]
+        found += [linear for head in self._heads() for linear in head.linears()]
+        return list(dict.fromkeys(found))  # layers may share theirs
 
     def groups(self) -> list[MatrixGroup]:
         """All linear layers, by layer of the model and in the order of a forward pass."""
         begin, end = (self.streams.begin_with, self.streams.end_with) if self.streams else ([], [])
         found = [MatrixGroup("inputs", [*(self.inputs.linears() if self.inputs else []), *begin])]
+        known: set[Linear] = set()
         for i, layer in zip(self.spec.here, self.layers):
-            found += matrix_groups(f"layer {i}", layer)
+            for group in matrix_groups(f"layer {i}", layer):
+                group.linears = [linear for linear in group.linears if linear not in known]
+                known.update(group.linears)
+                found.append(group)
         found.append(MatrixGroup("streams", end))
-        found.append(MatrixGroup("output", [self.output] if self.output else []))
-        heads = [head for head in (self.classifier, self.projection) if head is not None]
-        return found + [MatrixGroup("head", head.linears()) for head in heads]
+        ends = [last for last in (self.output, self.token_projection) if last is not None]
+        found.append(MatrixGroup("output", ends))
+        return found + [MatrixGroup("head", head.linears()) for head in self._heads()]
+
+    def _heads(self) -> list[Any]:
+        """What reads the last hidden states, besides the output matrix."""
+        heads = (self.classifier, self.projection, self.decision_head)
+        return [head for head in heads if head is not None]
 
     def workspace(self) -> Workspace:
         """Buffers for passes, without memory yet."""
@@ -134,20 +151,27 @@ class Decoder:
         spec = self.spec
         found = {"x": spec.n_embd}
         if spec.family.streams:
-            found["streams"] = OTHER_STREAMS * spec.n_embd
+            n = OTHER_STREAMS if spec.connections is None else spec.connections.streams
+            found["bank" if spec.family.streams == "banked" else "streams"] = n * spec.n_embd
         if spec.layer_width:
             found["layer_inputs"] = spec.n_layers * spec.layer_width
         if any(layer.mixer == "rwkv7" for layer in spec.layers):
             found["first_value"] = spec.n_embd
+        if spec.family.adds_embedding:
+            found["embedded"] = spec.n_embd
+        if spec.switch is not None:
+            found["adapter_slots"] = 1
+        if any(layer.begins for layer in spec.layers):
+            found |= dict.fromkeys(("high", "low"), spec.n_embd)
         return found
 
     @functools.cached_property
     def page_groups(self) -> tuple[PageGroup, ...]:
-        """Which layers keep their keys and values together."""
+        """The groups of layers that keep their keys and values in the same pages."""
         return page_groups(self.spec)
 
     def kv_shapes(self, kv_type: str, page_size: int) -> list[Any]:
-        """Of each page group the kernels' `KvShape` of its pages."""
+        """The kernels' `KvShape` of the pages of each page group."""
         shape = self.kernels.attention.KvShape
         key_type, value_type = (KV_TYPES[name] for name in KV_PAIRS[kv_type])
         return [shape(*group.sizes, key_type, value_type, page_size) for group in self.page_groups]
@@ -159,34 +183,41 @@ class Decoder:
         work: Workspace,
         tuner: Threads,
         cancelled: Callable[[], bool] | None = None,
-        given: Carried | None = None,
+        carried: Carried | None = None,
     ) -> np.ndarray:
         """Runs a batch.
 
-        Parameters
-        ----------
-        batch : the rows.
-        kv : of each page group the kernels' `PagedBatch` over the same rows, into which their keys and values
-            are stored.
-        work : buffers, overwritten.
-        tuner : chooses the number of threads of each layer.
-        cancelled : called before every layer; True stops the pass.
-        given : the buffers that the previous stage passed on; None in the first one.
+        Args:
+            batch: the rows.
+            kv: for each page group, the kernels' `PagedBatch` of the rows; keys and values go into it.
+            work: buffers, overwritten.
+            tuner: chooses the number of threads of each layer.
+            cancelled: called before every layer; True stops the pass.
+            carried: the buffers that the previous stage passed on; None in the first one.
 
-        Returns
-        -------
-        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in new memory.
+        Returns:
+            float32 (wanted, n_embd): hidden states of the wanted rows after the last norm, in new memory; of
+                an encoder with a `Family.token_projection` float32 (wanted, `Spec.embedding_width`).
 
-        Raises
-        ------
-        ForwardCancelled : ``cancelled`` returned True.
-        ModelFileError : a file cannot be read or has changed since it was opened.
+        Raises:
+            ForwardCancelled: ``cancelled`` returned True.
+            ModelFileError: a file cannot be read or has changed since it was opened.
         """
-        x, n_threads = self._run_layers(batch, kv, work, tuner, cancelled, given)
+        x, n_threads = self._run_layers(batch, kv, work, tuner, cancelled, carried)
         rows: np.ndarray = x.copy() if len(batch.wanted) == len(batch) else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, n_threads)
+        if self.token_projection is not None:
+            return self._projected(self.token_projection, rows, batch, Pass(work.scratch, n_threads))
         return rows
+
+    def _projected(self, matrix: Linear, rows: np.ndarray, batch: Batch, step: Pass) -> np.ndarray:
+        """float32 (wanted, matrix.rows) of the hidden states of a batch's wanted rows."""
+        found = np.empty((len(rows), matrix.rows), np.float32)
+        step.adapted = batch.adapted and batch.adapted.of_rows(batch.wanted)
+        with panels_in_use(self.store):
+            matrix.apply(rows, found, step)
+        return found
 
     def passed_on(
         self,
@@ -194,10 +225,10 @@ class Decoder:
         kv: Sequence[Any],
         work: Workspace,
         tuner: Threads,
-        given: Carried | None = None,
+        carried: Carried | None = None,
     ) -> Carried:
-        """Runs a batch in a stage that is not the last; returns the ``given`` of the next stage's pass."""
-        self._run_layers(batch, kv, work, tuner, None, given)
+        """Runs a batch in a stage that is not the last; returns what the next stage gets."""
+        self._run_layers(batch, kv, work, tuner, None, carried)
         return {name: work.rows[name, len(batch), width].copy() for name, width in self.carried.items()}
 
     def _run_layers(
@@ -207,10 +238,9 @@ class Decoder:
         work: Workspace,
         tuner: Threads,
         cancelled: Callable[[], bool] | None,
-        given: Carried | None,
+        carried: Carried | None,
     ) -> tuple[np.ndarray, int]:
-        """Runs the layers; the hidden states x (n, d) behind them, in a buffer, and the threads for what
-        follows."""
+        """Runs the layers; their hidden states x (n, d), in a buffer, and the threads for what follows."""
         spec, n = self.spec, len(batch)
         scratch, alone = 0, tuner.max_threads == 1
         for part in kv:
@@ -224,6 +254,7 @@ class Decoder:
             n_threads=tuner.n_threads,
             tables={i: self._table(i, batch.positions) for i in self.rotations},
             temperatures=self._temperatures(batch.positions),
+            table_at=self._table,
             adapted=batch.adapted,
         )
         if batch.recurrent_states is not None:
@@ -235,14 +266,16 @@ class Decoder:
         x = work.rows["x", n, spec.n_embd]
         self.store.begin_pass()
         try:
-            if given is None:
+            if carried is None:
                 assert self.inputs is not None, "only the first stage has embeddings"
                 self.inputs.look_up(batch, x, step)
                 if self.streams is not None:
                     self.streams.begin(x, step)
-            for name, rows in (given or {}).items():
+            for name, rows in (carried or {}).items():
                 work.rows[name, n, self.carried[name]][:] = rows
-            for layer in self.layers:
+            for number, layer in enumerate(self.layers):
+                if number in batch.tapped:
+                    work.rows.like(tap_of(number), x)[:] = x
                 if cancelled is not None and cancelled():
                     raise ForwardCancelled
                 if alone:
@@ -276,15 +309,17 @@ class Decoder:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
                 self.kernels.vector.soft_cap(out, spec.final_soft_cap, tuner.n_threads)
+            if spec.family.hidden_tokens:
+                out[:, slice(*spec.family.hidden_tokens)] = np.finfo(np.float32).min
         return out
 
     def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
         """float32 (n, n_labels): a reranker's scores for n texts.
 
-        Parameters
-        ----------
-        hidden : float32 (n, n_embd), the hidden state of each text's token that `Classifier.pooling` names.
-        n_threads : threads to use.
+        Args:
+            hidden: float32 (n, n_embd), the hidden state of each text's token that `Classifier.pooling`
+                names.
+            n_threads: threads to use.
         """
         assert self.classifier is not None, "the model has no classifier"
         with panels_in_use(self.store):
@@ -309,7 +344,7 @@ class Decoder:
         return [i for i in range(len(self.spec.ropes)) if i in used]
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
-        """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""
+        """float32 (n, 2, n_rot / 2): cosines and sines of the rotation with index ``i`` at n positions."""
         rope = self.spec.ropes[i]
         table = np.empty((len(positions), 2, rope.n_rot // 2), np.float32)
         self.kernels.vector.rope_table(positions, self.frequencies[i], rope.magnitude, table)
@@ -347,6 +382,8 @@ class InputEmbedding:
             kinds = weights.shape(name)[1:]
             self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
         self.norm: Norm | None = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
+        self.choice: Any | None = load_choice(spec) if spec.switch else None
+        self.is_added_again: bool = family.adds_embedding
         self.of_layers: Any | None = load_layer_embeddings(spec, weights) if spec.layer_width else None
 
     def tables(self) -> list[Embedding]:
@@ -359,13 +396,14 @@ class InputEmbedding:
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input embeddings of the batch's tokens."""
-        self.tokens.lookup(batch.tokens, x)
+        tokens = batch.tokens if self.choice is None else self.choice.run(batch.tokens, step)
+        self.tokens.lookup(tokens, x)
         if step.adapted is not None:
-            step.adapted.add_to_embeddings(batch.tokens, x, step.scratch, step.n_threads)
+            step.adapted.add_to_embeddings(tokens, x, step.scratch, step.n_threads)
         if self.scale != 1:
             x *= np.float32(self.scale)
-        if batch.given is not None:
-            batch.given.put(x, step)
+        if batch.input_rows is not None:
+            batch.input_rows.put(x, step)
         if self.type is not None:
             x += self.type
         if self.positions is not None:
@@ -376,6 +414,8 @@ class InputEmbedding:
             self.norm.apply(x, x, step.n_threads)
         if self.of_layers is not None:
             self.of_layers.look_up(x, step)
+        if self.is_added_again:
+            step.work.rows.like("embedded", x)[:] = x
 
 
 def load_output(spec: Spec, weights: Weights) -> Linear | None:
@@ -383,30 +423,8 @@ def load_output(spec: Spec, weights: Weights) -> Linear | None:
     kind = spec.family.output
     if kind == "none":
         return None
+    least = max(spec.family.hidden_tokens, default=0)
+    if spec.n_vocab < least:
+        raise LoadError(f"token_embd.weight: expected at least {least} rows, got {spec.n_vocab}")
     own = kind in ("own", "both") or (kind == "auto" and weights.has("output.weight"))
     return weights.linear([("output" if own else "token_embd", spec.n_vocab)], spec.n_embd)
-
-
-def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.ndarray:
-    """float64 (n_rot / 2,): radians per position of rotation ``i``, divided by the file's rotary factors."""
-    rope, name = spec.ropes[i], "rope_freqs.weight"
-    names = [name] if weights.has(name) else []
-    if not names and (spec.family.longrope or rope.kind == "longrope"):
-        names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
-        names = [name for name in names if weights.has(name)]
-        name = f"rope_factors_{'long' if context > rope.original_context else 'short'}.weight"
-    # some files have factors for dimensions that do not rotate, too
-    n, whole = rope.n_rot // 2, spec.key_dim // 2
-    sizes = {name: whole if weights.shape(name) == (whole,) else n for name in names}
-    factors = {name: weights.vector(name, sizes[name])[:n] for name in names}
-    for other, values in factors.items():
-        if not (np.isfinite(values) & (values > 0)).all():
-            raise LoadError(f"{other}: expected finite numbers above 0")
-    plain = i > 0 and spec.family.local_rope == "plain"
-    found = rope.frequencies(context, None if plain else factors.get(name))
-    most = MAX_ANGLE / min(context, MAX_ANGLE)
-    if not (found <= most).all():
-        key = name if name in factors else f"{spec.family.name}.rope.scaling.factor"
-        wanted = f"at most {most:g} radians per position in a context of {context}"
-        raise LoadError(f"{key}: expected {wanted}, got {found.max()}")
-    return found

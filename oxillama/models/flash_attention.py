@@ -18,9 +18,9 @@ from oxillama._kernels import best
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama._kernels.openmp_thread import in_openmp_thread
-from oxillama.config.engine import available_cpus
+from oxillama.base.config.engine import available_cpus
+from oxillama.base.formats import KV_TYPES
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_TYPES
 
 PAGE = 64  # positions
 
@@ -37,25 +37,24 @@ def flash_attention_forward(
 ) -> np.ndarray:
     """softmax(softmax_scale * q k^T) v of each head, for one sequence.
 
-    Parameters
-    ----------
-    q : (tokens, num_heads, head_dim), or flat: (tokens, num_heads * head_dim). Any real numbers; computed in
-        float32.
-    k : (positions, kv_heads, head_dim), or flat. Fewer heads than ``num_heads`` are shared by equal groups of
-        neighbouring query heads (grouped-query attention).
-    v : (positions, kv_heads, value_dim), or flat.
-    num_heads, head_dim : of the queries.
-    softmax_scale : None for head_dim ** -0.5.
-    causal_mask : query i has position ``positions - tokens + i`` and attends to no later one; False: to all.
-    options : the keywords of `batched_flash_attention`.
+    Args:
+        q: (tokens, num_heads, head_dim), or flat: (tokens, num_heads * head_dim). Any real numbers; computed
+            in float32.
+        k: (positions, kv_heads, head_dim), or flat. Fewer heads than ``num_heads`` are shared by equal groups
+            of neighbouring query heads (grouped-query attention).
+        v: (positions, kv_heads, value_dim), or flat.
+        num_heads: of the queries.
+        head_dim: of the queries.
+        softmax_scale: None for head_dim ** -0.5.
+        causal_mask: query i has position ``positions - tokens + i`` and attends to no later one; False: to
+            all.
+        options: the keywords of `batched_flash_attention`.
 
-    Returns
-    -------
-    float32 (tokens, num_heads, value_dim), or flat where ``q`` is
+    Returns:
+        float32 (tokens, num_heads, value_dim), or flat where ``q`` is
 
-    Raises
-    ------
-    ConfigError : shapes do not fit each other, or an option is outside its range; the message names it.
+    Raises:
+        ConfigError: shapes do not fit each other, or an option is outside its range; the message names it.
     """
     found: np.ndarray = batched_flash_attention(
         [q], [k], [v], num_heads, head_dim, softmax_scale, causal_mask, **options
@@ -80,23 +79,22 @@ def batched_flash_attention(
 ) -> Any:
     """`flash_attention_forward` for many sequences in one call.
 
-    Parameters
-    ----------
-    q, k, v : arrays with one more axis in front, the sequences; or lists of such arrays as
-        `flash_attention_forward` takes, whose lengths may differ.
-    window : query i attends to position j only if |i - j| < window; 0 for no such limit.
-    softcap : scores become softcap * tanh(score / softcap) (Bello et al., 2016); 0 for none.
-    sinks : (num_heads,), one more score for each head, which has no value (Xiao et al., 2023).
-    slopes : (num_heads,), a score loses slope * |i - j| (ALiBi: Press, Smith and Lewis, 2022).
-    num_threads : None for the CPUs this process may use.
+    Args:
+        q: an array with one more axis in front, the sequences; or a list of such arrays as
+            `flash_attention_forward` takes, whose lengths may differ.
+        k: as ``q``.
+        v: as ``q``.
+        window: query i attends to position j only if |i - j| < window; 0 for no such limit.
+        softcap: scores become softcap * tanh(score / softcap) (Bello et al., 2016); 0 for none.
+        sinks: (num_heads,), one more score for each head, which has no value (Xiao et al., 2023).
+        slopes: (num_heads,), a score loses slope * |i - j| (ALiBi: Press, Smith and Lewis, 2022).
+        num_threads: None for the CPUs this process may use.
 
-    Returns
-    -------
-    float32 (sequences, tokens, ...) if ``q`` is one array, or else a list of arrays
+    Returns:
+        float32 (sequences, tokens, ...) if ``q`` is one array, or else a list of arrays
 
-    Raises
-    ------
-    ConfigError : as `flash_attention_forward`.
+    Raises:
+        ConfigError: as `flash_attention_forward`.
     """
     n_threads = available_cpus() if num_threads is None else num_threads
     for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("num_threads", n_threads)):

@@ -6,20 +6,21 @@ has pages of its own. So no page is padded to the widest layer, and pages out of
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from oxillama.frozen import frozen
-from oxillama.models.spec import Selector, Spec
+from oxillama.models.spec import Spec
+
+if TYPE_CHECKING:
+    from oxillama.models.sizes import Selector
 
 
 class Reach(NamedTuple):
     """How far back the rows of a layer see; both 0 for back to the first position.
 
-    Attributes
-    ----------
-    window : a row sees so many positions, its own included; 0 for all.
-    chunk : a row sees none before the last multiple of this; 0 for all.
+    Attributes:
+        window: a row sees so many positions, its own included; 0 for all.
+        chunk: a row sees none before the last multiple of this; 0 for all.
     """
 
     window: int = 0
@@ -44,16 +45,15 @@ class Reach(NamedTuple):
 EVERYTHING = Reach()
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class PageGroup:
     """Layers that share pages.
 
-    Attributes
-    ----------
-    layers : their indices, of those that are run here; without any, pages only count tokens.
-    n_heads : key heads of each.
-    key_dim, value_dim : widths of a key and a value of one head; no value is 0 wide but a selector's.
-    reach : how far back their rows see.
+    Attributes:
+        layers: their indices, of those that are run here; without any, pages only count tokens.
+        n_heads: key heads of each.
+        key_dim, value_dim: widths of a key and a value of one head; no value is 0 wide but a selector's.
+        reach: how far back their rows see.
     """
 
     layers: tuple[int, ...]
@@ -85,16 +85,19 @@ def page_groups(spec: Spec) -> tuple[PageGroup, ...]:
 
 def _groups(spec: Spec) -> tuple[PageGroup, ...]:
     """The groups with all their layers, of a model with keys."""
-    if spec.latent is not None:
-        rank = spec.latent.kv_rank
-        latent = PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank)
-        return (latent,) if spec.selector is None else (latent, _selectors(spec, spec.selector))
     found: dict[tuple[int, int, int, Reach], list[int]] = {}
     for i in spec.attending:
         layer = spec.layers[i]
-        found.setdefault((layer.n_kv_heads, layer.key_dim, layer.value_dim, _reach(spec, i)), []).append(i)
+        heads, latent = max(1, layer.n_kv_heads // layer.places), spec.latent_of(i)
+        key, value = layer.key_dim, layer.value_dim
+        if latent is not None:
+            key, value = latent.kv_rank + latent.rotated, latent.kv_rank
+        found.setdefault((heads, key, value, _reach(spec, i)), []).extend([i] * layer.places)
     groups = [PageGroup(tuple(layers), *kind) for kind, layers in found.items()]
-    return tuple(sorted(groups, key=lambda group: (group.reach.is_limited, group.layers)))
+    groups.sort(key=lambda group: (group.reach.is_limited, group.layers))
+    if spec.selector is not None:
+        groups.append(_selectors(spec, spec.selector))
+    return (*groups, PageGroup((0,), 1, 1, 1)) if spec.switch else tuple(groups)
 
 
 def _selectors(spec: Spec, sizes: Selector) -> PageGroup:
@@ -104,13 +107,13 @@ def _selectors(spec: Spec, sizes: Selector) -> PageGroup:
 
 
 def selector_place(spec: Spec, layer: int) -> tuple[int, int]:
-    """The group of a layer's selector and the selector's index in its pages."""
+    """The group of a layer's selector, or of a switch, the last one, and its index in these pages."""
     groups = page_groups(spec)
     return len(groups) - 1, groups[-1].layers.index(layer)
 
 
 def _reach(spec: Spec, own: int) -> Reach:
-    """How far back the rows of a layer see, and those of the layers that attend to its keys and values."""
+    """How far back the rows of a layer see, and the rows of layers that attend to its keys and values."""
     if not spec.causal:  # an encoder's window also reaches ahead, and an encoder runs a text in one pass
         return EVERYTHING
     readers = [layer for i, layer in enumerate(spec.layers) if own in (i, layer.kv_from)]

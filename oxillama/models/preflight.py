@@ -1,7 +1,7 @@
 """Checks whether a file can be loaded and how much memory it needs, without its weights.
 
 All tensors are checked as in loading, and a model is built, but matrices are not read. So errors and sizes
-are those of loading.
+are the same as in loading.
 """
 
 from __future__ import annotations
@@ -11,35 +11,34 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from oxillama._kernels import Kernels, best
-from oxillama.config.engine import EngineConfig
+from oxillama.base.config.engine import EngineConfig
+from oxillama.base.formats import KV_PAIRS
 from oxillama.errors import ConfigError, GGUFError, LoadError, TokenizerError
-from oxillama.formats import KV_PAIRS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
-from oxillama.offload.parts import parts_of, pin, sizes_of
-from oxillama.offload.plan import make_plan
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
-from oxillama.weights.packer import Source
+from oxillama.models.offload.parts import parts_of, pin, sizes_of
+from oxillama.models.offload.plan import make_plan
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
+from oxillama.models.weights.packer import Source
+from oxillama.text.chat.bridge import TokenizerBridge
 
 
 @dataclass(frozen=True)
 class Preflight:
     """The memory that a file needs, or the reasons why it cannot be loaded.
 
-    Attributes
-    ----------
-    reasons : errors that loading it raises; () for none.
-    spec, tokenizer : None where they cannot be read.
-    surplus : tensors that the model does not use.
-    weight_bytes : memory of the packed matrices.
-    least_budget : bytes of the smallest ``offload_budget``.
-    resident_bytes : of matrices in memory at a time, at most: all, or what the budget allows.
-    table_bytes : bytes of the embedding tables, which stay in the file.
-    kv_bytes : memory of the keys and values of a token, by KV type.
-    kv_context_bytes : of those that a sequence as long as the training context keeps.
-    state_bytes : memory of the recurrent state of a sequence.
+    Attributes:
+        reasons: errors that loading it raises; () for none.
+        spec, tokenizer: None where they cannot be read.
+        surplus: tensors that the model does not use.
+        weight_bytes: memory of the packed matrices.
+        least_budget: bytes of the smallest ``offload_budget``.
+        resident_bytes: of matrices in memory at a time, at most: all, or what the budget allows.
+        table_bytes: bytes of the embedding tables, which stay in the file.
+        kv_bytes: memory of the keys and values of a token, by KV type.
+        kv_context_bytes: of those that a sequence as long as the training context keeps.
+        state_bytes: memory of the recurrent state of a sequence.
     """
 
     reasons: tuple[str, ...]

@@ -6,16 +6,15 @@ import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Linear, Pass
-from oxillama.weights.loader import Weights
+from oxillama.models.weights.linear import Linear, Pass
+from oxillama.models.weights.loader import Weights
 
 
 class Projection:
     """W_n ... W_1 x of pooled hidden states x.
 
-    Parameters
-    ----------
-    matrices : in the order of their use.
+    Args:
+        matrices: in the order of their use.
     """
 
     def __init__(self, matrices: list[Linear]) -> None:
@@ -40,7 +39,7 @@ def applied(matrix: Linear, x: np.ndarray, n_threads: int) -> np.ndarray:
 
 
 def load_projection(spec: Spec, weights: Weights) -> Projection | None:
-    """The matrices of `Family.projections` that the file has, None for none. Raises LoadError."""
+    """The matrices of `Family.projections` that the file has; None without any. Raises LoadError."""
     width, matrices = spec.n_embd, []
     for name in spec.family.projections:
         if weights.has(f"{name}.weight"):

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from oxillama.models.families import MODULES
-from oxillama.models.family import Family
-from oxillama.models.metadata import Reader
-from oxillama.models.spec import Spec
-
-Adjust = Callable[[Spec, Reader], Spec]
-"""Changes the spec of one file where its metadata have consequences that `Family` cannot state."""
+from oxillama.models.family import REGISTERED, Family
 
 
 class Families(Mapping[str, Family]):
     """The families by name. The modules of `families` are imported until one has the name; all of them, where
     all names are asked for."""
 
-    def __init__(self) -> None:
-        self.known: dict[str, Family] = {}
-        self._left = list(MODULES)
+    def __init__(self, modules: tuple[str, ...], known: dict[str, Family]) -> None:
+        self.known = known
+        self._left = list(modules)
 
     def _import_next(self) -> None:
         importlib.import_module(f"oxillama.models.families.{self._left[0]}")
@@ -40,20 +35,6 @@ class Families(Mapping[str, Family]):
         return len(list(iter(self)))
 
 
-FAMILIES = Families()
-ADJUSTMENTS: dict[str, Adjust] = {}
-
-
-def register(family: Family, adjust: Adjust | None = None) -> Family:
-    """Makes an architecture loadable; ``adjust`` runs on the spec of each of its files.
-
-    Raises
-    ------
-    ValueError : the architecture is registered already.
-    """
-    if family.name in FAMILIES.known:
-        raise ValueError(f"{family.name}: registered twice")
-    FAMILIES.known[family.name] = family
-    if adjust is not None:
-        ADJUSTMENTS[family.name] = adjust
-    return family
+FAMILIES = Families(MODULES, REGISTERED)
+DRAFT_FAMILIES = Families(("drafters",), {})
+"""Of drafters with a file of their own, which read the states of another model."""

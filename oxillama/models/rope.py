@@ -8,12 +8,12 @@ context of the engine), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
 import numpy as np
 
 from oxillama.errors import LoadError
-from oxillama.frozen import frozen
 from oxillama.models.metadata import Reader
 
 MAGNITUDES = 1e-3, 1e3
@@ -25,25 +25,24 @@ MAX_ANGLE = 1e6
 KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class Rope:
     """One rotation.
 
-    Attributes
-    ----------
-    n_rot : dimensions that rotate, even.
-    neox : pairs are (i, i + n_rot/2), else (2i, 2i+1).
-    base : theta of the slowest pair.
-    kind : of scaling, one of `KINDS`.
-    factor : divisor of positions ("ntk" and "dynamic": the base grows instead).
-    original_context : tokens of the training context before any extension.
-    magnitude : of cosines and sines.
-    mix : share of YaRN, 1 or 0 unless the file states one.
-    beta_fast, beta_slow : YaRN keeps pairs of more than ``beta_fast`` rotations in the original context, and
-        divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
-    truncate : the ramp between them begins and ends at whole pairs.
-    sections : pairs that rotate with time, height, width, and not at all; () for all with time.
-    still : pairs that do not rotate.
+    Attributes:
+        n_rot: dimensions that rotate, even.
+        neox: pairs are (i, i + n_rot/2), else (2i, 2i+1).
+        base: theta of the slowest pair.
+        kind: of scaling, one of `KINDS`.
+        factor: divisor of positions ("ntk" and "dynamic": the base grows instead).
+        original_context: tokens of the training context before any extension.
+        magnitude: of cosines and sines.
+        mix: share of YaRN, 1 or 0 unless the file states one.
+        beta_fast, beta_slow: YaRN keeps pairs of more than ``beta_fast`` rotations in the original context,
+            and divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
+        truncate: the ramp between them begins and ends at whole pairs.
+        sections: pairs that rotate with time, height, width, and not at all; () for all with time.
+        still: pairs that do not rotate.
     """
 
     n_rot: int
@@ -63,10 +62,9 @@ class Rope:
     def frequencies(self, context: int = 0, factors: np.ndarray | None = None) -> np.ndarray:
         """float64 (n_rot / 2,): radians per position of each pair.
 
-        Parameters
-        ----------
-        context : tokens the engine runs with, for "dynamic".
-        factors : float32 (n_rot / 2,), divisors of the frequencies, or None.
+        Args:
+            context: tokens the engine runs with, for "dynamic".
+            factors: float32 (n_rot / 2,), divisors of the frequencies, or None.
         """
         found = rope_powers(self.n_rot, self._base(context))
         if factors is not None:
@@ -85,12 +83,7 @@ class Rope:
         stretch = self.factor if self.kind == "ntk" else 1.0
         if self.kind == "dynamic" and context > self.original_context:
             stretch = self.factor * context / self.original_context - (self.factor - 1)
-        if stretch == 1 or self.n_rot <= 2:
-            return self.base
-        with localcontext() as c:
-            c.prec = 30
-            power = (Decimal(stretch).ln() * self.n_rot / (self.n_rot - 2)).exp()
-            return float(Decimal(self.base) * power)
+        return grown_base(self.base, stretch, self.n_rot)
 
     def _ramp(self) -> np.ndarray:
         """float64 (n_rot / 2,): 1 for pairs whose frequency YaRN keeps, 0 for those that it divides."""
@@ -110,6 +103,15 @@ class Rope:
 
 
 PI = Decimal("3.14159265358979323846264338327950288")
+
+
+def grown_base(base: float, stretch: float, n_rot: int) -> float:
+    """base * stretch^(n / (n - 2)), the base of NTK-aware scaling; the same bits on every machine."""
+    if stretch == 1 or n_rot <= 2:
+        return base
+    with localcontext() as context:
+        context.prec = 30
+        return float(Decimal(base) * (Decimal(stretch).ln() * n_rot / (n_rot - 2)).exp())
 
 
 def rope_powers(n_rot: int, base: float) -> np.ndarray:

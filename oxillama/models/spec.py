@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from oxillama.frozen import frozen
 from oxillama.models.family import Family
 from oxillama.models.rope import Rope
 
-
-class Xielu(NamedTuple):
-    """Numbers of the activation xIELU: factors of the square, of the exponential and of x, and a bound of
-    the exponent."""
-
-    positive: float
-    negative: float
-    linear: float
-    bound: float
+if TYPE_CHECKING:
+    from oxillama.models import sizes
 
 
-@frozen()
+@dataclass(frozen=True)
 class LayerSpec:
     """Sizes of one layer.
 
-    Attributes
-    ----------
-    n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
-    n_ff : width of its feed-forward block.
-    key_dim, value_dim : width of a head's query and key, and of its value.
-    kv_from : index of the layer whose keys and values it attends to; None for its own.
-    selected_by : index of the layer whose selector chooses the positions it attends to; None for no choice.
-    window : a position attends to so many positions, its own included; 0 for all before it.
-    chunk : a position attends to none before the last multiple of this; 0 for all.
-    rope : index of its rotation among the model's, None for none.
-    scaled_queries : queries are multiplied by `Temperature`.
-    experts, expert_width : experts that a token uses in its feed-forward block, 0 for none, and their width.
-    mixer : name of its token mixer, or "feed_forward" where its only block is one.
-    scale : factor of the hidden state after the layer.
-    limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
-        experts; 0 for none.
-    sparsity : gates of its dense block below the row's mean and this many standard deviations are 0; None for
-        no such limit.
-    xielu : numbers of its activation, where that is xIELU.
+    Attributes:
+        n_heads, n_kv_heads: query heads and key/value heads; the first is a multiple of the second.
+        n_ff: width of its feed-forward block.
+        key_dim, value_dim: width of a head's query and key, and of its value.
+        kv_from: index of the layer whose keys and values it attends to; None for its own.
+        selected_by: index of the layer whose selector chooses its positions; None without a selector.
+        window: positions that a position attends to, its own included; 0 for all before it.
+        chunk: a position attends to positions from the last multiple of this on; 0 for all.
+        rope: index of its rotation among the model's; None without rotation.
+        scaled_queries: queries are multiplied by `Temperature`.
+        value_experts: experts that make a token's value, 0 for a matrix.
+        experts, expert_width: experts that a token uses in its feed-forward block, 0 for none, and their
+            width.
+        mixer: name of its token mixer, or "feed_forward" where its only block is one.
+        scale: factor of the hidden state after the layer.
+        limit, expert_limit: bounds of the gates and ups of its dense block and shared expert, and of its
+            routed experts; 0 for none.
+        sparsity: gates of its dense block below the row's mean and this many standard deviations are 0; None
+            for no such limit.
+        xielu: numbers of its activation, where that is xIELU.
+        latent: sizes of its latent attention, where they are not the model's.
+        block_size: tokens of the blocks whose compressed keys it sees, 0 for none.
+        chosen_by_token: a token's experts are looked up in a table.
+        places: of its keys in a page: its key heads are divided among them.
+        block: number of its tensors in the file, which layers may share; None for its own.
+        begins, ends: it begins or ends a pass through a stack of layers (`layers/stacks.py`).
     """
 
     n_heads: int
@@ -56,6 +55,7 @@ class LayerSpec:
     chunk: int = 0
     rope: int | None = 0
     scaled_queries: bool = False
+    value_experts: int = 0
     experts: int = 0
     expert_width: int = 0
     mixer: str = "attention"
@@ -63,122 +63,46 @@ class LayerSpec:
     limit: float = 0.0
     expert_limit: float = 0.0
     sparsity: float | None = None
-    xielu: Xielu | None = None
+    xielu: sizes.Xielu | None = None
+    latent: sizes.Latent | None = None
+    block_size: int = 0
+    chosen_by_token: bool = False
+    places: int = 1
+    block: int | None = None
+    begins: str = ""
+    ends: str = ""
 
 
-@frozen()
-class Experts:
-    """Experts of a model: how many, the width of the shared one, and their choice (`Routing`)."""
-
-    n_experts: int
-    shared_width: int
-    gating: str
-    normalize: bool
-    scale: float
-    groups: int = 1
-    groups_used: int = 1
-    latent: int = 0
-
-
-@frozen()
-class Latent:
-    """Sizes of multi-head latent attention: keys and values of all heads come from one compressed vector.
-
-    Attributes
-    ----------
-    q_rank : width of the compressed queries, 0 where queries are not compressed.
-    kv_rank : width of the compressed vector of keys and values.
-    key_dim, value_dim : of a head.
-    rotated : last dimensions of a key, which all heads share and which rotate.
-    """
-
-    q_rank: int
-    kv_rank: int
-    key_dim: int
-    value_dim: int
-    rotated: int
-
-
-@frozen()
-class Selector:
-    """Sizes of the selectors of positions (`layers/selector.py`).
-
-    Attributes
-    ----------
-    n_heads, width : heads of its queries, and their width and that of a key.
-    n_chosen : positions that a row attends to, at most.
-    neox : pairs (i, i + n_rot / 2) rotate, not (2i, 2i + 1).
-    """
-
-    n_heads: int
-    width: int
-    n_chosen: int
-    neox: bool
-
-
-@frozen()
-class RecurrentSizes:
-    """Sizes of recurrent layers.
-
-    Attributes
-    ----------
-    taps : tokens of a convolution.
-    inner : channels.
-    n : size of a channel's state.
-    heads : of Mamba-2, RWKV and, of values, the delta rule; in Mamba the rank of dt.
-    groups : of heads that share B and C, or q and k.
-    interleaved : every ``groups``-th head is of the same group, not neighbours.
-    norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
-    ranks : of RWKV's low-rank matrices, by name.
-    """
-
-    taps: int
-    inner: int
-    n: int
-    heads: int
-    groups: int = 1
-    interleaved: bool = False
-    norms: str = ""
-    ranks: dict[str, int] = field(default_factory=dict)
-
-
-@frozen()
-class Temperature:
-    """Queries are multiplied by 1 + rate * ln(floor((position + offset) / length) + 1)."""
-
-    rate: float
-    length: int
-    offset: int
-
-
-@frozen()
+@dataclass(frozen=True, repr=False)
 class Spec:
     """Sizes and numbers of one model, checked against each other.
 
-    Attributes
-    ----------
-    layers : of each layer.
-    n_embd, n_vocab : width of the hidden state, rows of the embedding table.
-    key_dim, value_dim : the widest of all layers.
-    layer_width : width of a layer's own embedding (`Family.per_layer_input`), 0 for none.
-    ropes : rotations, by `LayerSpec.rope`.
-    norm_eps : epsilon of the norms.
-    context_length : tokens of the training context.
-    score_scale : factor of attention scores.
-    soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
-    clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
-    alibi_bias : largest slope exponent of linear biases, 0 without.
-    relative_buckets : distances that have a learned bias of their own, 0 without such biases.
-    embedding_scale, residual_scale, value_scale, logit_scale : factors of embeddings, of the blocks' outputs,
-        of attended values, of logits.
-    temperature, experts, latent, selector, recurrent : None where the model has none.
-    pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
-        classifier), or "" if the file does not state it.
-    labels : of a classifier, () where the file names none.
-    unread : options that the file states and that are ignored for its architecture.
-    ignored : tensors that the model does not use on purpose (`Family.ignores`, MTP layers).
-    part : the layers that are run here, the first and the one behind the last; None for all. The others are
-        those of other stages of a pipeline.
+    Attributes:
+        layers: of each layer.
+        n_embd, n_vocab: width of the hidden state, rows of the embedding table.
+        key_dim, value_dim: the widest of all layers.
+        layer_width: width of a layer's own embedding (`Family.per_layer_input`), 0 for none.
+        output_width: width of an encoder's last hidden states (`Family.token_projection`), 0 for ``n_embd``.
+        ropes: rotations, by `LayerSpec.rope`.
+        norm_eps: epsilon of the norms.
+        norm_groups: slices of a row that are normed apart.
+        context_length: tokens of the training context.
+        score_scale: factor of attention scores.
+        soft_cap, final_soft_cap: c in c tanh(x / c), of scores and of logits; 0 for none.
+        clamp: q, k and v are limited to [-clamp, clamp]; 0 for none.
+        alibi_bias: largest slope exponent of linear biases, 0 without.
+        relative_buckets: distances that have a learned bias of their own, 0 without such biases.
+        embedding_scale, residual_scale, value_scale, logit_scale: factors of embeddings, of the blocks'
+            outputs, of attended values, of logits.
+        temperature, experts, value_experts, latent, selector, recurrent, switch, connections, situ, ngrams,
+            compression, decision: None where the model has none.
+        pooling: the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
+            classifier), or "" if the file does not state it.
+        labels: of a classifier, () where the file names none.
+        unread: options that the file states and that are ignored for its architecture.
+        ignored: tensors that the model does not use on purpose (`Family.ignores`, MTP layers).
+        part: the layers that are run here, the first and the end; None for all. The others are run by other
+            stages of a pipeline.
     """
 
     family: Family
@@ -191,7 +115,9 @@ class Spec:
     norm_eps: float
     context_length: int
     score_scale: float
+    norm_groups: int = 1
     layer_width: int = 0
+    output_width: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
     clamp: float = 0.0
@@ -201,11 +127,18 @@ class Spec:
     residual_scale: float = 1.0
     value_scale: float = 1.0
     logit_scale: float = 1.0
-    temperature: Temperature | None = None
-    experts: Experts | None = None
-    latent: Latent | None = None
-    selector: Selector | None = None
-    recurrent: RecurrentSizes | None = None
+    temperature: sizes.Temperature | None = None
+    experts: sizes.Experts | None = None
+    value_experts: sizes.Experts | None = None
+    latent: sizes.Latent | None = None
+    selector: sizes.Selector | None = None
+    recurrent: sizes.RecurrentSizes | None = None
+    switch: sizes.Switch | None = None
+    connections: sizes.Connections | None = None
+    situ: sizes.Situ | None = None
+    ngrams: sizes.Ngrams | None = None
+    compression: sizes.Compression | None = None
+    decision: sizes.Decision | None = None
     causal: bool = True
     pooling: str = ""
     labels: tuple[str, ...] = ()
@@ -232,6 +165,15 @@ class Spec:
     def depends_on_context(self) -> bool:
         """Whether bits depend on the context that the model is run with: LongRoPE and dynamic NTK scaling."""
         return self.family.longrope or any(rope.kind in ("longrope", "dynamic") for rope in self.ropes)
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the vectors that it embeds texts with."""
+        return self.output_width or self.n_embd
+
+    def latent_of(self, i: int) -> sizes.Latent | None:
+        """Sizes of the latent attention of layer ``i``."""
+        return self.layers[i].latent or self.latent
 
     @property
     def n_layers(self) -> int:

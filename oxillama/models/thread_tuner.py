@@ -39,11 +39,10 @@ class ThreadTuner(Threads):
 
     Batches of different sizes are tuned separately: one token is limited by memory, a prompt by arithmetic.
 
-    Parameters
-    ----------
-    max_threads : maximum number of threads.
-    clock : the time in seconds.
-    spread : moves so many threads to processors of their own; returns how many were moved.
+    Args:
+        max_threads: maximum number of threads.
+        clock: the time in seconds.
+        spread: moves so many threads to processors of their own; returns how many were moved.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class ThreadTuner(Threads):
         self._spread = spread
         self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
         self._sizes: dict[int, SizeTuner] = {}
-        # of the layer under way: its rows, what measures it, when it began
+        # the running layer: its rows, its tuner, the time it began
         self._rows = 0
         self._size = SizeTuner(max_threads)
         self._start = 0.0
@@ -69,7 +68,7 @@ class ThreadTuner(Threads):
         if size is None:
             size = self._sizes[bits] = SizeTuner(self.max_threads)
         self._size = size
-        self.n_threads = size.threads(self._rows)
+        self.n_threads: int = size.threads(self._rows)
         self._start = self._clock()
         return self.n_threads
 
@@ -96,12 +95,12 @@ class SizeTuner:
     """Measurements of batches of 2^n to 2^(n + 1) - 1 rows.
 
     A layer is compared with layers of the same number of rows. Batches may change their number from pass to
-    pass, as those of appended and drafted tokens do, so a trial continues across them.
+    pass, as the rows of appended and drafted tokens do, so a trial continues across them.
     """
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
-        self.n_threads: int = max_threads  # of the next layer whose usual time is known
+        self.n_threads: int = max_threads  # threads for the next layer, once its usual time is known
         self.steady: int = max_threads  # between trials
         self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
@@ -111,7 +110,7 @@ class SizeTuner:
         self.trials: int = -1
 
     def threads(self, rows: int) -> int:
-        """The number of threads of the next layer: that of a trial only where its time can be compared."""
+        """The number of threads of the next layer: a trial's number only where its time can be compared."""
         return self.n_threads if len(self.usual.get(rows, ())) == TRIAL else self.steady
 
     def took(self, seconds: float, rows: int, n_threads: int) -> None:
@@ -157,7 +156,7 @@ class SizeTuner:
 
 
 def slow_ones(times: list[float]) -> list[float]:
-    """Those of some layers' times that are slow."""
+    """The slow ones of some layers' times."""
     least = SLOW * min(times)
     return [seconds for seconds in times if seconds > least]
 

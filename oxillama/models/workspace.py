@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
-from oxillama.weights.linear import Linear, Pass
+from oxillama.models.weights.linear import Linear, Pass
 
 if TYPE_CHECKING:
-    from oxillama.weights.low_rank import AdaptedRows
+    from oxillama.models.weights.low_rank import AdaptedRows
 
 
 class StateSlots(NamedTuple):
@@ -28,13 +28,12 @@ class StateSlots(NamedTuple):
 class StatePart(NamedTuple):
     """The recurrent state that a pass reads and writes for a sequence; arguments of `StateBatch`.
 
-    Attributes
-    ----------
-    before, after : the state that the pass reads (None for zeros), and the one that it writes, float32
-        (floats,) each; one array for both is an update in place.
-    earlier : records of the rows between that state and the first row of the pass.
-    recorded : records that the pass writes for its last rows.
-    settled : how many of its rows, earlier ones first, are applied to the state that it writes.
+    Attributes:
+        before, after: the state that the pass reads (None for zeros), and the one that it writes, float32
+            (floats,) each; one array for both is an update in place.
+        earlier: records of the rows between that state and the first row of the pass.
+        recorded: records that the pass writes for its last rows.
+        settled: how many of its rows, earlier ones first, are applied to the state that it writes.
     """
 
     before: np.ndarray | None
@@ -46,19 +45,20 @@ class StatePart(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
-    """Rows to run, sequence by sequence. It does not change.
+    """Rows to run, sequence by sequence. It does not change, but for `tapped` before it runs.
 
     Examples: a chunk of a prompt, one decode step of many sequences, tokens to score.
 
-    Attributes
-    ----------
-    tokens : int32 (rows,), token ids.
-    positions : int32 (rows,), position of each row in its sequence.
-    row_start : int32 (sequences + 1,), the rows of each sequence.
-    wanted : int64 (logits,), the rows whose logits are wanted, ascending.
-    recurrent_states : of each sequence; None for a model without recurrent layers.
-    adapted : the rows that take adapters; None where no row does.
-    given : has ``put(x, step)``, which replaces the embeddings of some rows; None where no row is given.
+    Attributes:
+        tokens: int32 (rows,), token ids.
+        positions: int32 (rows,), position of each row in its sequence.
+        row_start: int32 (sequences + 1,), the rows of each sequence.
+        wanted: int64 (logits,), the rows whose logits are wanted, ascending.
+        recurrent_states: of each sequence; None for a model without recurrent layers.
+        adapted: the rows that take adapters; None where no row does.
+        input_rows: has ``put(x, step)``, which replaces the embeddings of some rows; None where no row is
+            given.
+        tapped: layers whose inputs drafters read, each kept in a buffer of the name `tap_of`; or `STREAMS`.
     """
 
     tokens: np.ndarray
@@ -67,7 +67,8 @@ class Batch:
     wanted: np.ndarray
     recurrent_states: list[StatePart] | None = None
     adapted: AdaptedRows | None = None
-    given: Any = None
+    input_rows: Any = None
+    tapped: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -81,22 +82,29 @@ class Batch:
         return starts
 
 
+STREAMS = -1  # in the place of a layer: the streams of hidden states behind all layers
+
+
+def tap_of(layer: int) -> str:
+    """The name of the buffer that keeps the input of a layer."""
+    return f"tap {layer}" if layer != STREAMS else "streams"
+
+
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
 MAX_GROUPS = 512  # matrices of one call
 MAX_VIEWS = 256
 
 
 class Views(dict[tuple[str, int, int], np.ndarray]):
-    """By name, rows and width: float32 (rows, width), the beginning of a buffer. There are several at every
-    layer, so they are kept.
+    """Arrays by (name, rows, width): float32 (rows, width), the beginning of a buffer. Every layer asks for
+    several, so they are kept.
 
     A buffer is made when it is first used, for all reserved rows, and again when it has to be wider: what is
     passed on in a buffer has the same width wherever it is written and read.
 
-    Attributes
-    ----------
-    buffers : float32 (floats,), by name.
-    n_rows : reserved rows; no view may have more.
+    Attributes:
+        buffers: float32 (floats,), by name.
+        n_rows: reserved rows; no view may have more.
     """
 
     def __init__(self) -> None:
@@ -130,13 +138,11 @@ class Views(dict[tuple[str, int, int], np.ndarray]):
 class Workspace:
     """Buffers of a forward pass, kept between passes; they grow with the largest batch.
 
-    Parameters
-    ----------
-    linears : all linear layers of the model, for the size of their scratch memory.
+    Args:
+        linears: all linear layers of the model, for the size of their scratch memory.
 
-    Attributes
-    ----------
-    rows : views of the buffers; a view must not have more than the reserved rows.
+    Attributes:
+        rows: views of the buffers; a view must not have more than the reserved rows.
     """
 
     def __init__(self, linears: list[Linear]) -> None:
@@ -156,6 +162,11 @@ class Workspace:
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
 
+    def taps(self, batch: Batch, widths: Mapping[str, int]) -> dict[int, np.ndarray]:
+        """float32 (rows, width), inputs of `Batch.tapped` layers in the last pass; valid until the next."""
+        usual, n = widths["x"], len(batch)
+        return {i: self.rows[(t := tap_of(i)), n, widths.get(t, usual)] for i in batch.tapped}
+
     def rounds(self, counts: list[int], most: int = MAX_GROUPS) -> Iterator[tuple[slice, slice]]:
         """Splits groups of ``counts`` rows into calls that fit the buffers: slices of groups and of rows.
 
@@ -173,9 +184,8 @@ class Workspace:
 class Threads:
     """The number of threads that layers run with: `max_threads`, unless a `ThreadTuner` chooses.
 
-    Attributes
-    ----------
-    n_threads : of the present layer, or of the last one.
+    Attributes:
+        n_threads: of the present layer, or of the last one.
     """
 
     def __init__(self, max_threads: int) -> None:
@@ -195,15 +205,16 @@ class Threads:
 class Step(Pass):
     """The values that the layers of one forward pass share.
 
-    Attributes
-    ----------
-    batch : its rows.
-    kv : of each page group the kernels' `PagedBatch` over them.
-    tables : float32 (n, 2, n_rot / 2) for each rotation that layers use, by its number: cosines and sines of
-        the rows' positions.
-    temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
-    recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
-    chosen : int32 (n, most), positions that the rows attend to, chosen by the last selector; None for all.
+    Attributes:
+        batch: its rows.
+        kv: of each page group the kernels' `PagedBatch` over them.
+        tables: float32 (n, 2, n_rot / 2) for each rotation that layers use, by its number: cosines and sines
+            of the rows' positions.
+        temperatures: float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
+        recurrent: the kernels' `StateBatch` over the rows, None where no layer is recurrent.
+        chosen: int32 (n, most), positions that the rows attend to, chosen by the last selector; None for all.
+        counts: int32 (n,), how many of these; None for as many as there are.
+        table_at: the table of a rotation, by its number, at positions int32 (m,).
     """
 
     batch: Batch
@@ -213,3 +224,5 @@ class Step(Pass):
     temperatures: np.ndarray | None = None
     recurrent: Any = None
     chosen: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    table_at: Any = None

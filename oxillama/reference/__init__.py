@@ -1,7 +1,7 @@
-"""Work: the contract a second time, in NumPy alone and without a kernel.
+"""A second implementation of the contract, in NumPy only and without kernels.
 
-Slow and plain: each function states one operation of docs/specification.md and gives its bits. Nothing here
-imports `oxillama._kernels`, so that the kernels and this room check each other.
+It is slow and plain: each function implements one operation of docs/specification.md, bit for bit. It never
+imports `oxillama._kernels`, so that the kernels and this package check each other.
 """
 
-from oxillama.contract import CONTRACT as CONTRACT
+from oxillama.base.contract import CONTRACT as CONTRACT

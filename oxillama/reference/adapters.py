@@ -1,4 +1,4 @@
-"""LoRA adapters (Hu et al., 2021): y += B (s A x) behind the products of a matrix."""
+"""LoRA adapters (Hu et al., 2021): y += B (s A x), added to the products of a matrix."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 class Adapter:
     """An adapter's file, and how it applies.
 
-    Attributes
-    ----------
-    file : an open file. Tensor ``X`` of the model has ``X.lora_a`` (rank, cols) and ``X.lora_b`` (rows, rank)
-        here, with a leading dimension for experts; of the embeddings (n_vocab, rank) and (n_embd, rank).
-    scale : of the user. start : position of the first token that it applies to.
-    everywhere : also to the matrices of `Facts.unadapted`.
+    Attributes:
+        file: an open file. For a tensor ``X`` of the model it has ``X.lora_a`` (rank, cols) and ``X.lora_b``
+            (rows, rank), with a leading dimension for experts; for embeddings (n_vocab, rank) and (n_embd,
+            rank).
+        scale: the user's scale.
+        start: position of the first token that the adapter applies to.
+        everywhere: whether it also applies to the matrices of `Facts.unadapted`.
     """
 
     file: ModelFile
@@ -38,13 +39,13 @@ class Adapter:
 
     @property
     def names(self) -> set[str]:
-        """Tensors of the model that it changes."""
+        """The names of the model's tensors that the adapter changes."""
         return {
             name[: -len(".lora_a")] for name in self.file.tensors if name.endswith((".lora_a", ".lora_b"))
         }
 
     def check(self, architecture: str) -> None:
-        """Raises LoadError unless the file is an adapter for models of the architecture, with whole pairs."""
+        """Raise LoadError unless the file is an adapter for the architecture, with complete tensor pairs."""
         found = tuple(self.file.metadata.get(key) for key in ("general.architecture", "adapter.type"))
         if found != (architecture, "lora"):
             raise LoadError(f"reference: adapter: expected ({architecture!r}, 'lora'), got {found}")
@@ -64,7 +65,7 @@ class Adapter:
     def add(
         self, name: str, x: np.ndarray, y: np.ndarray, positions: np.ndarray, expert: int = -1
     ) -> np.ndarray:
-        """y (n, rows) plus B (s A x) for the rows of x (n, cols) whose ``positions`` (n,) it applies to."""
+        """y (n, rows) plus B (s A x) for those rows of x (n, cols) whose ``positions`` (n,) are in range."""
         rows = np.flatnonzero(positions >= self.start)
         if f"{name}.lora_a" not in self.file.tensors or not len(rows):
             return y
@@ -83,8 +84,11 @@ class Adapter:
         return self._added(table[tokens[rows]], b, y, rows)
 
     def _added(self, low: np.ndarray, b: np.ndarray, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The scale is alpha / rank, or 1 where alpha is 0, times the user's, in double, then rounded."""
-        alpha = self.file.get("adapter.lora.alpha", float)
+        """y + scale * (B ``low``), computed in double, then rounded.
+
+        ``scale`` is the user's scale * alpha / rank, or the user's scale if alpha is 0 or missing.
+        """
+        alpha = self.file.get("adapter.lora.alpha", float, 0.0)
         scale = F32(self.scale * (alpha / b.shape[1] if alpha else 1.0))
         y = y.copy()
         y[rows] += float_products(b, low * scale)
@@ -92,15 +96,15 @@ class Adapter:
 
 
 def fingerprints(file: ModelFile) -> dict[str, bool]:
-    """By the fingerprint that a receipt has for an adapter's file, whether it applies everywhere."""
+    """The fingerprints that receipts have for an adapter's file: fingerprint -> whether it is everywhere."""
     content = ModelFingerprint.compute(file).content
     return {content.hex(): False, blake3(content + b"everywhere").hexdigest(): True}
 
 
 def invocation_start(file: ModelFile, prompt: Sequence[int]) -> int | None:
-    """Position of the first token that an adapter applies to; None where its invocation is not there.
+    """Position of the first token that an adapter applies to; None if its invocation does not occur.
 
-    That is 0, or of an activated adapter (Greenewald et al., 2025) the beginning of its last invocation.
+    The position is 0, or for an activated adapter (Greenewald et al., 2025) the start of its last invocation.
     """
     wanted = file.get("adapter.alora.invocation_tokens", list[int], [])
     if not wanted:

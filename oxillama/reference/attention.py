@@ -1,4 +1,4 @@
-"""Attention of the rows of one sequence: blocks of 64 positions, partitions of 1,024, in order."""
+"""Attention for the rows of one sequence: blocks of 64 positions, partitions of 1,024, in order."""
 
 from __future__ import annotations
 
@@ -7,30 +7,54 @@ from decimal import Decimal
 
 import numpy as np
 
-from oxillama.reference.floats import F32, LANES, exp, fma, select_max, tanh, tree, tree_max
+from oxillama.reference.floats import (
+    F32,
+    LANES,
+    exp,
+    fma,
+    over_logistic,
+    select_max,
+    softplus,
+    tanh,
+    tree,
+    tree_max,
+)
 from oxillama.reference.kv import Stored
+from oxillama.reference.source import Source
+
+LN2 = F32(0.6931471805599453)
+
+
+def output_gate(source: Source, block: str, h: np.ndarray, attended: np.ndarray) -> np.ndarray:
+    """Attended values (n, heads * dim), each head or element times the activation of its gate."""
+    gates, name = source.linear(f"{block}.attn_gate", h), source.facts.gate_activation
+    if name == "softplus2":
+        shares = softplus(gates * LN2) * (F32(1) / LN2)
+    else:
+        shares = softplus(gates) if name == "softplus" else over_logistic(np.ones_like(gates), gates)
+    return (attended.reshape(*shares.shape, -1) * shares[..., None]).reshape(attended.shape)
+
 
 BLOCK = 64
 """Positions whose scores share one step of the online softmax; aligned to absolute positions."""
 PARTITION = 1024
-"""Positions that are summed apart and then merged, in order."""
+"""Positions of a partition; partitions are summed separately and then merged, in order."""
 LEAST = F32(-3e38)
-"""Below every score."""
+"""A number below every score."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Which positions a row sees, and what is added to scores.
+    """Defines which positions a row sees, and terms that are added to scores.
 
-    Attributes
-    ----------
-    causal : none behind its own.
-    window : position j only if |i - j| < window; 0 for all.
-    chunk : j only if both lie between the same multiples of this; 0 for all.
-    soft_cap : scores become cap tanh(score / cap); 0 for none.
-    sinks : float32 (heads,), one more score without a value.
-    slopes : float32 (heads,), scores lose slope * |i - j|.
-    biases : float32 (heads, 2 n + 1), added to scores by j - i from -n to n; beyond as at the ends.
+    Attributes:
+        causal: whether a row sees no later positions.
+        window: row i sees position j only if |i - j| < window; 0: unlimited.
+        chunk: row i sees position j only if i // chunk == j // chunk; 0: unlimited.
+        soft_cap: scores become cap * tanh(score / cap); 0: unchanged.
+        sinks: float32 (heads,), one more score of each head, without a value.
+        slopes: float32 (heads,), slope * |i - j| is subtracted from scores.
+        biases: float32 (heads, 2 n + 1), added to scores by j - i from -n to n; clipped to that range.
     """
 
     causal: bool = True
@@ -47,7 +71,7 @@ class View:
         return np.maximum(first, i - i % self.chunk) if self.chunk else first
 
     def last(self, i: np.ndarray, end: int) -> np.ndarray:
-        """One past the last position that each row sees."""
+        """The last position that each row sees, plus one."""
         if self.causal:
             return i + 1
         last = np.full_like(i, end)
@@ -55,16 +79,19 @@ class View:
         return np.minimum(last, i - i % self.chunk + self.chunk) if self.chunk else last
 
 
+EVERYTHING = View()
+
+
 @dataclass
 class State:
-    """What rows carry from block to block: the weighted sum of the values, 16 sums, the highest score."""
+    """The running state of rows: weighted sum of values, 16 partial sums of weights, maximum score."""
 
     outputs: np.ndarray  # (rows, heads, value_dim)
     sums: np.ndarray  # (rows, heads, 16)
     most: np.ndarray  # (rows, heads)
 
     def merge(self, part: State, rows: np.ndarray) -> None:
-        """Adds what these rows found in one partition: both shrink to the higher score."""
+        """Add the state of these rows in one partition: both are scaled to the larger maximum."""
         most = select_max(part.most[rows], self.most[rows])
         a, b = exp(self.most[rows] - most), exp(part.most[rows] - most)
         for name in ("sums", "outputs"):
@@ -74,14 +101,14 @@ class State:
 
 
 FARTHEST = 128
-"""The distance from which on T5's biases are the same."""
+"""The distance from which on T5's biases are constant."""
 
 
 def distance_biases(table: np.ndarray) -> np.ndarray:
     """float32 (heads, 2 * 128 + 1): T5's biases by distance (Raffel et al., 2020).
 
-    Half of the buckets of ``table`` (buckets, heads) are for keys behind the query. Half of those have one
-    distance each, the others share what is left up to 128, evenly by its logarithm.
+    Half of the buckets of ``table`` (buckets, heads) are for keys after the query. Half of these have one
+    distance each; the other half divides distances up to 128 evenly by their logarithm.
     """
     half, found = len(table) // 2, []
     near = half // 2
@@ -95,9 +122,9 @@ def distance_biases(table: np.ndarray) -> np.ndarray:
 
 
 def alibi_slopes(n_heads: int, most: float) -> np.ndarray:
-    """float32 (heads,): 2^(-most (h + 1) / n) with n the power of two up to the heads.
+    """float32 (heads,): 2^(-most (h + 1) / n), where n is the largest power of two up to the heads.
 
-    Heads beyond it take the odd steps of twice as many.
+    Heads beyond n take the odd steps of the same formula with 2 n.
     """
     n = 1 << (n_heads.bit_length() - 1)
     exponents = [
@@ -107,28 +134,30 @@ def alibi_slopes(n_heads: int, most: float) -> np.ndarray:
 
 
 def empty(rows: int, heads: int, value_dim: int) -> State:
-    """The state of rows that have seen nothing."""
+    """The state of rows that have seen no position."""
     shape = (rows, heads)
     return State(np.zeros((*shape, value_dim), F32), np.zeros((*shape, LANES), F32), np.full(shape, LEAST))
 
 
-def attend(q: np.ndarray, kv: Stored, scale: float, view: View = View()) -> np.ndarray:
+def attend(
+    q: np.ndarray, kv: Stored, scale: float, view: View = EVERYTHING, first: int | None = None
+) -> np.ndarray:
     """float32 (n, heads, value_dim): softmax(scale * q k^T) v over the positions that each row sees.
 
-    Parameters
-    ----------
-    q : float32 (n, heads, key_dim), the rows at the last n positions.
-    kv : keys and values of all positions, as the cache holds them.
+    Args:
+        q: float32 (n, heads, key_dim), the rows at n consecutive positions.
+        kv: keys and values of all positions, in the cache's representation.
+        first: position of the first row; None where the rows are the last ones.
     """
     (rows, heads), n = q.shape[:2], len(kv.keys)
-    positions = np.arange(n - rows, n)
+    positions = np.arange(rows) + (n - rows if first is None else first)
     low, high = view.first(positions), view.last(positions, n)
     queries = F32(scale) * q
     total = empty(rows, heads, kv.values.shape[2])
     for start in range(0, n, PARTITION):
         part = empty(rows, heads, kv.values.shape[2])
         for block in range(start, min(start + PARTITION, n), BLOCK):
-            walk_block(queries, kv, view, low, high, block, part)
+            walk_block(queries, kv, view, positions, low, high, block, part)
         begins = low // PARTITION == start // PARTITION
         goes_on = (low // PARTITION < start // PARTITION) & (start < high)
         for name in ("outputs", "sums", "most"):
@@ -138,16 +167,23 @@ def attend(q: np.ndarray, kv: Stored, scale: float, view: View = View()) -> np.n
 
 
 def walk_block(
-    queries: np.ndarray, kv: Stored, view: View, low: np.ndarray, high: np.ndarray, block: int, state: State
+    queries: np.ndarray,
+    kv: Stored,
+    view: View,
+    positions: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    block: int,
+    state: State,
 ) -> None:
-    """All rows through the positions from ``block`` on."""
+    """Process the positions of one block, which begins at ``block``, for the rows at ``positions``."""
     heads, n = queries.shape[1], len(kv.keys)
     at = np.arange(block, min(block + BLOCK, n))
     seen = (at >= low[:, None]) & (at < high[:, None])  # (rows, positions)
     rows = np.flatnonzero(seen.any(axis=1))
     if not len(rows):
         return
-    seen, group, own = seen[rows], heads // kv.keys.shape[1], rows + n - len(queries)
+    seen, group, own = seen[rows], heads // kv.keys.shape[1], positions[rows]
     scores = kv.scores(queries[rows], at, group)  # (rows, heads, positions)
     if view.soft_cap:
         scores = F32(view.soft_cap) * tanh((F32(1) / F32(view.soft_cap)) * scores)
@@ -179,7 +215,7 @@ def walk_block(
 
 
 def finish(state: State, view: View) -> np.ndarray:
-    """Outputs times shrink / (sum of exponentials); a sink is one more exponential."""
+    """outputs * shrink / (sum of exponentials); a sink adds one more exponential to the sum."""
     total, shrink = tree(state.sums), np.ones_like(state.most)
     if view.sinks is not None:
         sinks = np.broadcast_to(view.sinks, state.most.shape)

@@ -1,7 +1,7 @@
-"""The blocks of a GGUF file taken apart into integers and scales, for every format.
+"""Splits the blocks of every GGUF format into integers and scales.
 
-The structures are those of ggml-common.h (https://github.com/ggml-org/ggml). Bytes are (blocks, bytes of a
-block); integers come in the order of the row.
+The structures are defined in ggml-common.h (https://github.com/ggml-org/ggml). Bytes are (blocks, bytes of a
+block); integers are in the order of the row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oxillama.formats import FORMATS, LAYOUTS, Format
+from oxillama.base.formats import FORMATS, LAYOUTS, Format
 from oxillama.reference.floats import F32, as_float
 
 
@@ -21,12 +21,11 @@ from oxillama.reference.floats import F32, as_float
 class Blocks:
     """Blocks of quantized weights: weight = scale * sub-scale * integer - minimum.
 
-    Attributes
-    ----------
-    integers : int64 (blocks, block_len).
-    scale : float32 (blocks,), or (blocks, sub-blocks) where these have scales and blocks have none ("n4").
-    minimum : float32 (blocks,): added ("m4", "m5"), or what the minima are multiplied with; None for none.
-    scales, minima : int64 (blocks, sub-blocks), None for none.
+    Attributes:
+        integers: int64 (blocks, block_len).
+        scale: float32 (blocks,); or (blocks, sub-blocks) if only sub-blocks have scales ("n4").
+        minimum: float32 (blocks,): added ("m4", "m5"), or the factor of the minima; None without minima.
+        scales, minima: int64 (blocks, sub-blocks), or None.
     """
 
     integers: np.ndarray
@@ -47,33 +46,33 @@ def words(data: np.ndarray, kind: str) -> np.ndarray:
 
 
 def nibbles(data: np.ndarray) -> np.ndarray:
-    """Bytes (blocks, n): the low halves of all, then the high ones."""
+    """Nibbles of bytes (blocks, n): the low halves of all bytes, then the high halves."""
     return np.hstack([data & 15, data >> 4]).astype(np.int64)
 
 
 def nibble_pairs(data: np.ndarray) -> np.ndarray:
-    """Bytes (blocks, n): the low and the high half of each in turn."""
+    """Nibbles of bytes (blocks, n): the low and the high half of each byte in turn."""
     return np.stack([data & 15, data >> 4], axis=2).reshape(len(data), -1).astype(np.int64)
 
 
 def bits(data: np.ndarray) -> np.ndarray:
-    """Bytes (blocks, n): every bit, the lowest of the first byte first."""
+    """Bits of bytes (blocks, n), the lowest bit of the first byte first."""
     return np.unpackbits(np.ascontiguousarray(data), axis=1, bitorder="little").astype(np.int64)
 
 
 def bit_pairs(data: np.ndarray) -> np.ndarray:
-    """64 bytes: 32 of them hold 128 values, the first 32 in the lowest bits."""
+    """2-bit values of 64 bytes: 32 bytes hold 128 values, the first 32 of them in the lowest bits."""
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
     return (data.reshape(-1, 2, 1, 32) >> shifts & 3).reshape(-1, 256).astype(np.int64)
 
 
 def planes(data: np.ndarray) -> np.ndarray:
-    """32 bytes: bit s of byte l belongs to value 32 s + l."""
+    """Bits of 32 bytes: bit s of byte l belongs to value 32 s + l."""
     return (data[:, None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1).reshape(-1, 256).astype(np.int64)
 
 
 def table(layout: str, codes: np.ndarray) -> np.ndarray:
-    """Codes as the values of a layout's table."""
+    """The values of codes in a layout's table."""
     found: np.ndarray = np.array(LAYOUTS[layout].values, np.int64)[codes]
     return found
 
@@ -110,7 +109,7 @@ def _iq4_nl(b: np.ndarray) -> Blocks:
 
 
 def _mxfp4(b: np.ndarray) -> Blocks:
-    """The scale is 2^(e - 128): the values of the table are doubled."""
+    """The scale is 2^(e - 128), because the values of the table are doubled."""
     exponent = b[:, 0].astype(np.uint32)
     scale = np.where(exponent < 2, np.uint32(0x20) << exponent, (exponent - np.uint32(1)) << np.uint32(7))
     return Blocks(table("e4", nibbles(b[:, 1:])), as_float(scale.astype(np.uint32) << np.uint32(16)))
@@ -126,7 +125,7 @@ def _q2_0(b: np.ndarray) -> Blocks:
 
 
 def _nvfp4(b: np.ndarray) -> Blocks:
-    """Half of four scales of 4 bits of exponent and 3 of fraction: the values of the table are doubled."""
+    """Scales are half of numbers with 4 bits of exponent and 3 of fraction: table values are doubled."""
     exponent, fraction = (b[:, :4] >> 3 & 15).astype(np.int32), (b[:, :4] & 7).astype(F32)
     normal = np.ldexp(F32(8) + fraction, exponent - 11)
     scale = np.where(exponent == 0, fraction * F32(2**-10), normal)
@@ -157,7 +156,7 @@ def _sub_blocks(b: np.ndarray, codes: np.ndarray) -> Blocks:
 
 
 def wide_nibbles(data: np.ndarray) -> np.ndarray:
-    """128 bytes: 32 of them hold 64 values, the first 32 in the low halves."""
+    """Nibbles of 128 bytes: 32 bytes hold 64 values, the first 32 of them in the low halves."""
     pairs = data.reshape(-1, 4, 1, 32)
     return np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 256).astype(np.int64)
 
@@ -184,7 +183,7 @@ def _iq4_xs(b: np.ndarray) -> Blocks:
 
 def _tq1_0(b: np.ndarray) -> Blocks:
     def digits(data: np.ndarray, n: int) -> np.ndarray:
-        """The first n base-3 digits of bytes, which are numerators over 256: all first, then all second."""
+        """The first n base-3 digits of bytes, which are numerators over 256: first digits first."""
         return np.hstack([data.astype(np.int64) * 3**i % 256 * 3 // 256 for i in range(n)])
 
     parts = digits(b[:, :32], 5), digits(b[:, 32:48], 5), digits(b[:, 48:52], 4)
@@ -202,14 +201,14 @@ def _q8_k(b: np.ndarray) -> Blocks:
 # --- blocks of 256 with grids -------------------------------------------------------------------------
 
 GRIDS = {"2xxs": (0, 2), "2xs": (512, 2), "2s": (1536, 2), "1": (3584, 2), "3xxs": (7680, 1), "3s": (7936, 1)}
-"""Where the entries of a grid begin among the words of 4 codes, and how many words an entry has."""
+"""For each grid, the index of its first word (4 codes each), and the number of words of an entry."""
 WIDE_GRIDS = 7680
-"""The first word whose codes have 4 bits; those before it have 2."""
+"""The index of the first word with 4-bit codes; earlier words have 2-bit codes."""
 
 
 @cache
 def grid_codes() -> np.ndarray:
-    """uint8 (words, 4): the codes of all grids, from the data file that the packing of matrices reads."""
+    """uint8 (words, 4): the codes of all grids, from the data file that the kernels' packing reads, too."""
     path = Path(__file__).parents[1] / "_kernels" / "packing" / "grids.bin"
     data = np.frombuffer(path.read_bytes(), np.uint8)
     pairs, halves = data[:WIDE_GRIDS, None], data[WIDE_GRIDS:, None]
@@ -219,20 +218,20 @@ def grid_codes() -> np.ndarray:
 
 
 def entries(grid: str, numbers: np.ndarray) -> np.ndarray:
-    """Entries of a grid by their numbers (blocks, n): codes, int64 (blocks, 256)."""
+    """Codes of a grid's entries by their numbers (blocks, n): int64 (blocks, 256)."""
     first, size = GRIDS[grid]
     at = first + size * numbers[..., None] + np.arange(size)
     return grid_codes()[at].reshape(len(numbers), -1).astype(np.int64)
 
 
 def eight_signs(seven: np.ndarray) -> np.ndarray:
-    """7 bits completed to 8 with an even number of ones."""
+    """7 sign bits extended to 8, so that the number of ones is even."""
     ones = sum(seven >> i & 1 for i in range(7))
     return seven | (ones % 2) << 7
 
 
 def signed(layout: str, codes: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Values of codes with signs, bytes (blocks, 32) of a bit for each value."""
+    """Values of codes with signs; signs are bytes (blocks, 32), one bit for each value."""
     negative = bits(signs.astype(np.uint8))
     return table(layout, codes | negative << (3 if layout.startswith("g3") else 2))
 
@@ -274,7 +273,7 @@ def _iq3_s(b: np.ndarray) -> Blocks:
 
 
 def shifted(numbers: np.ndarray, down: np.ndarray) -> np.ndarray:
-    """IQ1: 8 times the entries, all 8 values of one plus or minus 1."""
+    """IQ1: 8 times the entries, plus or minus 1 for all 8 values of an entry."""
     return table("g1", entries("1", numbers) + 4 * np.repeat(down, 8, axis=1))
 
 
@@ -301,16 +300,16 @@ TAKE_APART: dict[str, Callable[[np.ndarray], Blocks]] = {
     "IQ4_XS": _iq4_xs, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0, "IQ1_S": _iq1_s, "IQ1_M": _iq1_m,
     "IQ2_XXS": _iq2_xxs, "IQ2_XS": _iq2_xs, "IQ2_S": _iq2_s, "IQ3_XXS": _iq3_xxs, "IQ3_S": _iq3_s,
 }  # fmt: skip
-"""By the name of a format."""
+"""Functions that split blocks, by format name."""
 
 
 def take_apart(fmt: Format, data: np.ndarray) -> Blocks:
-    """The blocks of a quantized format, uint8 (blocks, block_bytes)."""
+    """Split blocks of a quantized format, uint8 (blocks, block_bytes)."""
     return TAKE_APART[fmt.name](data)
 
 
 def dequantize(fmt: Format, data: np.ndarray) -> np.ndarray:
-    """Bytes of whole blocks as float32, in order; each product is rounded once, then a sum."""
+    """Dequantize whole blocks to float32, in order; each product is rounded, then each sum."""
     data = np.ascontiguousarray(data, np.uint8).reshape(-1, fmt.block_bytes)
     if fmt.name == "F32":
         return data.reshape(-1).view("<f4").astype(F32)

@@ -1,4 +1,4 @@
-"""The candidates of one choice: their weights, thresholds, and the draw."""
+"""The candidates of one token: weights, thresholds, and the draw."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from oxillama.reference.floats import F32, LANES, exp, fma, log_double, select_m
 
 LARGEST = float(np.finfo(F32).max)
 SMALL = 1024
-"""Candidates that are sorted rather than searched."""
+"""Up to this number of candidates, thresholds are found by sorting instead of a search."""
 SPLITS = 7
-"""Thresholds that a search tries at a time."""
+"""Number of thresholds that a step of the search tests."""
 PIECE = 256
-"""Weights that are added in 16 lanes of float32, before doubles add the pieces."""
+"""Number of weights that are added in 16 lanes of float32; the sums of pieces are added in double."""
 
 
 @dataclass
 class Weights:
-    """e = exp(x - top), their sum, and the sum of e (x - top)."""
+    """e = exp(x - top), sum(e), and sum(e * (x - top))."""
 
     e: np.ndarray
     total: float
@@ -28,12 +28,12 @@ class Weights:
 
     @property
     def entropy(self) -> float:
-        """In nats."""
+        """The entropy in nats."""
         return max(log_double(self.total) - self.moment / self.total, 0.0)
 
 
 def in_pieces(x: np.ndarray, fill: float = 0.0) -> np.ndarray:
-    """(16, pieces, 16): the steps of each piece of 256."""
+    """(16, pieces, 16): x in pieces of 256, each in 16 steps of 16 lanes."""
     whole = np.pad(x, (0, -len(x) % PIECE), constant_values=F32(fill))
     return whole.reshape(-1, PIECE // LANES, LANES).transpose(1, 0, 2)
 
@@ -48,7 +48,7 @@ def piece_sums(x: np.ndarray) -> list[float]:
 
 
 def in_order(numbers: list[float]) -> float:
-    """The sum of doubles, one after the other: Python's `sum` compensates for roundings."""
+    """The sum of doubles one by one, since Python's `sum` compensates for rounding."""
     total = 0.0
     for number in numbers:
         total += number
@@ -56,12 +56,11 @@ def in_order(numbers: list[float]) -> float:
 
 
 class Candidates:
-    """Tokens that may be chosen, in the order of their ids until `rank` puts the highest logits first.
+    """The tokens that may be chosen, ordered by id until `rank` sorts them by descending logits.
 
-    Attributes
-    ----------
-    ids, x : int64 (n,) and float32 (n,), the logits; -inf is no candidate.
-    vocab : tokens of the vocabulary.
+    Attributes:
+        ids, x: int64 (n,) and float32 (n,), token ids and logits; -inf is not a candidate.
+        vocab: size of the vocabulary.
     """
 
     def __init__(self, logits: np.ndarray) -> None:
@@ -80,8 +79,12 @@ class Candidates:
             raise SamplingError("logits: every token is masked")
         return top
 
+    def logprob(self, token: int) -> float:
+        """The log-probability of a token among all of the vocabulary."""
+        return (float(self.x[token]) - self.top) - log_double(self.weights().total)
+
     def weights(self) -> Weights:
-        """What is drawn by."""
+        """The weights of the candidates for the draw."""
         d = self.x - F32(self.top)
         e = exp(d)
         moments = np.zeros((-(-len(d) // PIECE), LANES), F32)
@@ -90,26 +93,26 @@ class Candidates:
         return Weights(e, in_order(piece_sums(e)), in_order(tree(moments).tolist()))
 
     def only(self, at: np.ndarray) -> None:
-        """Keeps the candidates at these places, in this order."""
+        """Keep the candidates at these indices, in this order."""
         self.ids, self.x = self.ids[at], self.x[at]
 
     def keep(self, key: np.ndarray, threshold: float, ties: int) -> None:
-        """Keeps those whose key is above the threshold, and the first ``ties`` of those at it."""
+        """Keep candidates with a key above the threshold, and the first ``ties`` with a key equal to it."""
         limit = F32(threshold)
         at = key == limit
         self.only((key > limit) | (at & (np.cumsum(at) <= ties)))
 
     def keep_from(self, logit: float) -> None:
-        """Keeps what reaches a logit, less the error of a float32 of its size, and the highest."""
+        """Keep logits >= ``logit`` minus its float32 rounding error, and always the highest candidate."""
         threshold = min(logit - (abs(logit) + 1.0) * 1.2e-7, self.top)
         self.keep(self.x, max(threshold, -LARGEST), len(self.x))
 
     def order(self, key: np.ndarray) -> np.ndarray:
-        """Places from the highest key down, the first of equals first."""
+        """Indices sorted by descending key, stable."""
         return np.lexsort((np.arange(len(key)), -key))
 
     def rank(self, n: int) -> None:
-        """Keeps the n highest, from the highest down."""
+        """Keep the n highest candidates, sorted by descending logits."""
         order = self.order(self.x)
         self.only(order[self.x[order] > -np.inf][:n])
         self.is_ranked = True
@@ -133,7 +136,8 @@ class Candidates:
 
 
 def walk(weight: np.ndarray, total: float, target: float) -> int:
-    """The first index at which ``total`` and the weights to it exceed the target; else the last above 0.
+    """The first index where ``total`` plus the cumulative weights exceeds the target; else the last weight >
+    0.
 
     Whole pieces are skipped by their sums.
     """
@@ -156,9 +160,9 @@ def walk(weight: np.ndarray, total: float, target: float) -> int:
 def cut(
     key: np.ndarray, weight: np.ndarray, target: float, lowest: float, candidates: int
 ) -> tuple[float, int]:
-    """Threshold and ties for `Candidates.keep`: the highest keys whose weights exceed the target.
+    """Threshold and ties for `Candidates.keep`: the highest keys whose total weight exceeds the target.
 
-    Seven thresholds are tried at a time over the open range, until at most 1,024 keys are left to sort.
+    Seven thresholds at a time divide the open range, until at most 1,024 keys are left to sort.
     """
     finite = key[key > -np.inf]
     low, high = max(F32(lowest), finite.min()), finite.max()

@@ -15,12 +15,12 @@ def delta_scan(
 ) -> np.ndarray:
     """S = g S; u = beta (v - S^T k); S = S + k u^T; out = S^T q, for each head.
 
-    Sums over key channels are two, over even and odd channels, added at the end.
+    A sum over key channels is the sum over even channels plus the sum over odd channels.
 
-    Parameters
-    ----------
-    q, k, v : (tokens, heads, dim). beta : (tokens, heads).
-    decay : (tokens, heads), or (tokens, heads, dim) for one of each key channel, which S^T k then has in k.
+    Args:
+        q, k, v: (tokens, heads, dim).
+        beta: (tokens, heads).
+        decay: (tokens, heads); or (tokens, heads, dim), one for each key channel, then k is scaled in S^T k.
     """
     by_channel = decay.ndim == 3
     n, out = k.shape[2], np.empty_like(v)
@@ -45,10 +45,17 @@ def delta_scan(
 def gated_delta(
     source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
 ) -> np.ndarray:
-    """The token mixer: convolution, lengths of q and k, the rule, and a norm that SiLU(z) gates."""
+    """The token mixer: convolution, normalized q and k, the delta rule, and a norm gated by SiLU(z)."""
     names = ("state_size", "time_step_rank", "group_count", "inner_size", "conv_kernel")
     dim, heads, keys, _, _ = (source.key(f"ssm.{name}") for name in names)
-    qkv, z = source.linear(f"{block}.attn_qkv", h), source.linear(f"{block}.attn_gate", h)
+    if source.has(f"{block}.ssm_in.weight"):  # older files: q, k, v and z of one key head after the other
+        by_key = source.linear(f"{block}.ssm_in", h).reshape(len(h), keys, -1)
+        width = heads // keys * dim
+        parts = np.split(by_key, np.cumsum([dim, dim, width]), axis=2)
+        *parts, z = (part.reshape(len(h), -1) for part in parts)
+        qkv = np.concatenate(parts, axis=1)
+    else:
+        qkv, z = source.linear(f"{block}.attn_qkv", h), source.linear(f"{block}.attn_gate", h)
     if source.has(f"{block}.ssm_ba.weight"):
         both = source.linear(f"{block}.ssm_ba", h).reshape(len(h), keys, 2, -1)
         beta, steps = both[:, :, 0].reshape(len(h), -1), both[:, :, 1].reshape(len(h), -1)
@@ -62,7 +69,13 @@ def gated_delta(
     decay = exp(softplus(steps + source.vector(f"{block}.ssm_dt.bias")) * source.vector(f"{block}.ssm_a"))
     y = delta_scan(q[:, at], k[:, at], v, decay, ACTIVATIONS["sigmoid"](beta))
     y = norm(y, eps, source.vector(f"{block}.ssm_norm.weight")).reshape(len(h), -1)
-    return source.linear(f"{block}.ssm_out", gate("silu", z, y), onto=onto)
+    return source.linear(f"{block}.ssm_out", gate(source.facts.delta_gate, z, y), onto=onto)
+
+
+def low_rank_or_whole(source: Source, name: str, h: np.ndarray) -> np.ndarray:
+    """h times a matrix of low rank ("_a", then "_b"), or times a whole one ("_a", or without an ending)."""
+    x = source.linear(name if source.has(f"{name}.weight") else f"{name}_a", h)
+    return source.linear(f"{name}_b", x) if source.has(f"{name}_b.weight") else x
 
 
 def kimi_delta(
@@ -75,13 +88,16 @@ def kimi_delta(
         x = source.linear(f"{block}.attn_{name}", h)
         taps = source.vector(f"{block}.ssm_conv1d_{name}.weight").reshape(x.shape[1], -1)
         parts.append(causal_conv(x, taps, None, True).reshape(len(h), -1, dim))
-    q = norm(parts[0], eps / dim, np.full(dim, F32(1 / dim)))
-    k = norm(parts[1], eps / dim, np.full(dim, F32(dim**-0.5)))
-    steps = source.linear(f"{block}.ssm_f_b", source.linear(f"{block}.ssm_f_a", h))
-    gates = source.linear(f"{block}.ssm_g_b", source.linear(f"{block}.ssm_g_a", h))
+    least, bound = source.facts.unit_eps or eps, source.key("kda.gate_lower_bound", 0.0)
+    source.key("kda.safe_gate")
+    q = norm(parts[0], least / dim, np.full(dim, F32(1 / dim)))
+    k = norm(parts[1], least / dim, np.full(dim, F32(dim**-0.5)))
+    steps, gates = (low_rank_or_whole(source, f"{block}.ssm_{part}", h) for part in "fg")
     beta = ACTIVATIONS["sigmoid"](source.linear(f"{block}.ssm_beta", h))
     a = np.repeat(source.vector(f"{block}.ssm_a").reshape(-1), dim)
-    decay = exp(softplus(steps + source.vector(f"{block}.ssm_dt.bias")) * a).reshape(parts[1].shape)
+    steps = steps + source.vector(f"{block}.ssm_dt.bias")
+    powers = ACTIVATIONS["sigmoid"](steps * np.abs(a)) * F32(bound) if bound else softplus(steps) * a
+    decay = exp(powers).reshape(parts[1].shape)
     y = norm(delta_scan(q, k, parts[2], decay, beta), eps, source.vector(f"{block}.ssm_norm.weight"))
     y = gate("sigmoid", gates, y.reshape(len(h), -1))
     return source.linear(f"{block}.attn_output", y, onto=onto)

@@ -1,4 +1,4 @@
-"""DRY (p-e-w, 2024): a token that would extend a repetition loses the more, the longer the repetition is."""
+"""DRY (p-e-w, 2024): penalizes tokens that would extend a repetition, the more the longer it is."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from oxillama.config import SamplerConfig
+from oxillama.base.config import SamplerConfig
 from oxillama.reference.candidates import LARGEST, Candidates
 from oxillama.reference.floats import F32, log_double
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.tokenizer.tokenizer import Tokenizer
 
 MOST_REST = 20
-"""Tokens of a breaker after its first."""
+"""The maximum number of tokens of a breaker after its first."""
 
 
 def breaker_sequences(
-    breakers: Iterable[str | tuple[int, ...]], tokenizer: TokenizerBridge | None
+    breakers: Iterable[str | tuple[int, ...]], tokenizer: Tokenizer | None
 ) -> list[tuple[int, ...]]:
-    """The sequences of tokens at which a repetition ends.
+    """The token sequences that end a repetition.
 
-    A text stands for each token that holds all of it, and for each token that ends with its beginning,
-    followed by the tokens of its rest. Texts need the tokenizer.
+    A text stands for every token that contains it, and for every token that ends with a prefix of it,
+    followed by the tokens of the rest. Texts need the tokenizer.
     """
     found: list[tuple[int, ...]] = []
     for breaker in breakers:
@@ -42,7 +42,7 @@ def breaker_sequences(
 
 
 def unbroken(latest: Sequence[int], breakers: Iterable[tuple[int, ...]]) -> int:
-    """How many of the tokens, the latest first, come after the latest breaker."""
+    """The number of tokens (latest first) after the latest breaker."""
     for i in range(len(latest)):
         rests = [
             len(breaker) - 1
@@ -57,9 +57,9 @@ def unbroken(latest: Sequence[int], breakers: Iterable[tuple[int, ...]]) -> int:
 def penalize(
     c: Candidates, history: Sequence[int], config: SamplerConfig, breakers: Sequence[tuple[int, ...]]
 ) -> None:
-    """Takes multiplier * base^(length - allowed) off each token that would extend a repetition.
+    """Subtract multiplier * base^(length - allowed) from each token that would extend a repetition.
 
-    The exponent is bounded so that the power stays within a float; powers are squares in float64.
+    The exponent is limited so that the power fits a float; powers are computed by squaring in float64.
     """
     n, allowed = config.dry_range, config.dry_allowed_length
     latest = list(reversed(history if n < 0 else history[max(0, len(history) - n) :]))
@@ -86,7 +86,7 @@ def penalize(
 
 
 def power(base: float, n: int) -> float:
-    """base^n by squares, in float64."""
+    """base^n by squaring, in float64."""
     found = 1.0
     while n:
         found = found * base if n & 1 else found

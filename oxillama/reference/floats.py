@@ -1,6 +1,6 @@
-"""Numbers: the fused product, sums in a fixed order, and elementary functions of plain operations.
+"""Numbers: the fused product, sums in a fixed order, and elementary functions made of basic operations.
 
-Arrays are float32 unless said otherwise. Every operation is rounded once, to nearest even (IEEE 754).
+Arrays are float32 unless stated otherwise. Every operation is rounded once, to nearest even (IEEE 754).
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ import numpy as np
 F32 = np.float32
 Numbers = np.ndarray | np.floating
 LANES = 16
-"""Accumulators of a sum over a row."""
+"""The number of accumulators of a sum over a row."""
 
 
 def fma(a: Numbers, b: Numbers, c: Numbers) -> np.ndarray:
     """a * b + c, rounded once.
 
-    The product is exact in float64, the sum is rounded there. Rounding that to float32 is a second rounding,
-    which can be wrong only for a sum in the middle between two float32: its last 28 bits are 0. Such sums
-    are first rounded to odd, which makes it right (Boldo and Melquiond, "Emulation of FMA and correctly
-    rounded sums", 2008).
+    The product is exact in float64, and the sum is rounded to float64. Rounding it to float32 is a second
+    rounding, which can be wrong only if the sum is halfway between two float32: its last 28 bits are 0. Such
+    sums are first rounded to odd, which makes the result right (Boldo and Melquiond, "Emulation of FMA and
+    correctly rounded sums", 2008).
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        product = np.asarray(np.asarray(a, F32).astype(np.float64) * np.asarray(b, F32))
+        product = np.asarray(np.multiply(np.asarray(a, F32), np.asarray(b, F32), dtype=np.float64))
         z = np.asarray(c, np.float64)
-        total = np.ascontiguousarray(product + z).reshape(np.broadcast_shapes(product.shape, z.shape))
+        total = np.asarray(product + z)
         middle = (total.view(np.int64) & 0xFFFFFFF) == 0
         if middle.any():
-            product, z = (np.broadcast_to(x, total.shape)[middle] for x in (product, z))
-            total[middle] = to_odd(total[middle], product, z)
+            terms = (_chosen(x, middle) for x in (product, z))
+            total[middle] = to_odd(total[middle], *terms)
         return total.astype(F32)
 
 
+def _chosen(x: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """``x`` of the shape of ``where``, at its true places; a number stays a number."""
+    if x.shape == where.shape:
+        return np.asarray(x[where])
+    return np.asarray(np.broadcast_to(x, where.shape)[where]) if x.ndim else x
+
+
 def to_odd(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """float64 sums a + b, rounded to odd: where they are inexact, the neighbour whose last bit is 1.
+    """float64 sums a + b rounded to odd: if inexact, the neighbour whose last bit is 1.
 
     ``total`` is a + b rounded to nearest.
     """
@@ -44,27 +51,66 @@ def to_odd(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (bits + np.where(inexact, np.where((lost > 0) == (total > 0), 1, -1), 0)).view(np.float64)
 
 
+RUN = 1 << 15
+"""Numbers of the steps that `fused_sum` computes before it looks at their rounding."""
+
+
+def fused_sum(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """out + a[0] * b[0] + a[1] * b[1] + ..., one `fma` after another; a and b are (steps, ...).
+
+    A run of steps is computed without rounding to odd. If that would have changed a sum, which is rare, the
+    run is done again step by step.
+    """
+    shape = np.broadcast_shapes(a.shape[1:], b.shape[1:], out.shape)
+    n = max(1, RUN // max(1, int(np.prod(shape))))
+    for first in range(0, len(a), n):
+        steps = [np.asarray(x[first : first + n], F32) for x in (a, b)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            products = np.multiply(*steps, dtype=np.float64)
+            totals, sums = (np.empty((len(products) + i, *shape), t) for i, t in ((0, np.float64), (1, F32)))
+            sums[0] = out
+            for i, product in enumerate(products):
+                np.add(product, sums[i], out=totals[i])
+                sums[i + 1] = totals[i]
+            last_bits, odd = totals.view(np.int64) & 0xFFFFFFF, totals
+            if not last_bits.all():
+                middle = last_bits == 0
+                totals, product = totals[middle], np.broadcast_to(products, totals.shape)[middle]
+                odd = to_odd(totals, product, sums[:-1][middle].astype(np.float64))
+        if odd is totals or np.array_equal(odd, totals, equal_nan=True):
+            out = sums[-1]
+        else:
+            for x, y in zip(*steps):
+                out = fma(x, y, out)
+    return out
+
+
+def in_pairs(n: int) -> list[int]:
+    """0 to n - 1 in the order 1, 0, 3, 2, ...; a last one without a partner stays last."""
+    return [i ^ 1 for i in range((n + 1) // 2 * 2) if i ^ 1 < n]
+
+
 def select_max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a where a > b, else b: a NaN of a is left out."""
+    """a where a > b, else b; so b where a is NaN."""
     return np.where(a > b, a, b)
 
 
 def tree(lanes: np.ndarray) -> np.ndarray:
-    """The sum of 16 lanes, the last axis: lanes 8 apart, then 4, 2, 1."""
+    """The sum over the last axis of 16 lanes: adds lanes 8 apart, then 4, 2, 1."""
     for n in (8, 4, 2, 1):
         lanes = lanes[..., :n] + lanes[..., n : 2 * n]
     return lanes[..., 0]
 
 
 def tree_max(lanes: np.ndarray) -> np.ndarray:
-    """The highest of 16 lanes, the last axis."""
+    """The maximum over the last axis of 16 lanes."""
     for n in (8, 4, 2, 1):
         lanes = select_max(lanes[..., :n], lanes[..., n : 2 * n])
     return lanes[..., 0]
 
 
 def in_lanes(x: np.ndarray, fill: float = 0.0) -> np.ndarray:
-    """Rows (..., d) as (steps, ..., 16): element i stands in lane i % 16 of step i // 16, then ``fill``."""
+    """Rows (..., d) as (steps, ..., 16): element i is in lane i % 16 of step i // 16; pads with ``fill``."""
     missing = -x.shape[-1] % LANES
     widths = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
     whole = np.pad(x, widths, constant_values=F32(fill)) if missing else x
@@ -72,7 +118,7 @@ def in_lanes(x: np.ndarray, fill: float = 0.0) -> np.ndarray:
 
 
 def strided_sum(x: np.ndarray) -> np.ndarray:
-    """Sums over the last axis: lane i adds elements i, i + 16, ..., then the tree."""
+    """Sums over the last axis: lane i adds elements i, i + 16, ..., then `tree`."""
     sums = np.zeros((*x.shape[:-1], LANES), F32)
     for step in in_lanes(x):
         sums = step + sums
@@ -98,12 +144,12 @@ def to_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def flush(x: np.ndarray) -> np.ndarray:
-    """x, and 0 where |x| < 2^-56: all other products, and their sums, are multiples of 2^-126."""
+    """x, with 0 where |x| < 2^-56: then all products, and their sums, are multiples of 2^-126."""
     return np.where(np.abs(x) < F32(2**-56), F32(0), x)
 
 
 def to_pair_bf16(x: np.ndarray) -> np.ndarray:
-    """float32 as numbers of pairs: flushed, then rounded to bfloat16."""
+    """float32 for pair products: flushed, then rounded to bfloat16."""
     return to_bf16(flush(x))
 
 
@@ -120,7 +166,7 @@ MAGIC = F32(12582912.0)
 
 
 def polynomial(x: np.ndarray, *coefficients: float) -> np.ndarray:
-    """By Horner's rule, the highest power first, one fma for each."""
+    """Horner's rule, highest power first, with one fma per coefficient."""
     p = np.full(np.shape(x), F32(coefficients[0]), F32)
     for coefficient in coefficients[1:]:
         p = fma(p, x, F32(coefficient))
@@ -139,12 +185,12 @@ def exp(x: np.ndarray) -> np.ndarray:
     r = fma(n, F32(2.12194440e-4), r)
     p = polynomial(
         r, 1.39262131e-3, 8.36320315e-3, 4.16665561e-2, 1.66665763e-1, 0.5, 1.0, 1.0
-    )  # of degree 6, for e^r
+    )  # coefficients of degree 6, for e^r
     return np.where(x < low, F32(0), p * power)
 
 
 def exp_to_bf16(x: np.ndarray) -> np.ndarray:
-    """e^x as weights of bf16 have it: 2^n 2^r with r = x log2(e) - n; 0 below -38.8."""
+    """e^x for weights of bf16: 2^n 2^r with r = x log2(e) - n; 0 below -38.8."""
     x = np.asarray(x, F32)
     low, magic = F32(-38.8), F32(12583039.0)  # 1.5 * 2^23 + 127
     y = np.where(x < low, low, x) * F32(1.44269504)
@@ -161,7 +207,7 @@ def over_logistic(numerator: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
-    """Below 0.5625 an odd polynomial, above it 1 - 2 / (e^2|x| + 1)."""
+    """tanh x: below 0.5625 an odd polynomial, above it 1 - 2 / (e^2|x| + 1)."""
     x = np.asarray(x, F32)
     a, z = np.abs(x), x * x
     p = polynomial(z, -6.52557239e-3, 2.12633535e-2, -5.39017543e-2, 1.33330733e-1, -3.33333313e-1)
@@ -172,7 +218,7 @@ def tanh(x: np.ndarray) -> np.ndarray:
 
 
 def erfc(x: np.ndarray) -> np.ndarray:
-    """1 - erf x: e^-x^2 times a polynomial in (|x| - 2) / (|x| + 2), over 1 + 2|x|."""
+    """1 - erf x: e^-x^2 times a polynomial in (|x| - 2) / (|x| + 2), divided by 1 + 2|x|."""
     x = np.asarray(x, F32)
     top, two = F32(10), F32(2)
     a = np.where(top < np.abs(x), top, np.abs(x))
@@ -203,7 +249,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-"""ln 2 in two doubles."""
+"""ln 2 as the sum of two doubles."""
 
 
 def exp_double(x: float) -> float:
@@ -244,7 +290,7 @@ def log_double(x: float) -> float:
 
 
 def sine_cosine(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """sin and cos of float64 angles: pi / 2 in three parts, Taylor's series; NaN beyond 1e15."""
+    """sin and cos of float64 angles: reduction by pi / 2 in three parts, Taylor series; NaN beyond 1e15."""
     with np.errstate(invalid="ignore"):
         k = (a * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0
         r = (

@@ -1,6 +1,6 @@
-"""Grammars in GBNF, read into productions over bytes: for each name its ways, each a tuple of symbols.
+"""Parses GBNF grammars into productions over bytes: for each name its alternatives, tuples of symbols.
 
-A symbol is a name (str), a range of bytes, or a set of tokens. Names that begin with "#" are those of groups
+A symbol is a name (str), a range of bytes, or a set of tokens. Names that begin with "#" belong to groups
 and repetitions.
 """
 
@@ -17,14 +17,14 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 HEX = {"x": 2, "u": 4, "U": 8}
 LAST = 0x10FFFF
 MOST = 100_000
-"""Of productions."""
+"""The maximum number of productions."""
 MOST_GROUPS = 60
 ROOT = "root"
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """One byte from ``first`` to ``last``."""
+    """A byte from ``first`` to ``last``."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Token:
-    """One token: this id, or any token of text but it."""
+    """A token: this id, or any text token except this id."""
 
     id: int
     negated: bool
@@ -44,7 +44,7 @@ Productions = dict[str, list[Way]]
 
 
 def utf8_ranges(first: int, last: int) -> Iterator[Way]:
-    """The bytes of the characters in a range of code points: sequences of ranges; surrogates have none."""
+    """The UTF-8 encodings of a range of code points, as sequences of byte ranges; surrogates have none."""
     limits = ((0x7F, 1), (0x7FF, 2), (0xD7FF, 3), (0xDFFF, 0), (0xFFFF, 3), (LAST, 4))
     low = 0
     for high, n in limits:
@@ -54,7 +54,7 @@ def utf8_ranges(first: int, last: int) -> Iterator[Way]:
 
 
 def _same_length(low: list[int], high: list[int]) -> Iterator[Way]:
-    """Between two strings of as many bytes, those behind the first from 0x80 to 0xBF."""
+    """Byte ranges between two strings of equal length; bytes after the first are 0x80 to 0xBF."""
     if len(low) == 1:
         yield (Bytes(low[0], high[0]),)
         return
@@ -74,21 +74,19 @@ def _same_length(low: list[int], high: list[int]) -> Iterator[Way]:
 
 
 def text_way(text: str) -> Way:
-    """The bytes of a text."""
+    """The bytes of a text as an alternative."""
     return tuple(Bytes(byte, byte) for byte in text.encode())
 
 
 class Reader:
-    """Reads a grammar.
+    """Parses a grammar.
 
-    Parameters
-    ----------
-    text : the grammar.
-    token_ids : gives the tokens of a text, for tokens that are named by their text.
+    Args:
+        text: the grammar.
+        token_ids: encodes the text of a token that is named by its text.
 
-    Raises
-    ------
-    GrammarError : the text is no grammar.
+    Raises:
+        GrammarError: the text is not a valid grammar.
     """
 
     def __init__(self, text: str, token_ids: Callable[[str], list[int]]) -> None:
@@ -121,7 +119,7 @@ class Reader:
         return GrammarError(f"reference: grammar: {message}", line=line, column=column)
 
     def skip(self, lines: bool = False) -> None:
-        """Passes blanks and comments, and ends of lines."""
+        """Skip blanks and comments, and with ``lines`` line ends."""
         self.take(r"([ \t\r\n]|#[^\r\n]*)*" if lines else r"([ \t]|#[^\r\n]*)*", "blanks")
 
     def take(self, pattern: str, what: str) -> str:
@@ -135,7 +133,7 @@ class Reader:
         return self.text[self.at : self.at + 1]
 
     def new(self, *ways: Way) -> str:
-        """A name for some ways."""
+        """A new name for these alternatives."""
         self.n_made += 1
         if self.n_made > MOST:
             raise self.error(f"expected at most {MOST} productions")
@@ -144,7 +142,7 @@ class Reader:
         return name
 
     def ways(self, depth: int) -> list[Way]:
-        """Alternatives; inside a group they may stand in several lines."""
+        """Parse alternatives; inside a group they may extend over several lines."""
         if depth > MOST_GROUPS:
             raise self.error(f"expected at most {MOST_GROUPS} groups inside each other")
         found = [self.sequence(depth)]
@@ -201,7 +199,7 @@ class Reader:
         return (self.take(r"[a-zA-Z0-9-]+", "an item"),)
 
     def repeated(self, item: Way, depth: int) -> str:
-        """A name for an item so many times."""
+        """Parse the repetition after an item; returns a name for the repeated item."""
         char = self.next()
         self.at += 1
         least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(char, (0, None))
@@ -228,7 +226,7 @@ class Reader:
         return self.new((*item * least, name))
 
     def character(self) -> int:
-        """One character of a literal or a class."""
+        """Parse one character of a literal or a class."""
         char = self.take(r"(?s:.)", "a character")
         if char != "\\":
             return ord(char)
@@ -241,7 +239,7 @@ class Reader:
         return point
 
     def char_class(self) -> list[Way]:
-        """The ways of one character of a class."""
+        """Parse a character class; returns the alternatives of its characters."""
         self.at += 1
         negated = self.next() == "^"
         self.at += negated

@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows: Earley's recogniser (1970) over the bytes of a text, one column for each."""
+"""Computes the tokens that a grammar allows: Earley's algorithm (1970), with a column for each byte."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from oxillama.errors import GrammarError
 from oxillama.reference.gbnf import ROOT, Bytes, Productions, Token, Way
 
 Item = tuple[str, Way, int, int]
-"""A name, one of its ways, how many symbols of that are read, and the column at which it began."""
+"""An Earley item: name, alternative, number of symbols read, and the column where it began."""
 
 
 def productive(productions: Productions) -> Productions:
-    """What is left without ways that no text matches."""
+    """The productions without alternatives that match no text."""
     known: set[str] = set()
     while True:
         found = {
@@ -33,13 +33,13 @@ def productive(productions: Productions) -> Productions:
 
 
 class Column:
-    """What may stand at one place of a text.
+    """The Earley items at one position of a text.
 
-    Attributes
-    ----------
-    items : all that may stand here. waiting : those before a name, by it. scanning : those before a byte or a
-        token.
-    is_complete : whether the text to here belongs to the language.
+    Attributes:
+        items: all items.
+        waiting: items whose next symbol is a name, by name.
+        scanning: items whose next symbol is a byte or a token.
+        is_complete: whether the text up to here belongs to the language.
     """
 
     def __init__(self) -> None:
@@ -52,15 +52,13 @@ class Column:
 class Recogniser:
     """Follows a text token by token.
 
-    Parameters
-    ----------
-    productions : of the grammar, whose text matches "root".
-    strings : bytes of each token, by id; b"" for one that is no text.
-    ends : tokens that end a generation.
+    Args:
+        productions: the grammar; the text must match "root".
+        strings: bytes of each token, by id; b"" for a token that is not text.
+        ends: tokens that end a generation.
 
-    Raises
-    ------
-    GrammarError : no text matches the grammar, or it names a token that is none.
+    Raises:
+        GrammarError: no text matches the grammar, or it names an unknown token.
     """
 
     def __init__(
@@ -69,17 +67,17 @@ class Recogniser:
         named = [s.id for ways in productions.values() for way in ways for s in way if isinstance(s, Token)]
         if max(named, default=0) >= len(strings):
             raise GrammarError(f"reference: grammar: names token {max(named)}, of {len(strings)}")
-        self.ways = productive(productions)
+        self.ways: Productions = productive(productions)
         if ROOT not in self.ways:
             raise GrammarError("reference: grammar: no text matches it")
-        self.ends = frozenset(ends)
-        self.strings = [b"" if i in self.ends else string for i, string in enumerate(strings)]
-        self.empty = self._empty()
+        self.ends: frozenset[int] = frozenset(ends)
+        self.strings: list[bytes] = [b"" if i in self.ends else string for i, string in enumerate(strings)]
+        self.empty: set[str] = self._empty()
         self.order = sorted((string, i) for i, string in enumerate(self.strings) if string)
         self.columns: list[Column] = [self._column(0, [(ROOT, way, 0, 0) for way in self.ways[ROOT]])]
 
     def _empty(self) -> set[str]:
-        """Names that match the empty text."""
+        """The names that match the empty text."""
         known: set[str] = set()
         while True:
             found = {
@@ -90,7 +88,7 @@ class Recogniser:
             known = found
 
     def _column(self, at: int, items: list[Item]) -> Column:
-        """The column at a place, from what was read up to it."""
+        """Complete the column at position ``at`` from its first items."""
         column, predicted, todo = Column(), set[str](), list(items)
         while todo:
             item = todo.pop()
@@ -101,7 +99,7 @@ class Recogniser:
             if dot == len(way):
                 if begin == 0 and name == ROOT:
                     column.is_complete = True
-                if begin < at:  # what began here is empty, and is passed below
+                if begin < at:  # an item that began here matched the empty text, handled below
                     todo += [(n, w, d + 1, b) for n, w, d, b in self.columns[begin].waiting.get(name, ())]
                 continue
             symbol = way[dot]
@@ -117,7 +115,7 @@ class Recogniser:
         return column
 
     def _read(self, byte: int) -> bool:
-        """Adds a column for a byte; False, and none, where it cannot stand here."""
+        """Append the column after a byte; returns False, and appends nothing, if the byte is not allowed."""
         found = [
             (name, way, dot + 1, begin)
             for name, way, dot, begin in self.columns[-1].scanning
@@ -128,7 +126,7 @@ class Recogniser:
         return bool(found)
 
     def _taken(self, column: Column, token: int) -> list[Item]:
-        """Items behind a token that is named."""
+        """The items after a token that the grammar names."""
         return [
             (name, way, dot + 1, begin)
             for name, way, dot, begin in column.scanning
@@ -137,14 +135,14 @@ class Recogniser:
         ]
 
     def _may_end(self, token: int) -> bool:
-        """Whether the text may end here, or with this token, which the grammar names."""
+        """Whether the text may end here, or with this token if the grammar names it."""
         if self.columns[-1].is_complete:
             return True
         taken = self._taken(self.columns[-1], token)
         return bool(taken) and self._column(len(self.columns), taken).is_complete
 
     def advance(self, token: int) -> None:
-        """Goes on behind a token. Raises GrammarError where it may not come."""
+        """Accept a token. Raises GrammarError if it is not allowed."""
         if token in self.ends:
             if not self._may_end(token):
                 raise GrammarError(f"reference: grammar: token {token} is not allowed")
@@ -165,12 +163,12 @@ class Recogniser:
     def allowed(self) -> np.ndarray:
         """bool (vocab,): the tokens that may come next."""
         found, start, last = np.zeros(len(self.strings), bool), len(self.columns), b""
-        for string, token in self.order:  # neighbours begin alike, and so do their columns
+        for string, token in self.order:  # sorted, so that neighbours share prefixes and columns
             known = 0
             while known < min(len(string), len(last)) and string[known] == last[known]:
                 known += 1
             n_read = len(self.columns) - start
-            if known > n_read:  # the byte behind what was read could not stand there
+            if known > n_read:  # a byte of the common prefix is not allowed
                 last = string
                 continue
             del self.columns[start + known :]

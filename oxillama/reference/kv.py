@@ -1,4 +1,4 @@
-"""Keys and values as the cache holds them: rounded to a type, and how products read them back."""
+"""Keys and values in the cache's representation: rounding to a type, and products with them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from oxillama.formats import IQ4_VALUES, KV_LAYOUTS, KV_PAIRS
-from oxillama.reference.floats import F32, MAGIC, exp, exp_to_bf16, fma, to_bf16, to_f16, to_pair_bf16
+from oxillama.base.formats import IQ4_VALUES, KV_LAYOUTS, KV_PAIRS
+from oxillama.reference.floats import (
+    F32,
+    MAGIC,
+    exp,
+    exp_to_bf16,
+    fma,
+    fused_sum,
+    in_pairs,
+    to_bf16,
+    to_f16,
+    to_pair_bf16,
+)
 
 KV_BLOCK = 32
 """Dimensions that share a scale."""
@@ -18,13 +29,12 @@ KV_BLOCK = 32
 class Stored:
     """The keys and values of a sequence.
 
-    Attributes
-    ----------
-    keys, values : float32 (positions, heads, dim): numbers, or codes where there are scales.
-    key_scales, value_scales : float32 (positions, heads, blocks of 32 dimensions) of "q8_0" for both, whose
-        codes are multiplied before their scales; None for numbers.
-    paired : "bf16" for both: products take pairs of dimensions and of positions, the odd one first, and
-        queries and weights are rounded to bf16.
+    Attributes:
+        keys, values: float32 (positions, heads, dim): numbers, or codes if there are scales.
+        key_scales, value_scales: float32 (positions, heads, blocks of 32 dimensions) if both types are
+            "q8_0"; then codes are multiplied before scales are applied. None: keys and values are numbers.
+        paired: both types are "bf16": products take dimensions and positions in pairs, the odd one first, and
+            queries and weights are rounded to bf16.
     """
 
     keys: np.ndarray
@@ -41,7 +51,7 @@ class Stored:
 
     def scores(self, queries: np.ndarray, at: np.ndarray, group: int) -> np.ndarray:
         """float32 (rows, heads, positions): products of queries with the keys at these positions, one fused
-        product for each dimension in order, or in that of pairs."""
+        product for each dimension, in order or in pair order."""
         keys = np.repeat(self.keys[at], group, axis=1).transpose(1, 0, 2)[None]  # (1, heads, positions, dim)
         shape = (*queries.shape[:2], len(at))
         if self.paired:
@@ -56,7 +66,7 @@ class Stored:
         return out
 
     def weights(self, scores: np.ndarray) -> np.ndarray:
-        """e^score of scores below the highest one."""
+        """e^score, for scores relative to the maximum."""
         return to_bf16(exp_to_bf16(scores)) if self.paired else exp(scores)
 
     def add_values(
@@ -64,8 +74,8 @@ class Stored:
     ) -> np.ndarray:
         """out (rows, heads, dim) + the values at these positions, times ``weights`` (rows, heads, block).
 
-        Each row adds those that it sees by ``seen`` (rows, positions), in order; in that of pairs to a sum of
-        its own, which begins with 0.
+        Each row adds the positions that it sees, by ``seen`` (rows, positions), in order. In pair order, they
+        are added to a separate sum that begins with 0.
         """
         found = np.zeros_like(out) if self.paired else out
         for j in in_pairs(len(at)) if self.paired else range(len(at)):
@@ -83,18 +93,11 @@ class Stored:
         return fma(value, shares, out)
 
 
-def in_pairs(n: int) -> list[int]:
-    """0 to n - 1 in the order 1, 0, 3, 2, ..., an odd last one without another."""
-    return [i ^ 1 for i in range((n + 1) // 2 * 2) if i ^ 1 < n]
-
-
 def _products(
     keys: np.ndarray, queries: np.ndarray, dims: Iterable[int], shape: tuple[int, ...]
 ) -> np.ndarray:
-    out = np.zeros(shape, F32)
-    for d in dims:
-        out = fma(keys[..., d], queries[:, :, None, d], out)
-    return out
+    k, q = (np.moveaxis(x[..., list(dims)], -1, 0) for x in (keys, queries))
+    return fused_sum(k, q[..., None], np.zeros(shape, F32))
 
 
 def store(keys: np.ndarray, values: np.ndarray, kv_type: str) -> Stored:
@@ -109,7 +112,7 @@ def store(keys: np.ndarray, values: np.ndarray, kv_type: str) -> Stored:
 
 
 def rounded(x: np.ndarray, kv_type: str) -> np.ndarray:
-    """Numbers as the cache gives them back."""
+    """Numbers after rounding to a cache type."""
     if kv_type == "f32":
         return x
     if kv_type == "f16":
@@ -127,7 +130,7 @@ def rounded(x: np.ndarray, kv_type: str) -> np.ndarray:
 def q8_codes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes, float32 like x, and scales (..., blocks): max|x| / 127 as a half.
 
-    A block that a finite half cannot scale is NaN.
+    A block whose scale is not a finite half becomes NaN.
     """
     codes, scales = [], []
     for d in range(0, x.shape[-1], KV_BLOCK):
@@ -143,7 +146,7 @@ def q8_codes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coded(x: np.ndarray, kv_type: str) -> np.ndarray:
-    """Blocks of up to 32 numbers, the last axis, as ggml's Q4_0, Q4_1, Q5_0, Q5_1 or IQ4_NL hold them."""
+    """Blocks of up to 32 numbers, the last axis, in ggml's Q4_0, Q4_1, Q5_0, Q5_1 or IQ4_NL."""
     layout = KV_LAYOUTS[kv_type]
     low = x.min(axis=-1, keepdims=True)
     at = np.abs(x).argmax(axis=-1)[..., None]
@@ -167,7 +170,7 @@ def coded(x: np.ndarray, kv_type: str) -> np.ndarray:
 
 
 def table_coded(x: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """IQ4_NL: the nearest values of the table, then the scale of the least squared error."""
+    """IQ4_NL: the nearest values of the table, then the scale with the least squared error."""
     values = np.array(IQ4_VALUES, F32)
     scale = largest / values[0]
     inverse = np.where(scale == 0, F32(0), F32(1) / scale)

@@ -1,4 +1,4 @@
-"""Matrices times activations: integers inside a block, one or two fused products for each block, in order."""
+"""Products of matrices and activations: integer sums inside a block, then fused products by block."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.formats import FLOATS, LAYOUTS, Format
+from oxillama.base.formats import FLOATS, LAYOUTS, Format
 from oxillama.reference.blocks import Blocks, dequantize, take_apart
 from oxillama.reference.floats import (
     F32,
     MAGIC,
     flush,
     fma,
+    fused_sum,
     in_lanes,
+    in_pairs,
     select_max,
     to_bf16,
     to_pair_bf16,
@@ -23,12 +25,11 @@ from oxillama.reference.floats import (
 
 @dataclass(frozen=True)
 class Activations:
-    """Rows of float32 as int8 in blocks of 32 or 256 columns, or of all.
+    """Rows of activations as int8 in blocks of 32 or 256 columns, or one block for the whole row.
 
-    Attributes
-    ----------
-    codes : int64 (n, blocks, block).
-    scale : float32 (n, blocks); NaN where the block holds a NaN or an infinity.
+    Attributes:
+        codes: int64 (n, blocks, block).
+        scale: float32 (n, blocks); NaN if the block has a NaN or an infinity.
     """
 
     codes: np.ndarray
@@ -36,7 +37,7 @@ class Activations:
 
 
 def quantize_activations(x: np.ndarray, block: int) -> Activations:
-    """scale = max|x| / 127, code = round(x * (127 / max|x|)), ties to even; a block below 1e-36 is zero."""
+    """scale = max|x| / 127, code = round(x * (127 / max|x|)), ties to even; 0 for a block below 1e-36."""
     by_block = x.reshape(len(x), -1, block)
     top = np.zeros((*by_block.shape[:2], 16), F32)
     for step in in_lanes(np.abs(by_block)):
@@ -53,16 +54,15 @@ def quantize_activations(x: np.ndarray, block: int) -> Activations:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix as the products take it.
+    """A matrix in the form that the products need.
 
-    Attributes
-    ----------
-    rows, cols : its shape.
-    floats : float32 (rows, cols) of a float format; None for a quantized one.
-    paired : the floats are bf16, multiplied in pairs of columns with activations that are rounded to bf16.
-    blocks : of a quantized format, all rows one after another.
-    layout : name of the packed layout, which says how blocks are multiplied (`formats.LAYOUTS`).
-    whole : a matrix with one scale per row, as rows of activations.
+    Attributes:
+        rows, cols: its shape.
+        floats: float32 (rows, cols) of a float format; None for a quantized format.
+        paired: the floats are bf16, multiplied in pairs of columns with activations rounded to bf16.
+        blocks: the blocks of a quantized format, all rows one after another.
+        layout: name of the packed layout, which defines how blocks are multiplied (`formats.LAYOUTS`).
+        whole: a matrix with one scale per row, in the form of activations.
     """
 
     rows: int
@@ -86,7 +86,7 @@ class Matrix:
 
 
 def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: str = "int8") -> Matrix:
-    """The matrix of a tensor's bytes, which ``compute`` dequantizes first ("w8a8" then rounds it) or not."""
+    """Make a matrix from a tensor's bytes; ``compute`` may dequantize it first ("w8a8" then rounds it)."""
     if fmt.name in FLOATS or compute != "int8":
         values = dequantize(fmt, data).reshape(rows, cols)
         if compute == "w8a8":
@@ -99,35 +99,27 @@ def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: st
 
 
 def float_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """One fused product for each column, in order."""
-    out = np.zeros((len(x), len(w)), F32)
-    for k in range(w.shape[1]):
-        out = fma(w[None, :, k], x[:, k, None], out)
-    return out
+    """A fused product for each column, in order."""
+    return fused_sum(w.T[:, None], x.T[:, :, None], np.zeros((len(x), len(w)), F32))
 
 
 def pair_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """One fused product for each column, the odd one of a pair of columns first; x rounded to bf16."""
-    w, x = flush(w), to_pair_bf16(x)
-    out = np.zeros((len(x), len(w)), F32)
-    for pair in range(0, w.shape[1], 2):
-        for k in (pair + 1, pair):
-            if k < w.shape[1]:
-                out = fma(w[None, :, k], x[:, k, None], out)
-    return out
+    """A fused product for each column, the odd column of a pair first; x is rounded to bf16."""
+    order = in_pairs(w.shape[1])
+    return float_products(flush(w)[:, order], to_pair_bf16(x)[:, order])
 
 
 def row_products(w: Activations, x: np.ndarray) -> np.ndarray:
-    """y = float(sum of integers) * (scale of the row * scale of the token)."""
+    """y = float(sum of integers) * (row scale * token scale)."""
     a = quantize_activations(x, x.shape[1])
-    # sums below 2^53 are exact in float64; as integers they have no zero below 0
+    # sums below 2^53 are exact in float64, and as integers have no negative zero
     sums = a.codes[:, 0].astype(np.float64) @ w.codes[:, 0].T.astype(np.float64)
     found: np.ndarray = sums.astype(np.int64).astype(F32) * (w.scale[None, :, 0] * a.scale)
     return found
 
 
 def half_products(blocks: Blocks, rows: int, x: np.ndarray) -> np.ndarray:
-    """y = fma(fma(float(second), its scale, float(first) * its scale), activation scale, y) for a block."""
+    """Each block adds y = fma(fma(float(second), scale 2, float(first) * scale 1), activation scale, y)."""
     a = quantize_activations(x, 32)
     scale = blocks.scale.reshape(rows, -1, 2)
     integers = blocks.integers.reshape(rows, -1, 2, 16).astype(np.float64)
@@ -141,11 +133,11 @@ def half_products(blocks: Blocks, rows: int, x: np.ndarray) -> np.ndarray:
 
 
 def block_products(blocks: Blocks, layout_name: str, rows: int, x: np.ndarray) -> np.ndarray:
-    """y = fma(float(sum of integers), scale * activation scale, y) for each block, then its minima."""
+    """Each block adds y = fma(float(sum of integers), scale * activation scale, y), then its minima."""
     layout = LAYOUTS[layout_name]
     form = layout.block_len
     a = quantize_activations(x, form)
-    per = blocks.integers.shape[1] // form  # blocks of the product in one of the file
+    per = blocks.integers.shape[1] // form  # product blocks in one block of the file
     n_blocks = a.codes.shape[1]
     integers = blocks.integers.reshape(rows, n_blocks, form)
     scale = np.repeat(blocks.scale.reshape(rows, -1), per, axis=1) * F32(layout.unit)

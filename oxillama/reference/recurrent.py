@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 
 from oxillama.reference.floats import F32, exp, fma, over_logistic, softplus
-from oxillama.reference.rows import norm
+from oxillama.reference.rows import ACTIVATIONS, norm
 from oxillama.reference.source import Source
 
 
 def causal_conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, silu: bool) -> np.ndarray:
-    """float32 (n, channels): bias, then one fused product for each tap, the oldest first.
+    """float32 (n, channels): bias, then one fused product for each tap, oldest first.
 
-    Parameters
-    ----------
-    x : (n, channels); what stands before the first row is 0.
-    weight : (channels, taps), the newest tap last.
+    Args:
+        x: (n, channels); rows before the first are 0.
+        weight: (channels, taps), newest tap last.
     """
     taps = weight.shape[1]
     wide = np.pad(x, ((taps - 1, 0), (0, 0)))
@@ -30,9 +31,11 @@ def selective_scan(
 ) -> np.ndarray:
     """h = h exp(dt A) + dt x B, y = C h + D x, with a step dt = softplus(dt) for each channel.
 
-    Parameters
-    ----------
-    x, dt : (tokens, channels). a : (channels, n). d : (channels,). b, c : (tokens, n).
+    Args:
+        x, dt: (tokens, channels).
+        a: (channels, n).
+        d: (channels,).
+        b, c: (tokens, n).
     """
     memory, out = np.zeros(a.shape[::-1], F32), np.empty_like(x)
     for t, steps in enumerate(softplus(dt)):
@@ -47,11 +50,13 @@ def selective_scan(
 def head_scan(
     x: np.ndarray, dt: np.ndarray, decay: np.ndarray, d: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> np.ndarray:
-    """The same with one step and one decay for each head. Four sums over the memory, added in pairs.
+    """`selective_scan` with one step and decay per head. Four partial sums over the state, added in pairs.
 
-    Parameters
-    ----------
-    x : (tokens, heads, dim). dt, decay : (tokens, heads). d : (heads,). b, c : (tokens, heads, n).
+    Args:
+        x: (tokens, heads, dim).
+        dt, decay: (tokens, heads).
+        d: (heads,).
+        b, c: (tokens, heads, n).
     """
     n, out = b.shape[2], np.empty_like(x)
     memory = np.zeros((n, *x.shape[1:]), F32)
@@ -69,7 +74,7 @@ def head_scan(
 def mamba(
     source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
 ) -> np.ndarray:
-    """Mamba (Gu and Dao, 2023); norms of dt, B and C as the file has them, or without weights."""
+    """Mamba (Gu and Dao, 2023); dt, B and C are normed with the file's weights, or without weights."""
     inner, n, rank = (source.key(f"ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank"))
     is_normed, _ = source.key("ssm.dt_b_c_rms", False), source.key("ssm.conv_kernel")
     xz = source.linear(f"{block}.ssm_in", h)
@@ -113,7 +118,7 @@ def mamba2(
 def plamo(
     source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
 ) -> np.ndarray:
-    """PLaMo 2's: the scan of Mamba-2; steps, B and C come from the convolved input, normed."""
+    """PLaMo 2's mixer: Mamba-2's scan; steps, B and C come from the convolved input, normed."""
     names = ("inner_size", "state_size", "time_step_rank", "group_count", "conv_kernel")
     inner, n, heads, _, _ = (source.key(f"ssm.{name}") for name in names)
     zx = source.linear(f"{block}.ssm_in", h).reshape(len(h), heads, 2, -1)
@@ -134,8 +139,40 @@ def plamo(
 def short_conv(
     source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
 ) -> np.ndarray:
-    """LFM2's c * conv(b * x), with b, c and x from one matrix."""
+    """LFM2's mixer c * conv(b * x), with b, c and x from one matrix. Encoders centre the convolution."""
     source.key("shortconv.l_cache")
     b, c, x = np.split(source.linear(f"{block}.shortconv.in_proj", h), 3, axis=1)
-    y = causal_conv(b * x, source.vector(f"{block}.shortconv.conv.weight"), None, False)
+    weight = source.vector(f"{block}.shortconv.conv.weight")
+    if source.key("attention.causal", True):
+        y = causal_conv(b * x, weight, None, False)
+    else:  # with rounded products
+        reach = weight.shape[1] // 2
+        wide, y = np.pad(b * x, ((reach, reach), (0, 0))), np.zeros_like(x)
+        for t in range(weight.shape[1]):
+            y = y + weight[:, t] * wide[t : t + len(x)]
     return source.linear(f"{block}.shortconv.out_proj", y * c, onto=onto)
+
+
+def lightning(
+    source: Source, block: str, h: np.ndarray, eps: float, onto: np.ndarray | None = None
+) -> np.ndarray:
+    """Lightning attention (MiniMax-01, 2025): S = exp(-s) S + k v, y = q S, with a constant s for each
+    head."""
+    qkv = source.linear(f"{block}.attn_qkv", h)
+    i, heads = int(block.split(".")[1]), source.per_layer("attention.head_count", source.n_layers)
+    n_heads = heads[i]
+    by_head = over_logistic(qkv, qkv).reshape(len(h), n_heads, 3, -1)
+    q, k, v = by_head[:, :, 0], by_head[:, :, 1], by_head[:, :, 2]
+    falls = 1 - Decimal(i) / max(1, source.n_layers - 1) + Decimal("0.00001")
+    slopes = [Decimal(2) ** (Decimal(-8 * (head + 1)) / n_heads) for head in range(n_heads)]
+    decay = np.array([float((-slope * falls).exp()) for slope in slopes], F32)[:, None]
+    memory, out = np.zeros((q.shape[2], *v.shape[1:]), F32), np.empty_like(v)
+    for t in range(len(h)):
+        y = np.zeros_like(v[t])
+        for j in range(len(memory)):
+            memory[j] = fma(k[t, :, j, None], v[t], memory[j] * decay)
+            y = fma(q[t, :, j, None], memory[j], y)
+        out[t] = y
+    y = norm(out.reshape(len(h), -1), eps, source.vector(f"{block}.attn_norm_2.weight"))
+    gates = ACTIVATIONS["sigmoid"](source.linear(f"{block}.attn_gate", h))
+    return source.linear(f"{block}.attn_output", y * gates, onto=onto)

@@ -1,4 +1,4 @@
-"""Rotations of a file: radians per position of each pair, and the magnitude of cosines and sines."""
+"""Rotations of a file: each pair's frequency in radians per position, and cosines' and sines' magnitude."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ class Rotation:
 
 
 def read_rotations(source: Source, key_dim: int, context: int | None = None) -> list[Rotation]:
-    """That of layers without a window, and that of windowed layers; [] where nothing rotates.
+    """The rotations of layers without a window and of layers with a window; [] if nothing rotates.
 
     Scalings: linear (positions are divided), YaRN, NTK-aware (the base grows; also ``rope.scaling.alpha``),
-    dynamic NTK and LongRoPE. The last two depend on the context that the model is run with; None for that of
-    the file.
+    dynamic NTK and LongRoPE. The last two depend on the context size of the run; None: the file's.
     """
     facts = source.facts
     kind, factor = source.key("rope.scaling.type", "linear"), source.key("rope.scaling.factor", 0.0) or 1.0
@@ -52,7 +51,7 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
     growth = factor if kind == "ntk" else 1.0
     if kind == "dynamic" and run > original:
         growth = factor * run / original - (factor - 1)
-    elif alpha > 1 and factor == 1 and kind in ("none", "linear"):
+    elif (facts.any_alpha and alpha) or (alpha > 1 and factor == 1 and kind in ("none", "linear")):
         growth = alpha
     yarn, gain = None, 1.0
     if kind == "yarn":
@@ -74,12 +73,17 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
         short, long = (source.optional(f"rope_factors_{length}.weight") for length in ("short", "long"))
         by_length = long if run > original else short
         factors = by_length if factors is None else factors
+    if facts.compressed:
+        local = source.key("attention.compress_rope_freq_base")
+    if facts.fixed_base:
+        return [Rotation(frequencies(key_dim, facts.fixed_base), 1.0, True)] * 2
     found = []
     whole = n_rot // 4 * 2 if facts.half_turned else n_rot
     sizes = whole, source.key("rope.dimension_count_swa", n_rot)
     for i, (theta, n_rot) in enumerate(zip((base, local), sizes)):
-        # windowed layers with a base of their own have no scaling
+        # windowed layers with their own base have no scaling
         plain = bool(i and (facts.local_base or facts.plain_windows))
+        plain = i == 0 if facts.compressed else plain
         if growth != 1 and not plain:
             theta = stretched(theta, growth, n_rot)
         turns = frequencies(n_rot, theta)
@@ -95,12 +99,13 @@ def read_rotations(source: Source, key_dim: int, context: int | None = None) -> 
             turns[still_pairs(sections, len(turns))] = 0.0
         elif in_order:
             turns = np.where(np.arange(len(turns)) % sum(sections) < sum(sections[:3]), turns, 0.0)
+        size = 1.0 if facts.compressed else size
         found.append(Rotation(turns, size, facts.rope == "neox" or in_order))
     return found
 
 
 def still_pairs(sections: Sequence[int], pairs: int) -> list[int]:
-    """Pairs that do not rotate: time, height and width take the pairs in turn, what is left over is still."""
+    """The pairs that do not rotate: time, height and width take pairs in turn, the rest are still."""
     t, h, w, rest = (*(int(n) for n in sections), 0, 0, 0, 0)[:4]
     total = t + h + w + rest
     if not total:
@@ -111,7 +116,7 @@ def still_pairs(sections: Sequence[int], pairs: int) -> list[int]:
 
 
 def stretched(base: float, factor: float, n_rot: int) -> float:
-    """The base times factor^(n / (n - 2))."""
+    """base * factor^(n / (n - 2))."""
     if n_rot <= 2:
         return base
     with localcontext() as context:
@@ -121,7 +126,7 @@ def stretched(base: float, factor: float, n_rot: int) -> float:
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN (Peng et al., 2023): fast pairs keep their frequency, slow ones are divided, a ramp between."""
+    """YaRN (Peng et al., 2023): high frequencies are kept, low ones divided, with a ramp between."""
 
     factor: float
     context: int
@@ -130,7 +135,7 @@ class Yarn:
     truncate: bool
 
     def gain(self) -> float:
-        """1 + 0.1 ln(factor), times which the magnitude grows."""
+        """1 + 0.1 ln(factor), by which the magnitude is multiplied."""
         return 1 + 0.1 * float(Decimal(max(1.0, self.factor)).ln())
 
     def ramp(self, n_rot: int, base: float) -> np.ndarray:
@@ -143,7 +148,7 @@ class Yarn:
         return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
 
     def pair(self, rotations: float, n_rot: int, base: float) -> float:
-        """The fractional index of the pair with so many rotations in the original context."""
+        """The fractional index of the pair with this number of rotations in the original context."""
         with localcontext() as context:
             context.prec = 30
             turns = Decimal(self.context) / (Decimal(rotations) * 2 * PI)

@@ -1,4 +1,4 @@
-"""Operations on rows: norms, rotations, activations, softmax, the choice of experts."""
+"""Operations on rows: norms, rotations, activations, softmax, choice of experts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from oxillama.reference.floats import (
 
 
 def mean(x: np.ndarray) -> np.ndarray:
-    """Means over the last axis: the sum divided in float64."""
+    """Means over the last axis: float32 sums, divided in float64."""
     found: np.ndarray = (strided_sum(x).astype(np.float64) / x.shape[-1]).astype(F32)
     return found
 
@@ -36,7 +36,7 @@ def mean(x: np.ndarray) -> np.ndarray:
 def squares_about(centre: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Sums of (x - centre)^2 over the last axis, one fused product for each element."""
     sums = np.zeros((*x.shape[:-1], floats.LANES), F32)
-    for step in in_lanes(x - centre[..., None]):  # what is missing in the last step is 0, as centre - centre
+    for step in in_lanes(x - centre[..., None]):  # padding of the last step is 0, as centre - centre is
         sums = fma(step, step, sums)
     return tree(sums)
 
@@ -67,7 +67,7 @@ def norm(
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """Its tanh form: x sigmoid(x (1.59576912 + 0.0713548163 x^2))."""
+    """GELU's tanh form: x sigmoid(x (1.59576912 + 0.0713548163 x^2))."""
     return over_logistic(x, x * fma(x * x, F32(0.0713548163), F32(1.59576912)))
 
 
@@ -107,7 +107,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def gate(name: str, gates: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """activation(gates) * up; "silu_clamped" limits ``up`` to +-7 and adds 1 to it."""
+    """activation(gates) * up; "silu_clamped" limits ``up`` to [-7, 7] and adds 1."""
     if name == "silu_clamped":
         up = np.where(F32(7) < up, F32(7), up)
         up = np.where(up < F32(-7), F32(-7), up) + F32(1)
@@ -115,20 +115,34 @@ def gate(name: str, gates: np.ndarray, up: np.ndarray) -> np.ndarray:
     return found
 
 
-def limited_gate(name: str, gates: np.ndarray, up: np.ndarray, limit: float) -> np.ndarray:
-    """min(activation(gate), limit) times up between -limit and limit; `gate` where the limit is 0."""
+def limited_gate(
+    name: str, gates: np.ndarray, up: np.ndarray, limit: float, first: bool = False
+) -> np.ndarray:
+    """min(activation(gates), limit) * clip(up, -limit, limit); `gate` if the limit is 0.
+
+    ``first`` : gates are limited before their activation.
+    """
     if not limit:
         return gate(name, gates, up)
+    if first:
+        return gate(name, np.minimum(gates, F32(limit)), np.clip(up, -F32(limit), F32(limit)))
     found: np.ndarray = np.minimum(ACTIVATIONS[name](gates), F32(limit)) * np.clip(
         up, -F32(limit), F32(limit)
     )
     return found
 
 
-def cut(gates: np.ndarray, scale: float) -> np.ndarray:
-    """max(0, g - (mean + scale deviation)) of a row's gates: few stay open (Gemma 3n, 2025).
+def situ(gates: np.ndarray, up: np.ndarray, bound: float, bound_up: float) -> np.ndarray:
+    """sigmoid(g) * (b tanh(g / b)) * (l tanh(u / l)); u itself for l <= 0."""
+    bounded = tanh(up / F32(bound_up)) * F32(bound_up) if bound_up > 0 else up
+    found: np.ndarray = ACTIVATIONS["sigmoid"](gates) * (tanh(gates / F32(bound)) * F32(bound)) * bounded
+    return found
 
-    The deviation is that of a sample, with one less than there are. It and the bound are computed in double.
+
+def cut(gates: np.ndarray, scale: float) -> np.ndarray:
+    """max(0, g - (mean + scale * deviation)) of a row's gates: few remain positive (Gemma 3n, 2025).
+
+    The deviation is the sample deviation (n - 1). It and the bound are computed in double.
     """
     centre = mean(gates)
     deviation = np.sqrt(squares_about(centre, gates).astype(np.float64) / max(1, gates.shape[-1] - 1))
@@ -160,7 +174,8 @@ def rotation_table(positions: np.ndarray, turns: np.ndarray, magnitude: float = 
 
 
 def rotate(x: np.ndarray, table: np.ndarray, neox: bool) -> np.ndarray:
-    """Heads (n, heads, dim) whose first 2 m dimensions turn by ``table`` (n, 2, m): (a c - b s, a s + b c).
+    """Heads (n, heads, dim) with their first 2 m dimensions rotated by ``table`` (n, 2, m): (a c - b s, a s +
+    b c).
 
     Nothing is fused. Pairs are (i, i + m) if ``neox``, else (2i, 2i + 1).
     """
@@ -190,7 +205,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def best(score: np.ndarray, k: int) -> np.ndarray:
-    """bool (n,): the k highest; of equals the first, NaN last."""
+    """bool (n,): the k highest; the first among equals, NaN last."""
     order = np.lexsort((np.arange(len(score)), np.where(np.isnan(score), np.inf, -score)))
     taken = np.zeros(len(score), bool)
     taken[order[:k]] = True
@@ -198,10 +213,19 @@ def best(score: np.ndarray, k: int) -> np.ndarray:
 
 
 def best_groups(score: np.ndarray, groups: int, kept: int) -> np.ndarray:
-    """Scores, -inf outside the ``kept`` groups of neighbours whose two highest add up to most."""
+    """Scores, -inf outside of the ``kept`` groups of neighbours with the largest sums of two highest."""
     by_group = np.sort(score.reshape(groups, -1), axis=1)[:, ::-1]
     sums = by_group[:, 0] + by_group[:, 1] if by_group.shape[1] > 1 else by_group[:, 0]
     return np.where(np.repeat(best(sums, kept), len(score) // groups), score, F32(-np.inf))
+
+
+def normalized(weights: np.ndarray) -> np.ndarray:
+    """Weights divided by their sum, in order, or by the smallest normal half float."""
+    total = F32(0)
+    for weight in weights:
+        total = total + weight
+    found: np.ndarray = weights / max(total, F32(6.103515625e-5))
+    return found
 
 
 def route(
@@ -215,23 +239,22 @@ def route(
     normalize: bool = False,
     scale: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The experts of one row, ascending (k,), and their weights (k,), of its logits (experts,).
+    """The experts of one row in ascending order (k,), and their weights (k,), from its logits (experts,).
 
-    ``gating``: "softmax" over all, "sigmoid" of each, or "chosen", softmax over the chosen ones.
+    ``gating``: "softmax" over all, "sigmoid" or "sqrt_softplus" of each, or "chosen": softmax over the chosen
+    ones.
     """
     probability = logits
     if gating == "softmax":
         probability = softmax(logits)
     elif gating == "sigmoid":
         probability = ACTIVATIONS["sigmoid"](logits)
+    elif gating == "sqrt_softplus":
+        probability = np.sqrt(softplus(logits))
     score = logits if bias is None and groups == 1 else probability if bias is None else probability + bias
     if groups > 1:
         score = best_groups(score, groups, kept)
     chosen = np.flatnonzero(best(score, k))
     weights = softmax(logits[chosen]) if gating == "chosen" else probability[chosen]
-    if normalize:
-        total = F32(0)
-        for weight in weights:
-            total = total + weight
-        weights = weights / max(total, F32(6.103515625e-5))
+    weights = normalized(weights) if normalize else weights
     return chosen, weights * F32(scale)

@@ -1,9 +1,11 @@
-"""RWKV versions 6 and 7: time mixes with a matrix for each head, and channel mixes.
+"""RWKV versions 6 and 7: time mixes with a state matrix for each head, and channel mixes.
 
-Both read a mix of each token with the one before it, channel by channel; before the first token stand zeros.
+Both read a mix of each token with the previous one, channel by channel; zeros precede the first token.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -13,25 +15,28 @@ from oxillama.reference.rows import ACTIVATIONS, norm
 from oxillama.reference.source import Source, Unsupported
 
 GROUP_EPS, DECAY = 64e-5, -0.606531
-"""Epsilon of the heads' norm, and the factor of version 7's decays, -e^-0.5."""
+"""Epsilon of the heads' norm, and the factor -e^-0.5 of version 7's decays."""
 
 
 def change(h: np.ndarray) -> np.ndarray:
-    """float32 (n, d): the row before each row, minus the row."""
+    """float32 (n, d): the previous row minus the row."""
     found: np.ndarray = np.pad(h[:-1], ((1, 0), (0, 0))) - h
     return found
 
 
 def head_size(source: Source) -> int:
-    """Channels of a head. Raises Unsupported for another number of shifted tokens than two."""
-    if source.key("token_shift_count", 2) != 2:
-        raise Unsupported(f"reference: {source.name}: no statement of another token_shift_count than 2")
+    """The number of channels of a head. Raises Unsupported for a number of shifted tokens other than two."""
+    shifted = 1 if source.facts.dense_second else 2
+    if source.key("token_shift_count", 2) != shifted:
+        raise Unsupported(
+            f"reference: {source.name}: no statement of another token_shift_count than {shifted}"
+        )
     size: int = source.key("wkv.head_size")
     return size
 
 
 def low_rank(source: Source, name: str, x: np.ndarray, activation: str = "") -> np.ndarray:
-    """second(activation(first x)), the matrices ``name`` with "1" and "2" behind it."""
+    """second(activation(first x)), with the matrices ``name`` + "1" and ``name`` + "2"."""
     low = source.linear(f"{name}1", x)
     return source.linear(f"{name}2", ACTIVATIONS[activation](low) if activation else low)
 
@@ -68,6 +73,8 @@ def time_mix_6(source: Source, block: str, h: np.ndarray, onto: np.ndarray | Non
     k, v = source.linear(f"{block}_key", mixed(1)), source.linear(f"{block}_value", mixed(2))
     r, gates = source.linear(f"{block}_receptance", mixed(3)), source.linear(f"{block}_gate", mixed(4))
     r, w, k, v = (x.reshape(len(h), -1, dim) for x in (r, w, k, v))
+    if source.facts.dense_second:
+        return gated_attention(source, block, (r, w, k, v), gates, onto)
     u, out = source.vector(f"{block}_first.weight").reshape(-1, dim), np.empty_like(v)
     memory = np.zeros((dim, *v.shape[1:]), F32)
     for t in range(len(h)):
@@ -78,6 +85,29 @@ def time_mix_6(source: Source, block: str, h: np.ndarray, onto: np.ndarray | Non
             memory[i] = fma(w[t, :, i, None], memory[i], kv)
         out[t] = y
     y = normed(source, block, out) * ACTIVATIONS["silu"](gates)
+    return source.linear(f"{block}_output", y, onto=onto)
+
+
+def gated_attention(
+    source: Source,
+    block: str,
+    parts: tuple[np.ndarray, ...],
+    gates: np.ndarray,
+    onto: np.ndarray | None,
+) -> np.ndarray:
+    """Version 6 in place of Qwen's attention: S = w S + (1 - w) k v; y = r S / sqrt(dim); sigmoid gates."""
+    r, w, k, v = parts
+    n, heads, dim = r.shape
+    k, v = (x.repeat(heads // x.shape[1], axis=1) for x in (k, v))
+    k, r = k * (F32(1) - w), r * F32(1 / math.sqrt(dim))
+    out, memory = np.empty_like(v), np.zeros((dim, heads, dim), F32)
+    for t in range(n):
+        y = np.zeros_like(v[t])
+        for i in range(dim):
+            memory[i] = fma(k[t, :, i, None], v[t], w[t, :, i, None] * memory[i])
+            y = fma(r[t, :, i, None], memory[i], y)
+        out[t] = y
+    y = out.reshape(n, -1) * ACTIVATIONS["sigmoid"](gates)
     return source.linear(f"{block}_output", y, onto=onto)
 
 
@@ -94,7 +124,7 @@ def time_mix_7(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Version 7 (Peng et al., "RWKV-7 Goose", 2025): S = w S + k v + b (a S); y = r S.
 
-    Returns the output, and the values, with which those of later layers are mixed; ``first`` are those of the
+    Returns the output and the values. Later layers mix their values with ``first``, the values of the
     first layer.
     """
     dim, sigmoid = head_size(source), ACTIVATIONS["sigmoid"]
@@ -115,7 +145,7 @@ def time_mix_7(
     )
     w = exp(sigmoid(made("w", x[1], "tanh")) * F32(DECAY))
     if source.has(f"{block}_v1.weight"):
-        share = sigmoid(made("v", x[3]))  # the first layer has these tensors and no use for them
+        share = sigmoid(made("v", x[3]))  # the first layer has these tensors, but does not use them
         v = v if first is None else v + (first - v) * share
     values, a = v, sigmoid(made("a", x[4]))
     unit = (k * source.vector(f"{block}_k_k.weight")).reshape(len(h), -1, dim)
@@ -135,7 +165,8 @@ def time_mix_7(
             memory[i] = fma(added[t, :, i, None], lost, memory[i])
             y = fma(r[t, :, i, None], memory[i], y)
         out[t] = y
-    y = normed(source, block, out).reshape(v.shape)
+    is_normed = not source.facts.dense_second or source.has(f"{block}_ln.weight")
+    y = normed(source, block, out).reshape(v.shape) if is_normed else out
     bonus = head_sums(k, r * source.vector(f"{block}_r_k.weight").reshape(-1, dim))
     y = fma(v, bonus[..., None], y).reshape(h.shape)
     if source.has(f"{block}_g1.weight"):

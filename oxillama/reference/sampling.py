@@ -1,4 +1,4 @@
-"""Choosing a token: random numbers, penalties, cuts and the draw, over the candidates of one row."""
+"""Sampling: random numbers, penalties, cuts and the draw, over the candidates of one row."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oxillama.config import SamplerConfig
-from oxillama.config.sampler import CONSTRAINTS, CUTS
+from oxillama.base.config import SamplerConfig
+from oxillama.base.config.sampler import CONSTRAINTS, STAGES as TABLE
 from oxillama.reference.candidates import LARGEST, Candidates, Weights, cut
 from oxillama.reference.dry import breaker_sequences, penalize
 from oxillama.reference.floats import F32, exp_double, log_double
 from oxillama.reference.grammar import Recogniser
 from oxillama.reference.source import Unsupported
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.tokenizer.tokenizer import Tokenizer
 
 MASK = 2**64 - 1
 LN2 = 6.931471805599453e-1
@@ -40,25 +40,23 @@ class Xorshift64:
 
 
 class ReferenceSampler:
-    """The choices of one sequence.
+    """Samples the tokens of one sequence.
 
-    Parameters
-    ----------
-    config : the options, with a seed.
-    ends : ids of tokens that end a generation.
-    tokenizer : for DRY's breakers that are texts.
-    grammar : that the text follows, at its start; ``config`` names none itself.
+    Args:
+        config: the options, including a seed.
+        ends: ids of tokens that end a generation.
+        tokenizer: for DRY breakers that are texts.
+        grammar: the text's grammar, at its start; ``config`` must not name one.
 
-    Raises
-    ------
-    Unsupported : a grammar in ``config``, or a stage in Python, which have no statement here.
+    Raises:
+        Unsupported: ``config`` has a grammar or a Python stage, which are not implemented here.
     """
 
     def __init__(
         self,
         config: SamplerConfig,
         ends: frozenset[int],
-        tokenizer: TokenizerBridge | None = None,
+        tokenizer: Tokenizer | None = None,
         grammar: Recogniser | None = None,
     ) -> None:
         asked = [name for name in CONSTRAINTS if getattr(config, name) is not None]
@@ -77,22 +75,11 @@ class ReferenceSampler:
         )
 
     def sample(self, logits: np.ndarray, history: Sequence[int]) -> int:
-        """The next token after ``history``, of float32 (vocab,) logits. Raises SamplingError as `Sampler`."""
-        config, c = self.config, Candidates(logits)
+        """The next token after ``history``, from float32 (vocab,) logits. Raises as `Sampler.sample`."""
+        config = self.config
         chance = self.random.uniform() if config.xtc_probability else 0.0
         u = 0.0 if config.is_greedy else self.random.uniform()
-        self.mask(c)
-        for stage in config.order:
-            assert isinstance(stage, str)
-            if stage == "penalties":
-                self.penalize(c, history)
-            elif stage == "dry":
-                if self.has_dry:
-                    penalize(c, history, config, self.breakers)
-            elif not (config.mirostat and stage in CUTS):
-                self.apply(stage, c, chance)
-        if config.mirostat:
-            (zipf if config.mirostat == 1 else surprise)(c, self.mu)
+        c = self.candidates(logits, history, chance)
         token, logprob = c.draw(u)
         if config.mirostat:
             self.mu -= config.mirostat_eta * (-logprob / LN2 - config.mirostat_tau)
@@ -101,22 +88,52 @@ class ReferenceSampler:
             self.grammar.advance(token)
         return token
 
+    def distribution(self, logits: np.ndarray, history: Sequence[int] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens that the next one is drawn from, int64 (n,), and their probabilities, float64 (n,).
+
+        XTC always acts. Raises SamplingError like `sample`.
+        """
+        c = self.candidates(logits, history, 0.0)
+        weights = c.weights()
+        return c.ids, weights.e.astype(np.float64) / weights.total
+
+    def candidates(self, logits: np.ndarray, history: Sequence[int], chance: float) -> Candidates:
+        """The candidates after all stages; XTC acts if ``chance`` is below its probability."""
+        config, c = self.config, Candidates(logits)
+        self.mask(c)
+        for stage in config.order:
+            assert isinstance(stage, str)
+            if stage == "penalties":
+                self.penalize(c, history)
+            elif stage == "dry":
+                if self.has_dry:
+                    penalize(c, history, config, self.breakers)
+            elif not (config.mirostat and TABLE[stage].is_cut):
+                self.apply(stage, c, chance)
+        if config.mirostat:
+            (zipf if config.mirostat == 1 else surprise)(c, self.mu)
+        return c
+
     def mask(self, c: Candidates) -> None:
-        """Biases, banned and allowed tokens, the grammar."""
+        """Apply biases, banned and allowed tokens, and the grammar.
+
+        Ends of generation are not banned where the grammar allows nothing else.
+        """
         config = self.config
-        banned = {*config.banned_tokens}
-        if config.ignore_eos or self.n_chosen < config.min_tokens:
+        banned, allowed = {*config.banned_tokens}, None if self.grammar is None else self.grammar.allowed()
+        goes_on = allowed is None or not self.ends.issuperset(np.flatnonzero(allowed).tolist())
+        if goes_on and (config.ignore_eos or self.n_chosen < config.min_tokens):
             banned |= self.ends
         for token, bias in {**config.logit_bias, **dict.fromkeys(banned, -np.inf)}.items():
             c.x[token] = min(c.x[token] + F32(min(bias, LARGEST)), F32(LARGEST))
         if config.allowed_tokens is not None:
             c.only(np.unique(np.array(config.allowed_tokens, np.int64)))
-        if self.grammar is not None:
-            c.only(self.grammar.allowed()[c.ids])
+        if allowed is not None:
+            c.only(allowed[c.ids])
 
     def penalize(self, c: Candidates, history: Sequence[int]) -> None:
-        """Logits of the window's tokens: divided if positive, else multiplied by the repetition penalty; then
-        less the token's count times the frequency penalty, and less the presence penalty."""
+        """Penalize the tokens of the window: divide positive logits by the repetition penalty, multiply
+        others; then subtract count * frequency penalty and the presence penalty."""
         config, window = self.config, self.config.repetition_window
         penalties = config.repetition_penalty, config.frequency_penalty, config.presence_penalty
         if penalties == (1, 0, 0) or window == 0:
@@ -134,7 +151,7 @@ class ReferenceSampler:
         c.is_ranked = False
 
     def apply(self, stage: str, c: Candidates, chance: float) -> None:
-        """One stage, if it is on."""
+        """Apply a stage, if it is on."""
         config = self.config
         if stage == "temperature":
             if config.temperature != 1 or config.dynatemp_range:
@@ -147,25 +164,25 @@ class ReferenceSampler:
         number = getattr(config, stage)
         if number == (1 if stage in ("top_p", "typical_p") else 0):
             return
-        if config.is_greedy and stage != "typical_p":  # they keep the highest
+        if config.is_greedy and stage != "typical_p":  # all other stages keep the highest logit
             return
         STAGES[stage](c, number)
 
 
 def needed_above(c: Candidates, w: Weights, mass: float) -> float:
-    """A logit below which all together have less than 1 - mass."""
+    """A logit such that all lower ones together have a probability below 1 - mass."""
     return c.top + log_double((1.0 - mass) * w.total / len(c.x)) - 0.01
 
 
 def top_p(c: Candidates, mass: float) -> None:
-    """The fewest of the highest whose probabilities reach the mass."""
+    """Keep the fewest candidates with the highest probabilities whose sum reaches the mass."""
     w = c.weights()
     target = mass * w.total * (1.0 - 1e-6)
     c.keep(c.x, *cut(c.x, w.e, target, max(needed_above(c, w, mass), -LARGEST), len(c.x)))
 
 
 def typical_p(c: Candidates, mass: float) -> None:
-    """Those whose surprise is nearest the entropy, until their mass exceeds what is asked."""
+    """Keep the candidates whose surprise is nearest to the entropy, until their sum exceeds the mass."""
     w = c.weights()
     center = c.top + w.moment / w.total
     key = F32(0) - np.abs(c.x - F32(center))
@@ -175,7 +192,7 @@ def typical_p(c: Candidates, mass: float) -> None:
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:
-    """Logits within n standard deviations of the highest."""
+    """Keep logits within n standard deviations of the highest."""
     d = c.x.astype(np.float64) - c.top
     d = np.where(d > -np.inf, d, 0.0)
     d = np.pad(d, (0, -len(d) % 64)).reshape(-1, 16)
@@ -191,7 +208,7 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 
 
 def eta_cutoff(c: Candidates, epsilon: float) -> None:
-    """p >= min(epsilon, sqrt(epsilon) e^-H)."""
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), where H is the entropy."""
     w = c.weights()
     bound, other = log_double(epsilon), 0.5 * log_double(epsilon) - w.entropy
     c.keep_from(c.top + log_double(w.total) + min(bound, other))
@@ -207,11 +224,11 @@ STAGES = {
     "epsilon_cutoff": lambda c, epsilon: c.keep_from(c.top + log_double(epsilon * c.weights().total)),
     "eta_cutoff": eta_cutoff,
 }
-"""Cuts by name; each takes the candidates and the option's number."""
+"""Cuts by name; each takes the candidates and the option's value."""
 
 
 def exclude_top(c: Candidates, probability: float, threshold: float, chance: float) -> None:
-    """XTC: by chance, drops all that have p >= threshold but the least likely, the last of equals."""
+    """XTC: randomly drop the candidates with p >= threshold except the least likely (last among equals)."""
     if threshold > 0.5 or not chance < probability:
         return
     bound = c.top + log_double(threshold * c.weights().total) if threshold > 0 else -LARGEST
@@ -225,9 +242,9 @@ def exclude_top(c: Candidates, probability: float, threshold: float, chance: flo
 
 
 def temper(c: Candidates, config: SamplerConfig) -> None:
-    """(x - top) / temperature; at 0 only the first of the highest is left.
+    """(x - top) / temperature; at 0 only the first of the highest candidates is left.
 
-    With a range the temperature follows the entropy.
+    With a temperature range, the temperature depends on the entropy.
     """
     temperature, spread = config.temperature, config.dynatemp_range
     if spread > 0:
@@ -249,7 +266,7 @@ def temper(c: Candidates, config: SamplerConfig) -> None:
 
 
 def surprise(c: Candidates, mu: float) -> None:
-    """Mirostat 2: -log2 p <= mu, or the first of the highest."""
+    """Mirostat 2: keep -log2 p <= mu, or at least the first of the highest."""
     logit = c.top + log_double(c.weights().total) - mu * LN2
     if logit - c.top > 1e-6:
         c.keep(c.x, c.top, 1)
@@ -258,7 +275,7 @@ def surprise(c: Candidates, mu: float) -> None:
 
 
 def zipf(c: Candidates, mu: float) -> None:
-    """Mirostat 1: as many as a Zipf law with the slope of the first hundred needs for the surprise mu."""
+    """Mirostat 1: keep as many as a Zipf law, with the slope of the first hundred, needs for surprise mu."""
     order = c.order(c.x)
     highest = c.x[order[c.x[order] > -np.inf][:100]].astype(np.float64).tolist()
     products = squares = 0.0

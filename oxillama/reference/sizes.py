@@ -1,4 +1,4 @@
-"""What differs from layer to layer: windows, widths of heads, whose keys a layer attends to, cut gates."""
+"""Sizes that differ between layers: windows, head widths, shared keys, cuts of gates."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from oxillama.reference.source import Source, Unsupported
 
 
-def delta_layers(source: Source, n_layers: int) -> list[bool]:
-    """Whether each layer has the delta rule: as the file lists them, or all but one of so many."""
+def recurrent_layers(source: Source, n_layers: int) -> list[bool]:
+    """Whether each layer is recurrent: as listed in the file, or all but every n-th."""
     listed, every = (source.key(key) for key in ("attention.recurrent_layers", "full_attention_interval"))
     if listed is not None:
         return [bool(each) for each in listed[:n_layers]]
-    every = every or 4
+    every = every or source.facts.interval
     return [(i + 1) % every > 0 for i in range(n_layers)]
 
 
 def read_windows(source: Source, n_layers: int) -> list[int]:
-    """The window of each layer, 0 for none."""
+    """The window of each layer; 0: none."""
     facts = source.facts
     if facts.window_period is None:
         return [0] * n_layers
@@ -36,16 +36,16 @@ def read_windows(source: Source, n_layers: int) -> list[int]:
 
 
 def head_widths(source: Source, part: str, usual: int, windows: list[int]) -> list[int]:
-    """Width of a "key" or a "value" of each layer; those of windowed layers may have one of their own."""
+    """The width of a "key" or a "value" of each layer; windowed layers may have another width."""
     local = source.key(f"attention.{part}_length_swa", usual)
     return [local if window else usual for window in windows]
 
 
 def key_layers(source: Source, windows: list[int]) -> list[int]:
-    """Of each layer the one to whose keys and values it attends, most often itself.
+    """The layer whose keys and values each layer attends to, usually itself.
 
-    The last layers, as many as the file states, take those of the last layer of their kind before them: one
-    with a window, or without. Their own matrices of k and v have no effect.
+    The last layers (the file states how many) use the keys of the last earlier layer of their kind: with a
+    window, or without. Their own matrices of k and v have no effect.
     """
     n, usual = len(windows), source.facts.own_kv
     own = n - source.key("attention.shared_kv_layers", max(0, n - usual) if usual else 0)
@@ -61,7 +61,7 @@ def key_layers(source: Source, windows: list[int]) -> list[int]:
 
 
 def gate_cuts(source: Source, n_layers: int) -> list[float | None]:
-    """Where gates of each dense block are cut, in deviations above their mean (`rows.cut`); None for not."""
+    """Where the gates of each dense block are cut, in deviations above their mean (`rows.cut`); None: not."""
     first, usual = source.facts.cut_gates
     stated = source.key("activation_sparsity_scale", ())
     if len(stated):

@@ -1,6 +1,6 @@
-"""Four streams of hidden states, of which one goes through the blocks (AltUp: Baykal et al., 2023; Gemma 3n).
+"""Four streams of hidden states, one of which passes the blocks (AltUp: Baykal et al., 2023; Gemma 3n).
 
-A layer predicts all streams from all, runs its blocks on the first, and corrects each by what became of that.
+A layer predicts all streams from all, runs its blocks on the first, and corrects each stream by the change.
 Streams are float32 (4, n, d).
 """
 
@@ -19,12 +19,12 @@ STREAMS = 4
 
 
 def lengths(x: np.ndarray) -> np.ndarray:
-    """float32 (n, 1): lengths of rows; squares are added one by one in double."""
+    """float32 (n, 1): Euclidean norms of rows; squares are added one by one in double."""
     return np.sqrt(np.cumsum(x.astype(np.float64) ** 2, axis=1)[:, -1:]).astype(F32)
 
 
 def projected(source: Source, name: str, i: int, x: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """x times matrix ``i`` of a tensor, each row scaled to its length in ``target`` (n, 1)."""
+    """x times matrix ``i`` of a tensor, each row scaled to the norm in ``target`` (n, 1)."""
     y = source.linear(name, x, i)
     found = lengths(y)
     factors = np.where(found > 0, target / np.where(found > 0, found, F32(1)), F32(0))
@@ -33,9 +33,9 @@ def projected(source: Source, name: str, i: int, x: np.ndarray, target: np.ndarr
 
 
 def begin(source: Source, x: np.ndarray) -> np.ndarray:
-    """The streams of embeddings x (n, d): x itself, and three projections as long as it.
+    """The streams of embeddings x (n, d): x itself, and three projections with the same norms.
 
-    Raises Unsupported for another number of streams, or another one that goes through the blocks.
+    Raises Unsupported for another number of streams, or another active stream.
     """
     if (source.key("altup.num_inputs", STREAMS), source.key("altup.active_idx", 0)) != (STREAMS, 0):
         raise Unsupported(f"reference: {source.name}: no statement of its altup.num_inputs or active_idx")
@@ -44,7 +44,7 @@ def begin(source: Source, x: np.ndarray) -> np.ndarray:
 
 
 def end(source: Source, streams: np.ndarray) -> np.ndarray:
-    """float32 (n, d): the mean of the first stream and projections of the others, as long as it."""
+    """float32 (n, d): the mean of the first stream and projections of the others with the same norms."""
     total, target = streams[0], lengths(streams[0])
     for i in range(STREAMS - 1):
         total = total + projected(source, "altup_unembd_proj", i, streams[i + 1], target)
@@ -59,7 +59,7 @@ def modes(source: Source, block: str, x: np.ndarray, eps: float) -> np.ndarray:
 
 
 def predict(source: Source, block: str, streams: np.ndarray, eps: float) -> np.ndarray:
-    """Each stream o plus the sum of c[o, i] * stream i in order, c a product of the first one's modes."""
+    """Stream o + sum over i of c[o, i] * stream i, in order; c is a product of the first stream's modes."""
     c = source.linear(f"{block}.altup_predict_coef", modes(source, block, streams[0], eps))
     found = []
     for o in range(STREAMS):
@@ -71,7 +71,7 @@ def predict(source: Source, block: str, streams: np.ndarray, eps: float) -> np.n
 
 
 def correct(source: Source, block: str, predicted: np.ndarray, x: np.ndarray, eps: float) -> np.ndarray:
-    """Each predicted stream plus (1 + c[i]) times what the blocks changed: x (n, d) is what they made."""
+    """Each predicted stream + (1 + c[i]) * (x - predicted first stream); x (n, d): the blocks' output."""
     c = source.linear(f"{block}.altup_correct_coef", modes(source, block, x, eps))
     change = x - predicted[0]
     return np.stack([predicted[i] + (F32(1) + c[:, i, None]) * change for i in range(STREAMS)])
@@ -93,11 +93,11 @@ def streamed_layer(
     feed_forward: Callable[[np.ndarray], np.ndarray],
     from_input: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Streams behind a layer.
+    """The streams after a layer.
 
-    Parameters
-    ----------
-    mixer, feed_forward, from_input : attention, the dense block, and the term of the layer's own embedding.
+    Args:
+        mixer, feed_forward, from_input: attention, the dense block, and the term of the layer's own
+            embeddings.
     """
 
     def normed(name: str, x: np.ndarray) -> np.ndarray:

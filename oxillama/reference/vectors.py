@@ -1,8 +1,9 @@
-"""Published test vectors: inputs by a formula, and the bits that every implementation must give for them.
+"""Published test vectors: inputs defined by a formula, and the bits that every implementation must compute.
 
-Inputs come from SHAKE-256 of a label, so that any language can make them; `numbers` and `block_bytes` state
-how. ``vectors.json`` holds for each case the SHA-256 of the result, float32 in little-endian order (tokens:
-int32), and its first numbers. The models are the GGUF files beside it. `tools/make_vectors.py` writes them.
+Inputs come from SHAKE-256 of a label, so that any language can generate them; `numbers` and `block_bytes`
+define how. ``vectors.json`` has for each case the SHA-256 of the result, float32 in little-endian order
+(tokens: int32), and its first numbers. The models are GGUF files in the same folder. `tools/make_vectors.py`
+writes them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.config import SamplerConfig
-from oxillama.formats import FORMATS, KV_PAIRS, Format
+from oxillama.base.config import SamplerConfig
+from oxillama.base.formats import FORMATS, KV_PAIRS, Format
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rows
 from oxillama.reference.attention import View, attend
@@ -37,13 +38,12 @@ MODELS = ("gemma2", "gpt-oss", "llama", "qwen3moe")
 
 @dataclass(frozen=True)
 class Case:
-    """One operation on stated inputs.
+    """An operation with given inputs.
 
-    Attributes
-    ----------
-    operation : a key of `OPERATIONS`.
-    options : plain data.
-    inputs : arrays by name.
+    Attributes:
+        operation: a key of `OPERATIONS`.
+        options: plain data.
+        inputs: arrays by name.
     """
 
     operation: str
@@ -53,14 +53,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Expected:
-    """The bits of a result: the SHA-256 of its bytes, and the first numbers."""
+    """The expected bits of a result: the SHA-256 of its bytes, and its first numbers."""
 
     sha256: str
     first: list[float]
 
     @classmethod
     def of(cls, found: np.ndarray) -> Expected:
-        """Of float32 or int32 numbers of any shape."""
+        """The expectation of float32 or int32 numbers of any shape."""
         data = np.ascontiguousarray(found, found.dtype.newbyteorder("<"))
         return cls(hashlib.sha256(data.tobytes()).hexdigest(), found.reshape(-1)[:4].tolist())
 
@@ -74,22 +74,22 @@ def shake(label: str, n: int) -> np.ndarray:
 
 
 def numbers(label: str, *shape: int, size: float = 4.0) -> np.ndarray:
-    """float32 from -size to size: little-endian words of 32 bits, their upper 24 bits less 2^23, times
-    size / 2^23."""
+    """float32 from -size to size: (upper 24 bits of little-endian 32-bit words - 2^23) * size /
+    2^23."""
     words = shake(label, 4 * int(np.prod(shape))).view("<u4")
     found: np.ndarray = ((words >> 8).astype(np.int64) - 2**23).astype(F32) * F32(size / 2**23)
     return found.reshape(shape)
 
 
 HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ1_0": (52,), "TQ2_0": (64,)}
-"""Where the scales of a block's halves stand; at 0 in other formats, and at 2 where there is a minimum."""
+"""Byte offsets of the half-precision scales in a block; other formats have one at 0, and a minimum at 2."""
 WITH_MINIMUM = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
 
 
 def block_bytes(fmt: Format, label: str, n: int) -> np.ndarray:
-    """uint8 (n, block_bytes): bytes of SHAKE-256, in which scales get a small exponent.
+    """uint8 (n, block_bytes): bytes of SHAKE-256, with scales changed to have a small exponent.
 
-    A half keeps its sign and fraction and gets the exponent 8 (2^-7); of BF16, F32 and Q8_K the upper half
+    A half keeps its sign and fraction and gets the exponent 8 (2^-7); in BF16, F32 and Q8_K the upper half
     gets the exponent 120. MXFP4: byte 0 is 120 + its last 3 bits; IQ1_M: the last word's upper 4 bits are 2;
     NVFP4: nothing is changed.
     """
@@ -115,7 +115,7 @@ def _set_bits(data: np.ndarray, at: int, kept: int, bits: int) -> None:
 # --- cases --------------------------------------------------------------------------------------------
 
 ROWS, TOKENS = 35, 15
-"""Rows of matrices, which fill no whole panels, and tokens, which fill tiles of 8, 4, 2 and 1."""
+"""Rows of matrices, not a multiple of a panel, and numbers of tokens, which fill tiles of 8, 4, 2 and 1."""
 SAMPLERS: dict[str, dict[str, Any]] = {
     "default": {},
     "greedy": {"temperature": 0.0},
@@ -206,7 +206,7 @@ def product_case(fmt: Format) -> Case:
     return Case("product", {"format": fmt.name}, {"blocks": blocks.reshape(ROWS, -1), "x": x})
 
 
-# --- what the reference makes of them -----------------------------------------------------------------
+# --- results of the reference ---------------------------------------------------------------------------
 
 
 def _rotation(case: Case) -> np.ndarray:
@@ -216,7 +216,7 @@ def _rotation(case: Case) -> np.ndarray:
 
 
 def _experts(case: Case) -> np.ndarray:
-    """Of each row the experts, then their weights."""
+    """The experts of each row, then their weights."""
     options = {**case.options, "normalize": True, "scale": 2.5}
     bias = None if options["gating"] == "chosen" else case.inputs["bias"]
     k, gating = options.pop("k"), options.pop("gating")
@@ -232,7 +232,7 @@ def _product(case: Case) -> np.ndarray:
 
 
 def _attention(case: Case) -> np.ndarray:
-    """Two query heads, then one head of keys and values; scores are multiplied by 0.3."""
+    """Attention with two query heads and one head of keys and values; scores are multiplied by 0.3."""
     options: dict[str, Any] = {"key_dim": 40, **case.options}
     options |= {name: array for name, array in case.inputs.items() if name != "qkv"}
     kv_type, dim = options.pop("kv_type"), options.pop("key_dim")
@@ -241,7 +241,7 @@ def _attention(case: Case) -> np.ndarray:
 
 
 def _selector(case: Case) -> np.ndarray:
-    """Of each row but the first ones, the positions that it attends to."""
+    """The positions that each row except the first ones attends to."""
     keys, most = case.inputs["keys"][:, None], case.options["most"]
     kv = store(keys, keys, case.options["kv_type"])
     scores = position_scores(case.inputs["queries"], case.inputs["weights"], kv)
@@ -250,7 +250,7 @@ def _selector(case: Case) -> np.ndarray:
 
 
 def _sampler(case: Case) -> np.ndarray:
-    """The tokens that are chosen from rows of logits, one after the other."""
+    """The tokens sampled from rows of logits, one after another."""
     sampler, history = ReferenceSampler(SamplerConfig(**case.options), frozenset()), [3, 5]
     for logits in case.inputs["logits"]:
         history.append(sampler.sample(logits, history))
@@ -280,10 +280,10 @@ OPERATIONS: dict[str, Callable[[Case], np.ndarray]] = {
     "sampler": _sampler,
     "model": _model,
 }
-"""What the reference makes of a case, by its operation."""
+"""Functions that compute a case, by operation."""
 
 
 def load() -> dict[str, Expected]:
-    """What is published, by the name of a case."""
+    """The published results, by the name of a case."""
     found = json.loads((FOLDER / "vectors.json").read_text())
     return {name: Expected(**expected) for name, expected in found["cases"].items()}

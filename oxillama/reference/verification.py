@@ -1,4 +1,4 @@
-"""Checks a receipt with the statements of this room alone."""
+"""Verifies a receipt with the code of this package only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from oxillama._version import __version__
-from oxillama.config import SamplerConfig
-from oxillama.config.sampler import CONSTRAINTS
+from oxillama.base.config import SamplerConfig
+from oxillama.base.config.sampler import CONSTRAINTS
+from oxillama.base.version import __version__
 from oxillama.errors import ConfigError, GrammarError, ReceiptError, SamplingError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
@@ -26,27 +26,26 @@ from oxillama.reference.source import Unsupported
 from oxillama.sessions.chain import LogitsChain
 from oxillama.sessions.receipt import POINT_DIGITS, Receipt
 from oxillama.sessions.verdict import Difference, Verification
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.tokenizer.vocabulary import HIDDEN, UNUSED
+from oxillama.text.tokenizer.tokenizer import Tokenizer
+from oxillama.text.tokenizer.vocabulary import HIDDEN, UNUSED
 
 
 def verify(
     file: ModelFile, receipt: Receipt, adapters: Sequence[ModelFile] = (), rules: str | None = None
 ) -> Verification:
-    """Runs prompt and text as one sequence, hashes each row of logits, and chooses each token again.
+    """Run prompt and text as one sequence, hash each row of logits, and choose each token again.
 
-    Parameters
-    ----------
-    adapters : files of LoRA adapters, among which those of the receipt are looked for.
-    rules : GBNF in the place of a constraint that is neither GBNF nor choices, as a JSON schema. The result
-        is one for these rules, and its message says so.
+    Args:
+        adapters: files of LoRA adapters, which must include the receipt's.
+        rules: GBNF that replaces a constraint other than GBNF or choices, such as a JSON schema. The result
+            then holds for these rules, and its message says so.
 
-    Raises
-    ------
-    Unsupported : the model, the sampler or an option has no statement here; the message names it.
-    LoadError : an adapter of the receipt does not fit the model.
-    ConfigError : rules, and nothing that they take the place of. GrammarError : they are no GBNF.
-    ReceiptError : the sampler's options are none, or a token is not in the vocabulary.
+    Raises:
+        Unsupported: the model, the sampler or an option is not implemented here; the message names it.
+        LoadError: an adapter of the receipt does not fit the model.
+        ConfigError: ``rules`` is given, but replaces nothing.
+        GrammarError: ``rules`` is not GBNF.
+        ReceiptError: the sampler's options are invalid, or a token is not in the vocabulary.
     """
     found, text = Difference("", 0, f"verified: {len(receipt.tokens)} tokens"), Text(file, receipt)
     try:
@@ -68,7 +67,7 @@ def verify(
 
 
 def check_model(file: ModelFile, receipt: Receipt) -> None:
-    """Raises Difference for another model, Unsupported for what the reference cannot run."""
+    """Raise Difference for another model, Unsupported for options that the reference cannot run."""
     content = ModelFingerprint.compute(file).content.hex()
     if receipt.model != content:
         raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
@@ -77,7 +76,7 @@ def check_model(file: ModelFile, receipt: Receipt) -> None:
 
 
 def adapters_of(receipt: Receipt, files: Sequence[ModelFile]) -> list[Adapter]:
-    """The adapters of a receipt. Raises Difference where one is not there, or applies from elsewhere."""
+    """The adapters of a receipt. Raises Difference if one is missing, or applies from another position."""
     known = {name: (file, anywhere) for file in files for name, anywhere in fingerprints(file).items()}
     found = []
     for use in receipt.adapters:
@@ -91,7 +90,7 @@ def adapters_of(receipt: Receipt, files: Sequence[ModelFile]) -> list[Adapter]:
 
 
 def sampler_of(receipt: Receipt) -> SamplerConfig:
-    """The sampler's options but for its grammar. Raises ReceiptError, Unsupported for a stage in Python."""
+    """The sampler's options without its grammar. Raises ReceiptError; Unsupported for a Python stage."""
     plain: dict[str, Any] = {
         name: value for name, value in receipt.sampler.items() if name not in CONSTRAINTS
     }
@@ -109,7 +108,7 @@ def sampler_of(receipt: Receipt) -> SamplerConfig:
         raise ReceiptError(f"receipt: sampler: {error}") from None
 
 
-def grammar_of(receipt: Receipt, tokenizer: TokenizerBridge, rules: str | None) -> Recogniser | None:
+def grammar_of(receipt: Receipt, tokenizer: Tokenizer, rules: str | None) -> Recogniser | None:
     """The grammar of a receipt; None without one. Raises as `verify`."""
     given = {name: receipt.sampler[name] for name in CONSTRAINTS if receipt.sampler.get(name) is not None}
     for pair in given.items():
@@ -146,24 +145,25 @@ def grammar_of(receipt: Receipt, tokenizer: TokenizerBridge, rules: str | None) 
 
 
 class Text:
-    """The text of a receipt, token by token, and what ends it."""
+    """The text of a receipt, token by token, and the checks for its end."""
 
     def __init__(self, file: ModelFile, receipt: Receipt) -> None:
-        tokenizer = TokenizerBridge.from_metadata(file.metadata)
-        self.tokenizer: TokenizerBridge = tokenizer
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        self.tokenizer: Tokenizer = tokenizer
         self.ends: frozenset[int] = tokenizer.eog_ids
         self.n_vocab: int = tokenizer.n_vocab
         self.limit: int = receipt.limit
         self._stops = list(receipt.stop)
+        self._stop_tokens = tokenizer.hidden_ids(receipt.stop)
         self._decoder = tokenizer.stream_decoder(continuing=True)
         self._text = ""
         self._n = 0
         self._is_stopped = False
 
     def add(self, token: int) -> str | None:
-        """Adds a token; the finish reason if the text ends with it."""
+        """Add a token; returns the finish reason if the text ends with it."""
         self._n += 1
-        if token in self.ends:
+        if token in self.ends or token in self._stop_tokens:
             return "stop"
         self._text += self._decoder.push(token)
         places = [self._text.find(stop) for stop in self._stops if stop in self._text]
@@ -174,11 +174,11 @@ class Text:
 
     @property
     def reason(self) -> str | None:
-        """ "length" where no token more may follow."""
+        """ "length" if no further token may follow, else None."""
         return "length" if self._n >= self.limit else None
 
     def shown(self) -> str:
-        """The text of the tokens so far."""
+        """The text of the tokens added so far."""
         if not self._is_stopped:
             self._text += self._decoder.flush()
             self._is_stopped = True
@@ -186,7 +186,7 @@ class Text:
 
 
 def replay(model: ReferenceModel, receipt: Receipt, sampler: ReferenceSampler, text: Text) -> None:
-    """Chooses every token again. Raises Difference at the first that differs."""
+    """Choose every token again. Raises Difference at the first that differs."""
     prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.n_vocab
     if max(prompt) >= n_vocab:
         raise ReceiptError(f"receipt: prompt: expected token ids below {n_vocab}, got {max(prompt)}")

@@ -1,4 +1,4 @@
-"""xIELU (Huang and Schlag, 2024), an activation with four numbers for each layer."""
+"""xIELU (Huang and Schlag, 2024), an activation with four parameters for each layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def softplus(x: float) -> float:
 
 
 def read_xielu(source: Source, n_layers: int) -> list[tuple[float, float, float, float]]:
-    """(p, n, beta, eps) of each layer; their keys have no architecture before them, and one value or many."""
+    """(p, n, beta, eps) of each layer; keys have no architecture prefix, and one value or one per layer."""
     columns = []
     for name in ("alpha_p", "alpha_n", "beta", "eps"):
         value = source.file.metadata[f"xielu.{name}"]
@@ -25,7 +25,7 @@ def read_xielu(source: Source, n_layers: int) -> list[tuple[float, float, float,
 
 
 def xielu(x: np.ndarray, p: float, n: float, beta: float, eps: float) -> np.ndarray:
-    """p x^2 + beta x above 0, else n (e^min(x, eps) - 1 - x) + beta x; nothing is fused."""
+    """p x^2 + beta x for x > 0, else n (e^min(x, eps) - 1 - x) + beta x; nothing is fused."""
     below = F32(n) * (exp(np.minimum(x, F32(eps))) - F32(1) - x)
     found: np.ndarray = np.where(x > 0, F32(p) * x * x, below) + F32(beta) * x
     return found

@@ -1,1 +1,1 @@
-"""Work: sequences run by hand, snapshots of sequences and requests, receipts of texts."""
+"""Sessions (sequences run by hand), snapshots of sequences and requests, receipts of generated texts."""

@@ -1,42 +1,42 @@
-"""The adapters of a snapshot, found where they are now."""
+"""Finds the adapters that a snapshot names."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.engine.loading import LoadedModel
 from oxillama.errors import SnapshotIncompatible
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation, Applied
 from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot
 
 Loras = Iterable[str | os.PathLike[str] | LoadedLora] | None
-"""Where the adapters of a snapshot are, if they are not where they were."""
+"""Adapters of a snapshot, or their paths, if the files have moved."""
 
 
 def adaptation(model: LoadedModel, snapshot: EngineSnapshot, loras: Loras) -> Adaptation | None:
-    """The adapters of a snapshot's sequence. Raises SnapshotIncompatible for one that is not there."""
+    """The adapters of a snapshot's sequence. Raises SnapshotIncompatible if one cannot be found."""
     found = loaded(model, snapshot.adapters, loras)
     items = [
-        Applied(lora, model.adapters.bound(lora), facts.scale, facts.start)
+        Applied(lora, model.feature("adapters").bound(lora), facts.scale, facts.start)
         for lora, facts in zip(found, snapshot.adapters)
     ]
     return Adaptation(items) if items else None
 
 
 def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> list[LoadedLora]:
-    """The adapters of a snapshot: those that are given, those the model has, or from where they were.
+    """The adapters of a snapshot: from ``loras``, from the model, or loaded from their original paths.
 
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError : one cannot be loaded.
-    SnapshotIncompatible : one has other content.
+    Raises:
+        ModelFileError, GGUFError, LoadError: an adapter cannot be loaded.
+        SnapshotIncompatible: an adapter is missing, or its file has changed.
     """
     given = [
-        lora if isinstance(lora, LoadedLora) else model.adapters.load(os.fspath(lora)) for lora in loras or ()
+        lora if isinstance(lora, LoadedLora) else model.feature("adapters").load(os.fspath(lora))
+        for lora in loras or ()
     ]
-    known = {lora.fingerprint.hex(): lora for lora in (*model.adapters.known(), *given)}
+    known = {lora.fingerprint.hex(): lora for lora in (*model.feature("adapters").known(), *given)}
     found = []
     for facts in wanted:
         lora = known.get(facts.fingerprint)
@@ -51,5 +51,5 @@ def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> 
                 f"adapters: expected {facts.path} with the fingerprint {facts.fingerprint[:16]}, "
                 f"got {lora.fingerprint.hex()[:16]}"
             )
-        found.append(model.adapters.load(lora))
+        found.append(model.feature("adapters").load(lora))
     return found

@@ -1,19 +1,20 @@
-"""Snapshots of sequences and of requests that go on."""
+"""Takes snapshots of sequences and of running requests."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation
+from oxillama.base.atomic_file import exists
 from oxillama.engine import features
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation
 from oxillama.sessions.codec import Plain
 from oxillama.sessions.options import plain_options
 from oxillama.sessions.request_state import RequestState
@@ -21,10 +22,29 @@ from oxillama.sessions.sequences import SequenceCopy, model_facts
 from oxillama.sessions.snapshot import AdapterFacts, EngineSnapshot
 
 Notes = Mapping[str, Any] | None
-"""What a caller keeps with a snapshot, as what JSON can hold."""
+"""The caller's own data in a snapshot; values must be JSON-serializable."""
 
 DRAFTERS = ("lookup", "self", "auto", "off")
-"""Values of ``speculate`` that are no paths."""
+"""Values of ``speculate`` that are not paths."""
+
+
+CORPUS = "draft_corpus"
+
+
+def named_files(plain: Plain) -> Iterator[tuple[str, str]]:
+    """The names and the values of options that are paths of files to read; an adapter is no option."""
+    words = {"speculate": DRAFTERS, "packed": ("auto", "make", "off")}
+    for name in ("tokenizer_path", "mmproj", "speculate", "packed"):
+        path = plain.get(name)
+        if isinstance(path, str) and path not in words.get(name, ()):
+            yield name, path
+    template = plain.get("chat_template")
+    if isinstance(template, str) and exists(template):  # else the name of a template
+        yield "chat_template", template
+    texts = plain.get(CORPUS)
+    for text in [texts] if isinstance(texts, str) else texts or ():
+        if isinstance(text, str):
+            yield CORPUS, text
 
 
 def snapshot_of_sequence(
@@ -35,8 +55,8 @@ def snapshot_of_sequence(
     notes: Notes = None,
     **request: Any,
 ) -> EngineSnapshot:
-    """A snapshot of a copied sequence; ``request`` as the fields of `EngineSnapshot` for one."""
-    model.metrics.snapshot_taken()
+    """A snapshot of a copied sequence; ``request`` holds the request fields of `EngineSnapshot`, if any."""
+    model.feature("metrics").snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(
         kind=kind,
@@ -46,19 +66,21 @@ def snapshot_of_sequence(
         n_cached=copy.n_cached,
         kv=copy.kv(model),
         state=copy.state,
-        media=None if copy.given is None else features.load("state of media").of(copy.given),
+        media=None if copy.embeddings is None else features.load("state of media").of(copy.embeddings),
         adapters=tuple(_adapter_facts(item.lora, item.scale, item.start) for item in applied),
-        engine_adapters=tuple(_adapter_facts(lora, scale, 0) for lora, scale in model.adapters.stack),
+        engine_adapters=tuple(
+            _adapter_facts(lora, scale, 0) for lora, scale in model.feature("adapters").stack
+        ),
         notes=dict(notes or {}),
         **request,
     )
 
 
 def snapshot_of_request(model: LoadedModel, request: TextRequest, notes: Notes = None) -> EngineSnapshot:
-    """A snapshot of a request that goes on. Raises ConfigError if it has ended."""
+    """A snapshot of a running request. Raises ConfigError if the request has ended."""
 
     def copy() -> tuple[SequenceCopy, RequestState, dict[str, Any]]:
-        """All that the next step would change."""
+        """Copy everything that the next step would change."""
         reason = request.finish_reason
         if reason is not None:
             raise ConfigError(f"generation: expected one that goes on, got one with {reason!r}")
@@ -78,8 +100,8 @@ def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:
 
 
 def _with_whole_paths(plain: Plain) -> Plain:
-    """Options whose paths hold from any working directory."""
-    paths, none = ("tokenizer_path", "mmproj", "speculate"), (None, *DRAFTERS)
-    names = [name for name in paths if plain.get(name) not in none]
-    names += ["chat_template"] if os.path.isfile(plain.get("chat_template") or "") else []
-    return plain | {name: os.path.abspath(plain[name]) for name in names}
+    """The options with absolute paths."""
+    found: Plain = {name: os.path.abspath(path) for name, path in named_files(plain) if name != CORPUS}
+    if plain.get(CORPUS):
+        found[CORPUS] = [os.path.abspath(path) for name, path in named_files(plain) if name == CORPUS]
+    return plain | found

@@ -1,4 +1,4 @@
-"""The chain of hashes over the logits that a text was chosen from: h[i] = BLAKE3(h[i - 1] + row i)."""
+"""The hash chain over the logits of a text's tokens: h[i] = BLAKE3(h[i - 1] + logits of token i)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import numpy as np
 from blake3 import blake3
 
 START: bytes = blake3(b"oxillama receipt 1").digest()
-"""h[-1]: a new way to hash begins with another one."""
+"""h[-1], the start of every chain; a future hash scheme will start from another value."""
 
 LINK_BYTES = len(START)
 
 
 class LogitsChain:
-    """The chain of one text.
+    """The hash chain of one text.
 
-    Attributes
-    ----------
-    digest : 32 bytes, the last link.
+    Attributes:
+        digest: the last link, 32 bytes.
     """
 
     def __init__(self) -> None:
         self.digest: bytes = START
 
     def add(self, row: np.ndarray) -> bytes:
-        """The next link, 32 bytes, of float32 (vocab,) logits; hashed in little-endian order."""
+        """Append float32 (vocab,) logits; returns the new link, 32 bytes. Hashes little-endian bytes."""
         data = np.ascontiguousarray(row, "<f4").view(np.uint8)
         self.digest = blake3(self.digest).update(data.data).digest()
         return self.digest

@@ -1,23 +1,22 @@
-"""Chooses the tokens of a text again, from rows of logits that are all there.
+"""Repeats a sampler's choices for a text whose logits are all known.
 
-The tokens so far are those that the text claims, so the rows of a block do not wait for each other: the
-kernel samples them together, on several threads. With a grammar, mirostat or a stage in Python, the state
-after a token decides how the next is chosen, and rows are sampled one after another.
+The history of each choice is taken from the text, so the choices of a block are independent: the kernel
+samples its rows together on several threads. With a grammar, mirostat or a Python stage, the state after a
+token decides the next choice, and rows are sampled one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Listed
+from collections.abc import Iterator, Sequence as Listed
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels.openmp_thread import in_openmp_thread
+from oxillama.engine.sampling.batch import GOOD, error_of, workspaces
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.errors import ConfigError
-from oxillama.sampling.chain import GOOD, error_of, workspaces
-from oxillama.sampling.sampler import Sampler
 
 
 def choices(
@@ -27,17 +26,15 @@ def choices(
     wanted: Listed[bool],
     n_threads: int,
 ) -> Iterator[int]:
-    """For each token of a text what the sampler chooses in its place, or the token itself if not ``wanted``.
+    """Yield the token that the sampler chooses at each position; where not ``wanted``, the text's own token.
 
-    Parameters
-    ----------
-    rows : float32 (vocab,) logits that each token was chosen from; None where it is not wanted.
-    tokens : that the sampler takes in; whoever finds another choice reads no further.
-    n_threads : rows that are sampled at a time.
+    Args:
+        rows: float32 (vocab,) logits of each token; None where not wanted.
+        tokens: the text's tokens, which the sampler accepts; callers stop at the first different choice.
+        n_threads: number of rows sampled at a time.
 
-    Raises
-    ------
-    SamplingError, GrammarError : there is no choice in the place of the next token.
+    Raises:
+        SamplingError, GrammarError: the sampler has no choice for the next token.
     """
     chain = sampler.chain
     if sampler.constraint is None and not chain.config.mirostat and not chain.has_callables:
@@ -59,7 +56,7 @@ def together(
     wanted: Listed[bool],
     n_threads: int,
 ) -> Iterator[int]:
-    """The same, for rows whose choices do not depend on each other."""
+    """`choices` for rows whose choices do not depend on each other."""
     kernels = sampler.chain.kernels
     prepared: list[Any] = []
     for row, token, is_wanted in zip(rows, tokens, wanted, strict=True):
@@ -85,9 +82,9 @@ def together(
 
 
 def follow(sampler: Sampler, token: int) -> None:
-    """Has a sampler take a token in as if it had chosen it: with the random numbers that a choice takes.
+    """Let a sampler accept a token and consume the random numbers that a choice would consume.
 
-    Not with mirostat, whose state follows from the logits. GrammarError as `Sampler.accept`.
+    Not for mirostat, whose state depends on the logits. Raises GrammarError as `Sampler.accept` does.
     """
     if sampler.chain.draws_chance:
         sampler.random.uniform()
@@ -97,7 +94,7 @@ def follow(sampler: Sampler, token: int) -> None:
 
 
 def check_skipping(sampler: Sampler) -> None:
-    """Raises ConfigError for a sampler whose state depends on the logits of every token."""
+    """Raise ConfigError for a sampler whose state depends on the logits of every token."""
     chain = sampler.chain
     if chain.config.mirostat:
         raise ConfigError("sample: cannot be combined with mirostat, whose state depends on every token")

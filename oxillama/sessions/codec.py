@@ -1,22 +1,22 @@
-"""The codec of snapshots, receipts and options: dataclasses as plain data and arrays, and back with checks.
+"""The codec of snapshots, receipts and options: dataclasses to plain data and arrays, and back with checks.
 
-Plain data are dicts, lists, text, numbers, booleans and None, which JSON holds without loss. The type of a
-field says how its value is encoded, and what is accepted when it is decoded:
+Plain data are dicts, lists, text, numbers, booleans and None, which JSON holds without loss. A field's type
+defines how its value is encoded, and which values decoding accepts:
 
     int, float              a number; ``Annotated[int, (low, high)]`` has a range
-    bool, str               as it is; ``Annotated[str, ("a", "b")]`` is one of these,
-                            ``Annotated[str, 64]`` has so many hexadecimal digits,
-                            ``Annotated[str, ANY_TEXT]`` need not be valid Unicode
-    bytes                   hexadecimal digits; ``Annotated[bytes, 32]`` has so many bytes
+    bool, str               unchanged; ``Annotated[str, ("a", "b")]`` is one of the values,
+                            ``Annotated[str, 64]`` has 64 hexadecimal digits,
+                            ``Annotated[str, ANY_TEXT]`` may contain lone surrogates
+    bytes                   hexadecimal digits; ``Annotated[bytes, 32]`` has 32 bytes
     list[T], tuple[T, ...]  a list; ``Annotated[list[int], TOKENS]`` has token ids
     tuple[A, B], NamedTuple a list of as many values
-    a dataclass             a dict of its fields; a field without a default has to be there
-    np.ndarray              ``Annotated[np.ndarray, "<f4", 2]``: its shape. The numbers are kept beside the
-                            plain data, under the names that lead to the field, joined by dots
+    a dataclass             a dict of its fields; fields without a default are required
+    np.ndarray              ``Annotated[np.ndarray, "<f4", 2]``: its shape. The numbers are stored apart from
+                            the plain data, named by the path to the field, joined by dots
     T | None                None, or as T
-    other types             as the value is; a path is text
+    other types             unchanged; a path becomes text
 
-`Hooks` name fields that are encoded otherwise. A class that checks more than types does so when it is made.
+`Hooks` override the encoding of named fields. A class may check more than types when it is constructed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-from oxillama.config import checks
+from oxillama.base.config import checks
 from oxillama.errors import ConfigError
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ Plain = dict[str, Any]
 ANY_TEXT, TOKENS = "text", "token ids"
 
 Hook = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-"""Encodes and decodes the values of a field that are not None."""
+"""Encodes and decodes a field's values other than None."""
 Hooks = Mapping[str, Hook | None]
-"""By names of fields. Fields of None are left out; decoding refuses them."""
+"""Hooks by field name. Fields with None in place of a hook are left out; decoding refuses them."""
 NO_HOOKS: Hooks = {}
 
 ReadArray = Callable[[str, str, tuple[int, ...]], np.ndarray]
-"""Gives the array of a name, dtype and shape."""
+"""Returns the array with a name, dtype and shape."""
 
 
 def encode(
@@ -57,7 +57,7 @@ def encode(
     arrays: dict[str, np.ndarray] | None = None,
     name: str = "",
 ) -> Any:
-    """A value of a type as plain data; its arrays are added to ``arrays``."""
+    """Encode a value of a type as plain data; adds its arrays to ``arrays``."""
     kind, rules = _resolved(kind)
     if value is None:
         return None
@@ -91,17 +91,15 @@ def decode(
     array: ReadArray | None = None,
     name: str = "",
 ) -> T:
-    """A value of a type from plain data, which are checked.
+    """Decode plain data to a value of a type, with checks.
 
-    Parameters
-    ----------
-    array : gives the arrays.
-    name : of the value in messages.
+    Args:
+        array: returns the arrays.
+        name: the value's name in messages.
 
-    Raises
-    ------
-    ConfigError : the data are no such value; the message has the names that lead there. And what hooks,
-        ``array`` and the classes that are made raise.
+    Raises:
+        ConfigError: the data are not such a value; the message names the path to the error. Also the errors
+            of hooks, of ``array``, and of the constructed classes.
     """
     found: T = _decoded(kind, plain, hooks, array, name)
     return found
@@ -130,7 +128,7 @@ def _decoded(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name:
                 raise checks.refuse(name, TOKENS, listed)
             return list(listed)
         of, item_rules = _resolved(get_args(kind)[0]) if origin is list and get_args(kind) else (None, ())
-        if of in (int, str):  # long lists: what each item needs is looked up once
+        if of in (int, str):  # long lists: look up the check only once
             checked = CHECKS[of]
             return [checked(name, item, *item_rules) for item in listed]
         wanted = _items(kind, len(listed))
@@ -145,7 +143,7 @@ def _decoded(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name:
 
 
 def _made(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name: str) -> Any:
-    """A dataclass from a dict of its fields."""
+    """Decode a dataclass from a dict of its fields."""
     if not isinstance(plain, dict):
         raise ConfigError(f"{name}: expected a {kind.__name__}, got {type(plain).__name__}")
     before, found = f"{name}: " if name else "", {}
@@ -166,9 +164,9 @@ def _made(kind: Any, plain: Any, hooks: Hooks, array: ReadArray | None, name: st
 
 
 def check_fields(value: Any) -> None:
-    """Raises ConfigError unless the fields of a dataclass have values as `decode` gives them.
+    """Raise ConfigError unless the fields of a dataclass have values that `decode` would return.
 
-    Not for fields of bytes and arrays.
+    Fields of bytes and arrays are not supported.
     """
     of: Any = type(value)
     for field, kind in _kinds(of).items():
@@ -176,10 +174,10 @@ def check_fields(value: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
-    Raises ValueError or RecursionError if it is none, or has NaN, an infinity or an object with two equal
-    keys, which others would read differently.
+    Raises ValueError or RecursionError if the text is not JSON, or contains NaN, an infinity or an object
+    with duplicate keys, which other parsers would read differently.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,7 +204,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
 
 @functools.cache
 def _resolved(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without None, and the rules that annotate it; `Union` for one of several types."""
+    """A type without None, and its annotation rules; `Union` if several types remain."""
     if get_origin(kind) in (Union, UnionType):
         kinds = [of for of in get_args(kind) if of is not type(None)]
         return _resolved(kinds[0]) if len(kinds) == 1 else (Union, ())
@@ -225,7 +223,7 @@ def _is_named_tuple(kind: Any) -> bool:
 
 
 def _items(kind: Any, n: int) -> list[Any]:
-    """The types of the items of a list of ``n``."""
+    """The types of the items of a list of ``n`` items."""
     if _is_named_tuple(kind):
         return list(get_type_hints(kind).values())
     of = get_args(kind)
@@ -271,4 +269,4 @@ def _dict(name: str, value: Any) -> Plain:
 CHECKS: dict[Any, Callable[..., Any]] = {
     int: _integer, float: _number, bool: checks.boolean, str: _text, bytes: _bytes, dict: _dict,
 }  # fmt: skip
-"""Checks of a value that is not made of others: (name, value, *rules)."""
+"""Checks of values that are not composed of others: called with (name, value, *rules)."""

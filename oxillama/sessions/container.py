@@ -1,14 +1,15 @@
-"""The container of snapshots: named sections, and a header that says what they are.
+"""The container format of snapshots: a header and named sections.
 
-    8 bytes    "OXISNAP1", or "OXISPEC1" of two engines, one of which drafts
+    8 bytes    "OXISNAP1"; or "OXISPEC1" for two engines, one of which drafts
     u32        version, 2
-    u64        bytes of the header
+    u64        size of the header in bytes
     32 bytes   BLAKE3 of the header
     header     a JSON object; its list ``sections`` has the facts of each section, in order
-    sections   the stored bytes of each, one after another
+    sections   the stored bytes of each section, one after another
 
-Facts of a section are its name, codec (0 as it is, 1 zlib), bytes, stored bytes, and the BLAKE3 of the stored
-bytes. Numbers are little-endian. Every byte is covered, and no section can be taken from another snapshot.
+The facts of a section are its name, codec (0 uncompressed, 1 zlib), size, stored size, and the BLAKE3 of the
+stored bytes. Numbers are little-endian. Every byte is covered by a checksum, so sections of different
+snapshots cannot be mixed.
 """
 
 from __future__ import annotations
@@ -27,33 +28,32 @@ from typing import Any, BinaryIO
 import numpy as np
 from blake3 import blake3
 
-from oxillama.atomic_file import replaced_file
+from oxillama.base.atomic_file import replaced_file
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError, SnapshotIncompatible
 from oxillama.sessions.codec import parse_json
 
 MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 2
 START = struct.Struct("<8sIQ32s")
 MOST_HEADER = 16 << 20
-"""Bytes of a header."""
+"""The maximum size of a header in bytes."""
 MOST_RATIO = 1040
-"""Times that zlib makes data smaller at most (1032), and some more."""
+"""The maximum compression ratio: zlib's is 1032."""
 THREADED_BYTES = 1 << 20
 AS_IT_IS, ZLIB = 0, 1
 LEVEL = 1
-"""Of zlib: the numbers of a cache do not get smaller with more effort."""
+"""The zlib level: higher levels do not compress KV caches better."""
 
 Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section as it is stored.
+    """A section in its stored form.
 
-    Attributes
-    ----------
-    name, codec : what it is called, and how it is stored.
-    size : bytes of it, before it is stored.
-    stored : the stored bytes.
+    Attributes:
+        name, codec: its name, and `AS_IT_IS` or `ZLIB`.
+        size: uncompressed size in bytes.
+        stored: the stored bytes.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Section:
 
     @property
     def facts(self) -> list[Any]:
-        """For the header."""
+        """The section's facts for the header."""
         threads = blake3.AUTO if len(self.stored) >= THREADED_BYTES else 1
         digest = blake3(self.stored, max_threads=threads).hexdigest()
         return [self.name, self.codec, self.size, len(self.stored), digest]
 
     def data(self, most: int) -> Buffer:
-        """The bytes before they were stored. Raises SnapshotIncompatible if they are more than ``most``."""
+        """The uncompressed bytes. Raises SnapshotIncompatible if there are more than ``most``."""
         if self.size > most:
             raise SnapshotIncompatible(f"{self.name}: expected at most {most} bytes, got {self.size}")
         if self.codec == AS_IT_IS:
@@ -87,14 +87,13 @@ class Section:
 def pieces(
     header: Mapping[str, Any], contents: Mapping[str, Buffer], compress: bool, magic: bytes = MAGIC
 ) -> Iterator[Buffer]:
-    """The bytes of a snapshot, one after another.
+    """Yield the bytes of a snapshot piece by piece.
 
-    Parameters
-    ----------
-    header : facts, as what JSON can hold.
-    contents : sections, in order.
-    compress : store with zlib what gets smaller by it.
-    magic : what it begins with.
+    Args:
+        header: JSON-serializable facts.
+        contents: the sections by name, in order.
+        compress: whether to compress sections with zlib, if that makes them smaller.
+        magic: the first 8 bytes.
     """
     sections = [_stored(name, data, compress) for name, data in contents.items()]
     text = json_bytes({**header, "sections": [section.facts for section in sections]})
@@ -112,7 +111,7 @@ def _stored(name: str, data: Buffer, compress: bool) -> Section:
 
 
 def write_file(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
-    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
+    """Write a snapshot's file atomically. Raises ModelFileError."""
     with replaced_file(Path(path)) as file:
         for piece in pieces:
             file.write(piece)
@@ -120,13 +119,12 @@ def write_file(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
 
 @dataclass(frozen=True)
 class Container:
-    """A snapshot whose bytes are those that were written.
+    """A snapshot's header and sections, with verified checksums.
 
-    Attributes
-    ----------
-    header : its facts.
-    sections : all others, by name.
-    read : names of those that were read.
+    Attributes:
+        header: the facts.
+        sections: all sections by name.
+        read: names of the sections that were read.
     """
 
     header: dict[str, Any]
@@ -135,7 +133,7 @@ class Container:
 
     @classmethod
     def parse(cls, data: Buffer | bytearray, magic: bytes = MAGIC) -> Container:
-        """Checks every byte. Raises SnapshotIncompatible; the message names the section at fault."""
+        """Parse and check every byte. Raises SnapshotIncompatible; the message names the damaged section."""
         view = memoryview(data).cast("B").toreadonly()
         size, digest = _start(view[: START.size], magic)
         at = START.size + size
@@ -156,18 +154,18 @@ class Container:
         return cls(header, sections)
 
     def json(self, name: str) -> dict[str, Any]:
-        """A section that is a JSON object."""
+        """Parse a section that is a JSON object."""
         return json_object(name, self.bytes(name, MOST_HEADER))
 
     def bytes(self, name: str, most: int) -> Buffer:
-        """The bytes of a section. Raises SnapshotIncompatible if it is missing, or has more than ``most``."""
+        """The bytes of a section. Raises SnapshotIncompatible if it is missing or larger than ``most``."""
         if name not in self.sections:
             raise SnapshotIncompatible(f"{name}: expected this section, got none")
         self.read.add(name)
         return self.sections[name].data(most)
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The array of a section, read-only. Raises SnapshotIncompatible if the section has not its size."""
+        """The read-only array of a section. Raises SnapshotIncompatible if the size differs."""
         size = np.dtype(dtype).itemsize * math.prod(shape)
         data = self.bytes(name, size)
         if len(data) != size:
@@ -175,13 +173,13 @@ class Container:
         return np.frombuffer(data, dtype).reshape(shape)
 
     def check_all_read(self) -> None:
-        """Raises SnapshotIncompatible if there are sections that were not read."""
+        """Raise SnapshotIncompatible if a section was not read."""
         for name in sorted(self.sections.keys() - self.read):
             raise SnapshotIncompatible(f"expected sections that are known, got {name!r}")
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """The JSON text of a section. Raises ConfigError for what JSON cannot hold."""
+    """The JSON text of a section. Raises ConfigError for values that JSON cannot hold."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -192,13 +190,13 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def array_bytes(values: np.ndarray) -> Buffer:
-    """The bytes of the section of an array."""
+    """The bytes of an array's section."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns errors of the values in a snapshot into SnapshotIncompatible."""
+    """Turn errors about values in a snapshot into SnapshotIncompatible."""
     try:
         yield
     except SnapshotIncompatible:
@@ -214,12 +212,11 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The facts of a snapshot's file; nothing else of it is read.
+    """The facts in a snapshot file's header; reads only the header.
 
-    Raises
-    ------
-    ModelFileError : it cannot be read.
-    SnapshotIncompatible : it is no snapshot, or its header is damaged.
+    Raises:
+        ModelFileError: the file cannot be read.
+        SnapshotIncompatible: the file is not a snapshot, or its header is damaged.
     """
     with _readable(path) as file:
         return _read_header(file)
@@ -227,7 +224,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextmanager
 def _readable(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file of a snapshot. Raises ModelFileError if it cannot be read."""
+    """Open a snapshot's file. Raises ModelFileError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             yield file
@@ -251,7 +248,7 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
 
 
 def _start(start: Buffer, magic: bytes) -> tuple[int, bytes]:
-    """Size and checksum of the header."""
+    """The size and checksum of the header."""
     if bytes(start[:8]) != magic:
         raise SnapshotIncompatible(f"expected {magic.decode()} at the beginning, got {bytes(start[:8])!r}")
     if len(start) < START.size:
@@ -288,7 +285,7 @@ def _is_facts(value: Any) -> bool:
 
 
 def json_object(name: str, data: Buffer) -> dict[str, Any]:
-    """The JSON object of a section, or of the header. Raises SnapshotIncompatible."""
+    """Parse the JSON object of a section or the header. Raises SnapshotIncompatible."""
     try:
         found = parse_json(bytes(data))
     except (ValueError, RecursionError) as error:

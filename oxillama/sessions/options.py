@@ -1,41 +1,42 @@
-"""Options as plain data and back, for snapshots and receipts, with hooks for what types do not say.
+"""Options as plain data and back, for snapshots and receipts, with hooks where types are not enough.
 
-What is equal gives equal data: an option that is a float is one here, whatever it was given as, and biases of
-logits are a list in the order of the ids. -inf is a string. A stage in Python is named, and whoever decodes
-the data gives it again. `LEFT_OUT` says what is left out.
+Equal options give equal data: a float option is stored as a float even if given as an int, and logit biases
+are a list in the order of token ids. -inf is a string. A Python stage is stored by name, and the caller of
+the decoder supplies it again. `LEFT_OUT` lists the options that are left out.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.grammar import Grammar
-from oxillama.grammar.plain import plain_rules, rules_of
-from oxillama.grammar.python_types import schema_of_type
 from oxillama.sessions.codec import Hooks, Plain, decode, encode
-from oxillama.toolcalls.definitions import definitions
-from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+from oxillama.text.grammar import Grammar
+from oxillama.text.grammar.plain import plain_rules, rules_of
+from oxillama.text.grammar.python_types import schema_of_type
+from oxillama.text.toolcalls.definitions import definitions
+from oxillama.text.toolcalls.tool_grammar import ToolCallGrammar
 
 Options = SamplerConfig | GenerationOptions | EngineConfig
 Kind = TypeVar("Kind", SamplerConfig, GenerationOptions, EngineConfig)
 Stages = Mapping[str, Callable[..., Any]]
-"""Stages of a sampler written in Python, by the names that `stage_names` gives."""
+"""Python stages of a sampler, by the names that `stage_names` assigns."""
 
 LEFT_OUT = ("adapters", "request_id", "trace", "prefix_cache_dir")
-"""Options that are left out: adapters are files, a name is one request's own, and no data may have files
-written."""
+"""Options that are left out: adapters are files; a request id belongs to one request; and data must not
+choose paths that are written to."""
 
 
 @dataclass(frozen=True)
 class SavedType:
-    """In the place of a Python type: the JSON schema that it had."""
+    """Replaces a Python type in decoded options: the JSON schema of the type."""
 
     text: str
 
@@ -45,27 +46,26 @@ class SavedType:
 
 
 def plain_options(options: Options) -> Plain:
-    """Every field of the options but for those of `LEFT_OUT`.
+    """Encode every field of the options except `LEFT_OUT`.
 
-    Raises ConfigError, GrammarError for a schema that JSON cannot hold.
+    Raises ConfigError or GrammarError for a schema that JSON cannot hold.
     """
     found: Plain = encode(type(options), options, hooks({}))
     return found
 
 
 def options_of(kind: type[Kind], plain: Any, stages: Stages | None = None, name: str = "options") -> Kind:
-    """The options that `plain_options` gave; what they do not name is at its default.
+    """Decode options from `plain_options`; absent fields get their defaults.
 
-    Raises
-    ------
-    ConfigError : they are no such data, or ``stages`` lacks a stage that they name; the message names it.
-    GrammarError : the rules of the grammar are malformed.
+    Raises:
+        ConfigError: the data are malformed, or ``stages`` lacks a named stage; the message names it.
+        GrammarError: the rules of the grammar are malformed.
     """
     return decode(kind, plain, hooks(stages or {}), name=name)
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one JSON text of plain data: keys sorted, no spaces, UTF-8. Raises ConfigError for other values."""
+    """The canonical JSON text of plain data: sorted keys, no spaces, UTF-8. Raises ConfigError otherwise."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return text.encode()
@@ -74,10 +74,11 @@ def canonical_json(value: Any) -> bytes:
 
 
 def hooks(stages: Stages) -> Hooks:
-    """How fields are encoded and decoded whose types do not say it."""
+    """Encoders and decoders by field, for fields whose types do not say how to store a value."""
     schemas = {"mapping": _mapping, "type": _saved_type}
     return {
         **dict.fromkeys(LEFT_OUT),
+        "packed": (_packed, _packed),
         "logit_bias": (_plain_biases, _biases),
         "order": (_plain_order, partial(_order, stages)),
         "grammar": (_plain_grammar, partial(_tagged, "grammar", {"rules": _grammar})),
@@ -93,6 +94,12 @@ def hooks(stages: Stages) -> Hooks:
 
 def _plain_format(form: Any) -> Any:
     return asdict(form) if isinstance(form, ToolCallGrammar) else form
+
+
+def _packed(packed: Any) -> Any:
+    """The packed file to read; data must not have one made."""
+    path = os.fsdecode(packed) if isinstance(packed, os.PathLike) else packed
+    return "auto" if path == "make" else path
 
 
 # --- biases and stages ----------------------------------------------------------------------------------
@@ -111,7 +118,7 @@ def _biases(plain: Any) -> dict[int, Any]:
 
 
 def stage_names(order: Sequence[Any]) -> dict[int, str]:
-    """By place in `SamplerConfig.order`: names of callables, ``module.qualname``; a second one gets " 2"."""
+    """Names of the callables in `SamplerConfig.order` by index: ``module.qualname``; a second gets " 2"."""
     found: dict[int, str] = {}
     known: dict[str, list[Any]] = {}
     for i, stage in enumerate(order):
@@ -159,7 +166,7 @@ def _plain_grammar(grammar: Any) -> Any:
 
 
 def _plain_schema(name: str, schema: Any) -> Any:
-    """The text of an object with schemas, whose keys keep their order: it is that of the properties."""
+    """The JSON text of an object with schemas; keys keep their order, which is the order of properties."""
     if schema is None or isinstance(schema, (bool, str)):
         return schema
     kind = "mapping" if isinstance(schema, Mapping) else "type"
@@ -179,7 +186,7 @@ def _as_dict(value: Any) -> Any:
 
 
 def _tagged(name: str, kinds: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:
-    """A value as it is, or what the one key of a dict says that it was."""
+    """The value itself; for a dict with one key, the value decoded by the key's function in ``kinds``."""
     if not isinstance(value, dict):
         return value
     kind, inner = next(iter(value.items()), ("", None))

@@ -1,4 +1,4 @@
-"""Makes receipts: notes what a text follows from, and hashes the logits it is chosen from."""
+"""Makes receipts: records what determines a text, and hashes the logits of its tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Annotated
 import numpy as np
 from blake3 import blake3
 
-from oxillama._version import __version__
-from oxillama.adapters.stack import Adaptation
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig
-from oxillama.config.engine import MAX_CONTEXT
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig
+from oxillama.base.config.engine import MAX_CONTEXT
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
 from oxillama.errors import ConfigError, ReceiptError
 from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.models.adapters.stack import Adaptation
 from oxillama.sessions.chain import LINK_BYTES, START, LogitsChain
 from oxillama.sessions.codec import Plain
 from oxillama.sessions.options import canonical_json, plain_options
@@ -25,12 +24,11 @@ from oxillama.sessions.receipt import POINT_DIGITS, AdapterUse, MediumUse, Recei
 
 @dataclass(frozen=True)
 class ReceiptState:
-    """The receipt of a text that goes on, for a snapshot.
+    """The state of an unfinished receipt, for a snapshot.
 
-    Attributes
-    ----------
-    seed, context_size : that the receipt names.
-    chain : the last link (`LogitsChain`).
+    Attributes:
+        seed, context_size: as in the receipt.
+        chain: the last link (`LogitsChain`).
     """
 
     seed: Annotated[int, (0, 2**64 - 1)]
@@ -41,9 +39,8 @@ class ReceiptState:
 class Recorder:
     """Makes the receipt of one request.
 
-    Parameters
-    ----------
-    head : the receipt as it is before the first token.
+    Args:
+        head: the receipt before the first token.
     """
 
     def __init__(self, head: Receipt) -> None:
@@ -51,27 +48,27 @@ class Recorder:
         self._chain = LogitsChain()
 
     def state(self) -> ReceiptState:
-        """What `restore` takes, in another process too."""
+        """The state to pass to `restore`, possibly in another process."""
         return ReceiptState(self._head.sampler["seed"], self._head.context_size, self._chain.digest)
 
     def restore(self, state: ReceiptState | None) -> None:
-        """Goes on with the receipt of a text that began elsewhere. Raises ReceiptError for None."""
+        """Continue the receipt of a text that began elsewhere. Raises ReceiptError for None."""
         if state is None:
             raise ReceiptError("receipt: expected its state, as the options ask for one, got none")
         sampler = {**self._head.sampler, "seed": state.seed}
-        # the text has ended where the smaller of the two contexts is full
+        # the text will end when the smaller of the two contexts is full
         context_size = min(state.context_size, self._head.context_size)
         self._head = replace(self._head, sampler=sampler, context_size=context_size)
         self._chain.digest = state.chain
 
     def add(self, row: np.ndarray) -> bytes:
-        """Takes the logits of the next token; the link of the chain for it."""
+        """Add the logits of the next token; returns the token's link in the chain."""
         return self._chain.add(row)
 
     def receipt(self, tokens: Sequence[int], links: Sequence[bytes], finish_reason: str | None) -> Receipt:
-        """The receipt of the tokens that the consumer got, each with its link.
+        """The receipt of the tokens that the consumer received, with their links.
 
-        A text that ended with an error, or whose end was not read, is one that was cancelled there.
+        A text that ended with an error, or was not read to its end, counts as cancelled.
         """
         return replace(
             self._head,
@@ -83,7 +80,7 @@ class Recorder:
 
 
 ENDS: dict[str | None, str] = {"tool_calls": "stop", "error": "cancelled", None: "cancelled"}
-"""What a receipt has in the place of a finish reason; others are as they are."""
+"""Finish reasons that a receipt replaces; all others are kept."""
 
 
 def receipt_head(
@@ -95,19 +92,17 @@ def receipt_head(
     options: GenerationOptions,
     seed: int,
 ) -> Receipt:
-    """What a request begins with.
+    """The receipt of a request before its first token.
 
-    Parameters
-    ----------
-    model : of which the content counts.
-    config, context_size : of the engine.
-    adapters : of the sequence.
-    seed : that the sampler has drawn or was given.
+    Args:
+        model: the fingerprint; only its content hash is used.
+        config, context_size: the engine's options and context size.
+        adapters: the adapters of the sequence.
+        seed: the sampler's seed, given or drawn.
 
-    Raises
-    ------
-    ConfigError : the tokenizer is not that of the model's file; or a schema is not JSON.
-    ReceiptError : there are more stop strings or adapters than a receipt may name.
+    Raises:
+        ConfigError: the tokenizer is not from the model's file; or a schema is not JSON.
+        ReceiptError: there are more stop strings or adapters than a receipt may hold.
     """
     if config.tokenizer_path is not None:
         raise ConfigError("receipt: cannot be combined with tokenizer_path, whose file it does not name")
@@ -115,12 +110,7 @@ def receipt_head(
     sampler = plain_options(replace(options.sampler, seed=seed))
     applied = () if adapters is None else adapters.applied
     return Receipt(
-        library=__version__,
-        model=model.content.hex(),
-        compute=config.compute,
-        quantize=None if config.quantize is None else config.quantize.upper(),
-        kv_type=config.kv_type,
-        context_size=context_size,
+        **Receipt.facts(model, config, context_size),
         adapters=tuple(AdapterUse(use.lora.fingerprint.hex(), use.scale, use.start) for use in applied),
         prompt=list(prompt),
         sampler=sampler,
@@ -135,7 +125,7 @@ def receipt_head(
 
 
 def grammar_hash(config: SamplerConfig, plain: Plain) -> str | None:
-    """Hash of the source of the grammar, schema, pattern or choices; None without one.
+    """Hash of the source of the grammar, schema, pattern or choices; None without a constraint.
 
     ``plain`` is the configuration as plain data."""
     if config.constraint is None:
@@ -144,18 +134,19 @@ def grammar_hash(config: SamplerConfig, plain: Plain) -> str | None:
 
 
 RECEIPT = "receipt"
-"""The key of `Request.parts`."""
+"""The key in `Request.parts`."""
 
 
 def attach(model: LoadedModel, request: TextRequest) -> None:
-    """Has a receipt made of a request. Raises ConfigError, ReceiptError, as `receipt_head`."""
+    """Let a request make a receipt. Raises ConfigError and ReceiptError as `receipt_head` does."""
     facts = (model.fingerprint, model.config, model.context_size, request.sequence.adapters, request.prompt)
     followed = replace(request.options, sampler=request.sampler.config)
     head = receipt_head(*facts, followed, request.sampler.seed)
-    given = request.sequence.given
-    if given is not None:
-        media = tuple(MediumUse(use.digest.hex(), list(use.starts)) for use in given.media)
-        head = replace(head, media=media, projector=given.projector().hex())
+    embeddings = request.sequence.embeddings
+    if embeddings is not None:
+        media = tuple(MediumUse(use.digest.hex(), list(use.starts)) for use in embeddings.media)
+        projector, version = embeddings.projector().hex(), embeddings.preprocessing
+        head = replace(head, media=media, projector=projector, preprocessing=version)
     recorder = Recorder(head)
     request.parts[RECEIPT] = recorder
     request.record_row = recorder.add

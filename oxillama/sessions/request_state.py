@@ -1,4 +1,4 @@
-"""The state of a request for text, for a snapshot, and how another request goes on from it."""
+"""The state of a text request, for a snapshot, and its restoration into a new request."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from typing import Annotated
 
 import numpy as np
 
-from oxillama.config import checks
-from oxillama.config.engine import MAX_CONTEXT
+from oxillama.base.config import checks
+from oxillama.base.config.engine import MAX_CONTEXT
 from oxillama.engine.request import Piece, TextRequest
+from oxillama.engine.sampling.state import LogprobArrays, SamplerState
 from oxillama.errors import SnapshotIncompatible
-from oxillama.sampling.state import LogprobArrays, SamplerState
 from oxillama.sessions.chain import LINK_BYTES
 
 
 @dataclass(frozen=True, eq=False)
 class RequestState:
-    """A request for text in the middle of it, for a snapshot: without options, sequence and `Request.parts`.
+    """An unfinished text request, for a snapshot; without options, sequence and `Request.parts`.
 
-    Attributes
-    ----------
-    n_prompt, n_known : tokens of the prompt, and those of them that the prefix cache had.
-    limit : max tokens of the text.
-    n_read, read : tokens and text that the consumer has read.
-    unread : text that the consumer has not read.
-    held : text that may begin a stop string.
-    undecoded : bytes of an incomplete character.
-    seconds_left : until the timeout; None without one.
-    grammar : digest of the grammar, "" without one.
-    sampler : the state of the sampler.
-    logprobs : of each token of the text; None if they were not asked for.
-    logits : float32 (tokens, vocab) that the tokens were sampled from; None if they were not asked for.
-    links : uint8 (tokens, 32), what `TextRequest.record_row` returned for each token; None without it.
+    Attributes:
+        n_prompt, n_known: number of prompt tokens, and how many of them came from the prefix cache.
+        limit: max tokens of the text.
+        n_read, read: tokens and text that the consumer has read.
+        unread: text that the consumer has not yet read.
+        held: text held back because it may begin a stop string.
+        undecoded: bytes of an incomplete character.
+        seconds_left: time until the timeout; None without one.
+        grammar: digest of the grammar; "" without one.
+        sampler: the state of the sampler.
+        logprobs: log-probabilities of each token of the text; None if not requested.
+        logits: float32 (tokens, vocab), the logits of the tokens; None if not requested.
+        links: uint8 (tokens, 32), the results of `TextRequest.record_row` for each token; None without it.
     """
 
     n_prompt: Annotated[int, (1, MAX_CONTEXT)]
@@ -52,7 +51,7 @@ class RequestState:
 
     @classmethod
     def of(cls, request: TextRequest, now: float) -> RequestState:
-        """The state of a request; for the engine thread. ``now`` by the clock of the scheduler."""
+        """The state of a request, on the engine thread. ``now`` is by the scheduler's clock."""
         n = min(request.n_read, len(request.emitted))
         read = joined([request.restored, *request.emitted[:n]])
         unread = joined([*request.emitted[n:], request.piece])
@@ -66,7 +65,7 @@ class RequestState:
             n_read=len(read.tokens),
             read=read.text,
             unread=unread.text,
-            held=request.stops.held,
+            held="" if request.stops is None else request.stops.held,
             undecoded=request.decoder.undecoded,
             seconds_left=None if request.timeout is None else request.deadline - now,
             grammar=grammar_digest(request),
@@ -79,16 +78,14 @@ class RequestState:
         )
 
     def restore(self, request: TextRequest, generated: list[int]) -> None:
-        """Takes a request that has just been made to this state.
+        """Bring a newly made request to this state.
 
-        Parameters
-        ----------
-        generated : tokens of the text. The caller gives the sequence its tokens.
+        Args:
+            generated: tokens of the text. The caller gives them to the sequence.
 
-        Raises
-        ------
-        SnapshotIncompatible : the state is of other options, or of another grammar.
-        ConfigError, SamplingError, TokenizerError : its parts do not agree with each other.
+        Raises:
+            SnapshotIncompatible: the state belongs to other options or to another grammar.
+            ConfigError, SamplingError, TokenizerError: parts of the state contradict each other.
         """
         n, k = len(generated), checks.integer("n_read", self.n_read, 0, len(generated))
         checks.integer("n_known", self.n_known, 0, self.n_prompt)
@@ -108,7 +105,8 @@ class RequestState:
         links = [] if self.links is None else [row.tobytes() for row in self.links]
         self.sampler.restore(request.sampler, generated)
         request.decoder.restore(self.undecoded)
-        request.stops.held = self.held
+        if request.stops is not None:
+            request.stops.held = self.held
         request.max_tokens = min(request.max_tokens, self.limit)
         request.n_generated, request.n_cached = n, self.n_known
         request.restored = Piece(self.read, generated[:k], logprobs[:k], logits[:k], links[:k])
@@ -118,13 +116,13 @@ class RequestState:
 
 
 def grammar_digest(request: TextRequest) -> str:
-    """Of the request's grammar, in hexadecimal digits; "" without one."""
+    """The digest of the request's grammar in hexadecimal digits; "" without a grammar."""
     digest: bytes = getattr(getattr(request.sampler.constraint, "grammar", None), "digest", b"")
     return digest.hex()
 
 
 def joined(pieces: list[Piece]) -> Piece:
-    """One piece of several."""
+    """The concatenation of pieces."""
     whole = Piece("".join(piece.text for piece in pieces))
     for piece in pieces:
         whole.tokens.extend(piece.tokens)

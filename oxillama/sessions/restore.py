@@ -1,39 +1,40 @@
-"""How engines, sessions and generations go on from snapshots, in any process.
+"""Restores engines, sessions and generations from snapshots, in any process.
 
-A snapshot has the model's fingerprint and not the model. What is restored is checked, and laid out as pages,
-before anything that runs is touched.
+A snapshot contains the model's fingerprint, not the model. Everything is checked and laid out in pages
+before any running state is changed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from oxillama.cache.kv import CHECKPOINTS
-from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
+from oxillama.base.atomic_file import exists
+from oxillama.base.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine import features
+from oxillama.engine.cache.kv import CHECKPOINTS
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError, ModelFingerprintMismatch, SnapshotIncompatible
+from oxillama.models.weights.packer import Progress
 from oxillama.sessions.adapters import Loras, adaptation, loaded
-from oxillama.sessions.capture import Notes, snapshot_of_sequence
+from oxillama.sessions.capture import Notes, named_files, snapshot_of_sequence
 from oxillama.sessions.container import refusals
 from oxillama.sessions.options import Stages, options_of
 from oxillama.sessions.sequences import SequenceCopy, model_facts, page_data, restore_sequence
 from oxillama.sessions.session import Session
 from oxillama.sessions.snapshot import EngineSnapshot, Source, read
-from oxillama.weights.packer import Progress
 
 LATER = ("priority", "max_decode_wait_ms", "timeout", "window", "speculate")
-"""Options of a request that decide no token of it."""
+"""Options of a request that do not affect its tokens, and may be changed."""
 
 DECIDES_BITS = ("kv_type", "compute", "quantize")
-"""Options of an engine that a snapshot goes on with as they were."""
+"""Options of an engine that affect the bits, and may not be changed."""
 
 
 E = TypeVar("E", bound=InferenceEngine)
@@ -43,9 +44,9 @@ E = TypeVar("E", bound=InferenceEngine)
 
 
 def snapshot_of_engine(model: LoadedModel, session: Session | None, notes: Notes = None) -> EngineSnapshot:
-    """A snapshot of an engine's options and of a session of it, for `resume`; None for an empty session.
+    """A snapshot of an engine's options and of one session, for `resume`; None: an empty session.
 
-    Requests and other sessions are not part of it: they have snapshots of their own.
+    Running requests and other sessions are not included; they have snapshots of their own.
     """
     if session is not None:
         return replace(session.capture(notes), kind="engine")
@@ -63,31 +64,28 @@ def resume(
     progress: Progress | None = None,
     **config: Any,
 ) -> tuple[E, Session | None]:
-    """An engine like the one of a snapshot, and the session of the snapshot, which goes on there.
+    """An engine with a snapshot's options, and the snapshot's session, ready to continue.
 
-    Of a generation's snapshot, an engine like the one it ran in, and no session: `InferenceEngine.restore`
-    goes on with the generation.
+    For a generation's snapshot, an engine like the one it ran in, and no session: `InferenceEngine.restore`
+    then continues the generation.
 
-    Parameters
-    ----------
-    kind : class of the engine.
-    snapshot : bytes, or the path of a file.
-    model_path : where the model is now; None for where it was.
-    loras : the adapters of the snapshot, or where they are now, if they are not where they were.
-    stages : the sampler's stages written in Python, by the names that the snapshot has for them
-        (``module.qualname``).
-    config : fields of `EngineConfig`, in place of those of the snapshot.
+    Args:
+        kind: class of the engine.
+        snapshot: bytes, or the path of a file.
+        model_path: where the model is now; None: the path in the snapshot.
+        loras: the snapshot's adapters, or their paths, if the files have moved.
+        stages: the sampler's Python stages, by their names in the snapshot (``module.qualname``).
+        config: fields of `EngineConfig` that replace the snapshot's.
 
-    Raises
-    ------
-    SnapshotIncompatible : it is damaged, or does not fit; ``stages`` lacks a stage, which is named.
-    ModelFingerprintMismatch : it is of another model. ConfigError : a field would change the bits.
-    ModelFileError, GGUFError, LoadError, TokenizerError : as `InferenceEngine`; or the snapshot's file
-        cannot be read.
+    Raises:
+        SnapshotIncompatible: the snapshot is damaged or does not fit; or ``stages`` lacks a stage (named).
+        ModelFingerprintMismatch: the model differs.
+        ConfigError: a field would change the bits.
+        ModelFileError, GGUFError, LoadError, TokenizerError: as `InferenceEngine`; or the snapshot's file
+            cannot be read.
     """
     taken = read(snapshot)
-    with refusals():
-        saved = options_of(EngineConfig, taken.engine, stages)
+    saved = saved_config(taken, stages, replaced=config)
     for name in DECIDES_BITS:
         wanted = getattr(saved, name)
         found = config.get(name, wanted)
@@ -102,17 +100,33 @@ def resume(
         check_fits(model, taken)
         defaults = () if "adapters" in config else taken.engine_adapters
         for lora, facts in zip(loaded(model, defaults, loras), defaults):
-            model.adapters.stack.push(lora, facts.scale)
+            model.feature("adapters").stack.push(lora, facts.scale)
         return engine, None if taken.kind == "generation" else restore_session(model, taken, loras)
     except BaseException:
         engine.close()
         raise
 
 
+def saved_config(
+    snapshot: EngineSnapshot, stages: Stages | None = None, replaced: Iterable[str] = ()
+) -> EngineConfig:
+    """The options of the engine of a snapshot. Files of the fields in ``replaced`` are not looked at.
+
+    Raises SnapshotIncompatible for malformed options, a missing stage, and a path of something else than a
+    regular file: reading a pipe or a device may never end.
+    """
+    with refusals():
+        found = options_of(EngineConfig, snapshot.engine, stages)
+    for name, path in named_files(snapshot.engine):
+        if name not in replaced and exists(path) and not os.path.isfile(path):
+            raise SnapshotIncompatible(f"{name}: expected a regular file, got {path}")
+    return found
+
+
 def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
-    """Raises SnapshotIncompatible unless the model gives the bits that a snapshot goes on with."""
+    """Raise SnapshotIncompatible unless the model computes the same bits as the snapshot's model."""
     wanted, found = snapshot.model, model_facts(model)
-    if wanted.kv_type != found.kv_type:  # the fingerprint may depend on the type, and would say less
+    if wanted.kv_type != found.kv_type:  # checked first: the fingerprint's message would be less clear
         raise SnapshotIncompatible(f"kv_type: expected {wanted.kv_type}, got {found.kv_type}")
     if wanted.fingerprint != found.fingerprint:
         ours, theirs = ({"contract": "1", **dict(facts.fingerprint.settings)} for facts in (found, wanted))
@@ -131,12 +145,12 @@ def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
         raise SnapshotIncompatible(f"context_size: expected at least {n}, for as many tokens, got {most}")
 
 
-def given_of(model: LoadedModel, snapshot: EngineSnapshot) -> Any:
-    """The given rows of a snapshot's sequence, None for none. Raises SnapshotIncompatible."""
+def input_embeddings_of(model: LoadedModel, snapshot: EngineSnapshot) -> Any:
+    """The input embeddings of a snapshot's sequence, or None. Raises SnapshotIncompatible."""
     if snapshot.media is None:
         return None
     with refusals():
-        return snapshot.media.given(model)
+        return snapshot.media.embeddings(model)
 
 
 # --- sessions and generations ---------------------------------------------------------------------------
@@ -150,7 +164,7 @@ def restore(
     stages: Stages | None = None,
     callback: Callable[[str], object] | None = None,
 ) -> Session | Generation:
-    """The session or the generation of a snapshot, which goes on; see `InferenceEngine.restore`."""
+    """Restore the session or the generation of a snapshot; see `InferenceEngine.restore`."""
     taken = read(snapshot)
     if taken.kind == "generation":
         return restore_generation(model, taken, fields, loras, stages, callback)
@@ -160,16 +174,19 @@ def restore(
 
 
 def restore_session(model: LoadedModel, snapshot: Source, loras: Loras = None) -> Session:
-    """The session of a snapshot, which goes on; see `InferenceEngine.restore`."""
+    """Restore the session of a snapshot; see `InferenceEngine.restore`."""
     taken = read(snapshot)
     if taken.kind == "generation":
         raise SnapshotIncompatible("expected one of a session, got one of a generation")
     check_fits(model, taken)
     adapters = adaptation(model, taken, loras)
-    data, given = page_data(model, taken.kv, taken.state, taken.n_cached), given_of(model, taken)
+    data, embeddings = (
+        page_data(model, taken.kv, taken.state, taken.n_cached),
+        input_embeddings_of(model, taken),
+    )
     session = Session(model, model.config.sampler, adapters)
     try:
-        session.replace_sequence(taken.tokens.tolist(), taken.n_cached, data, given)
+        session.replace_sequence(taken.tokens.tolist(), taken.n_cached, data, embeddings)
     except BaseException:
         session.close()
         raise
@@ -185,9 +202,9 @@ def restore_generation(
     callback: Callable[[str], object] | None = None,
     attach: Callable[[TextRequest], object] | None = None,
 ) -> Generation:
-    """The generation of a snapshot, which goes on; see `InferenceEngine.restore`.
+    """Restore the generation of a snapshot; see `InferenceEngine.restore`.
 
-    ``attach`` gives its request a drafter of the caller's.
+    ``attach`` : called with the request, to give it the caller's own drafter.
     """
     taken = read(snapshot)
     request = _restored_request(model, taken, stages, loras, fields, attach)
@@ -196,8 +213,8 @@ def restore_generation(
 
     def begin() -> None:
         model.loop.check_room(request.tenant)
-        given = request.sequence.given
-        restore_sequence(request.sequence, taken.tokens.tolist(), taken.n_cached, data, given)
+        embeddings = request.sequence.embeddings
+        restore_sequence(request.sequence, taken.tokens.tolist(), taken.n_cached, data, embeddings)
         try:
             model.loop.add(request)
         except BaseException:
@@ -216,12 +233,11 @@ def _restored_request(
     fields: Mapping[str, Any],
     attach: Callable[[TextRequest], object] | None,
 ) -> TextRequest:
-    """The request of a snapshot, which has no pages yet.
+    """The request of a snapshot, without pages.
 
-    Raises
-    ------
-    SnapshotIncompatible : the snapshot is of no request, or does not fit; or ``stages`` lacks a stage.
-    ConfigError : a field decides tokens.
+    Raises:
+        SnapshotIncompatible: the snapshot has no request or does not fit; or ``stages`` lacks a stage.
+        ConfigError: a field would change the tokens.
     """
     state = snapshot.request
     if state is None:
@@ -233,7 +249,7 @@ def _restored_request(
     tokens, n_prompt = snapshot.tokens.tolist(), state.n_prompt
     with refusals():
         options = options_of(GenerationOptions, snapshot.options, stages)
-        checks.instance("sampler", options.sampler, SamplerConfig)  # a request has had one
+        checks.instance("sampler", options.sampler, SamplerConfig)  # every request has one
         checks.integer("n_prompt", n_prompt, 1, len(tokens))
     if snapshot.n_cached >= len(tokens):
         raise SnapshotIncompatible(f"n_cached: expected less than the {len(tokens)} tokens, got all")
@@ -250,9 +266,9 @@ def _restored_request(
         tokens[:n_prompt],
         checkpoints=CHECKPOINTS if drafts else 0,
         adapters=adapters,
-        given=given_of(model, snapshot),
+        embeddings=input_embeddings_of(model, snapshot),
     )
-    request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
+    request = model.text_request(sequence, options, key=None)  # no key: its pages are not shared
     if attach is not None:
         attach(request)
     with refusals():
@@ -260,5 +276,5 @@ def _restored_request(
         for name, part in request.parts.items():
             if name in features.STATES:
                 part.restore(snapshot.parts.get(name))
-    sequence.state = SeqState.PREEMPTED  # it was admitted before, and counted
+    sequence.state = SeqState.PREEMPTED  # the request was admitted and counted before
     return request

@@ -1,6 +1,6 @@
-"""What a sequence has run: copied from its pages, and laid out as pages again.
+"""Copies a sequence's KV cache out of its pages, and lays copies out as pages again.
 
-Copies are made on the engine thread between two steps; the rest is done by the caller's thread.
+Copies are made on the engine thread between two steps; the rest is done in the caller's thread.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from oxillama.cache.kv import PagedKvCache
-from oxillama.cache.kv_pool import KvCachePool
-from oxillama.cache.pool import CachePool
-from oxillama.cache.positions import from_positions, to_positions
-from oxillama.cache.recurrent import RecurrentCache
+from oxillama.engine.cache.kv import PagedKvCache
+from oxillama.engine.cache.kv_pool import KvCachePool
+from oxillama.engine.cache.pages import CachePool
+from oxillama.engine.cache.positions import from_positions, to_positions
+from oxillama.engine.cache.recurrent import RecurrentCache
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ModelFileError
@@ -27,40 +27,39 @@ from oxillama.sessions.snapshot import ModelFacts
 
 @dataclass(frozen=True)
 class SequenceCopy:
-    """Copies of what a sequence has run.
+    """A copy of a sequence's tokens and cache.
 
-    Attributes
-    ----------
-    tokens, n_cached : ids, and how many of them were run.
-    pages : of each group, uint8 (pages, bytes).
-    state : float32, the recurrent state after these tokens; None where there is none.
-    given : `Sequence.given`, which never changes.
+    Attributes:
+        tokens, n_cached: ids, and how many of them were run.
+        pages: uint8 (pages, bytes) for each group.
+        state: float32, the recurrent state after these tokens; None without one.
+        embeddings: `Sequence.embeddings`, which is immutable.
     """
 
     tokens: list[int]
     n_cached: int
     pages: list[np.ndarray]
     state: np.ndarray | None
-    given: Any = None
+    embeddings: Any = None
 
     @classmethod
     def empty(cls, pool: CachePool) -> SequenceCopy:
-        """Of a sequence without tokens."""
+        """The copy of a sequence without tokens."""
         return cls([], 0, [np.empty((0, group.page_bytes), np.uint8) for group in pool.groups], None)
 
     @classmethod
     def of(cls, sequence: Sequence) -> SequenceCopy:
-        """For the engine thread. Drafted tokens are left out."""
-        tokens, kv = list(sequence.certain), sequence.kv
+        """Copy a sequence, on the engine thread. Drafted tokens are left out."""
+        tokens, kv = list(sequence.accepted), sequence.kv
         n, state = min(sequence.cached_len, len(tokens)), None
         if isinstance(kv, RecurrentCache):
             slot = kv.state_after(n)
             state = None if slot is None else kv.states.read(slot)
             n = 0 if state is None else n
-        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state, sequence.given)
+        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state, sequence.embeddings)
 
     def kv(self, model: LoadedModel) -> np.ndarray:
-        """uint8 (bytes,): the keys and values that the next row sees, by position, group after group."""
+        """uint8 (bytes,): the keys and values that the next token attends to, by position, group by group."""
         found, n = [np.empty(0, np.uint8)], self.n_cached
         for group, pages in zip(model.pool.groups, self.pages) if model.spec.attending else ():
             assert isinstance(group, KvCachePool)
@@ -70,12 +69,12 @@ class SequenceCopy:
 
 
 def page_data(model: LoadedModel, kv: np.ndarray, state: np.ndarray | None, n: int) -> list[np.ndarray]:
-    """What `PagedKvCache.restore` takes, or that of a recurrent cache.
+    """The argument of `PagedKvCache.restore`, or of a recurrent cache's `restore`.
 
-    Parameters
-    ----------
-    kv : uint8, the keys and values that a row behind ``n`` tokens sees, by position, group after group.
-    state : float32, the recurrent state after them; None for no tokens, or without recurrent layers.
+    Args:
+        kv: uint8, the keys and values that a row after ``n`` tokens attends to, by position, group after
+            group.
+        state: float32, the recurrent state after ``n`` tokens; None without tokens or recurrent layers.
     """
     pool, sizes, found, at = model.pool, model_facts(model).kv_bytes(n), [], 0
     if not sizes:
@@ -92,21 +91,21 @@ def page_data(model: LoadedModel, kv: np.ndarray, state: np.ndarray | None, n: i
 
 
 def restore_sequence(
-    sequence: Sequence, tokens: list[int], n_cached: int, data: list[np.ndarray], given: Any = None
+    sequence: Sequence, tokens: list[int], n_cached: int, data: list[np.ndarray], embeddings: Any = None
 ) -> None:
-    """Gives a sequence tokens, the pages of those that were run (`page_data`), and given rows.
+    """Give a sequence tokens, the pages of the tokens that were run (`page_data`), and input embeddings.
 
-    For the engine thread. Raises KvCacheFullError; the sequence is then as it was.
+    Runs on the engine thread. Raises KvCacheFullError; the sequence is then unchanged.
     """
     sequence.kv.restore(data, n_cached)
     sequence.tokens = tokens
-    sequence.given = given
+    sequence.embeddings = embeddings
     sequence.cached_len = sequence.scheduled_len = n_cached
     sequence.check()
 
 
 def tokenizer_digest(model: LoadedModel) -> str:
-    """Hexadecimal BLAKE3 of ``tokenizer_path``; "" for the tokenizer of the model's file.
+    """Hexadecimal BLAKE3 of the file ``tokenizer_path``; "" if the tokenizer is from the model's file.
 
     Raises ModelFileError if the file cannot be read."""
     path = model.config.tokenizer_path
@@ -119,7 +118,7 @@ def tokenizer_digest(model: LoadedModel) -> str:
 
 
 def model_facts(model: LoadedModel) -> ModelFacts:
-    """What a snapshot says of its model."""
+    """The facts of a model that a snapshot stores."""
     spec, metadata, states = model.spec, model.file.metadata, model.pool.recurrent_states
     return ModelFacts(
         architecture=spec.family.name,

@@ -1,24 +1,25 @@
-"""Sessions: sequences that the caller runs by hand, rewinds, forks and continues."""
+"""Sessions: sequences that the caller runs step by step, rewinds, forks and continues."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from oxillama.adapters.stack import Adaptation
-from oxillama.config import GenerationOptions, SamplerConfig, checks
-from oxillama.engine.generation import Generation, text_of
+from oxillama.base.config import GenerationOptions, SamplerConfig, checks
+from oxillama.base.faults import fault
+from oxillama.base.locks import ForkedOpen, NotCopied
+from oxillama.engine.completion import Captured, text_of
+from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel, Prompt, checked_tokens
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.snapshots import Captured
 from oxillama.errors import (
     ConfigError,
     EngineClosed,
@@ -26,9 +27,8 @@ from oxillama.errors import (
     PositionBeyondEnd,
     PromptError,
 )
-from oxillama.faults import fault
 from oxillama.gguf.fingerprint import ModelFingerprint
-from oxillama.locks import ForkedOpen, NotCopied
+from oxillama.models.adapters.stack import Adaptation
 from oxillama.sessions.capture import Notes, snapshot_of_sequence
 from oxillama.sessions.sequences import SequenceCopy, model_facts, page_data, restore_sequence
 from oxillama.sessions.snapshot import EngineSnapshot
@@ -36,23 +36,22 @@ from oxillama.sessions.snapshot import EngineSnapshot
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from oxillama.config import GenerationFields
+    from oxillama.base.config import GenerationFields
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class KvSnapshot:
-    """What `Session.kv_snapshot` took.
+    """The result of `Session.kv_snapshot`.
 
-    Attributes
-    ----------
-    tokens : ids of the sequence.
-    data : uint8, the keys and values that the next token sees, by position, and the recurrent state.
-    kv_type : how they are kept.
-    fingerprint : of the model that computed them, and of what else decides bits.
-    adapters : (fingerprint, scale) of each adapter that they were computed with.
-    given : embeddings that some tokens were run with; None for none.
+    Attributes:
+        tokens: ids of the sequence.
+        data: uint8, the keys and values that the next token attends to, by position, and the recurrent state.
+        kv_type: the KV cache's type.
+        fingerprint: the model's fingerprint, including the options that affect bits.
+        adapters: (fingerprint, scale) of each adapter in use.
+        embeddings: input embeddings of some tokens, or None.
     """
 
     tokens: list[int]
@@ -60,14 +59,14 @@ class KvSnapshot:
     kv_type: str
     fingerprint: ModelFingerprint
     adapters: tuple[tuple[bytes, float], ...] = ()
-    given: Any = None
+    embeddings: Any = None
 
 
 class Session(NotCopied, Captured):
-    """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
+    """A sequence of an engine, independent of other sessions and of requests; made by `engine.session()`.
 
-    Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
-    or until nobody refers to it any more. Threads may share it; each call is then run by itself.
+    Its passes alternate with the engine's steps, chunk by chunk. It keeps its pages until it is closed or
+    garbage-collected. Threads may share it; calls are serialized.
     """
 
     def __init__(
@@ -75,39 +74,43 @@ class Session(NotCopied, Captured):
         model: LoadedModel,
         default_sampler: SamplerConfig,
         adapters: Adaptation | None,
-        given: Any = None,
+        embeddings: Any = None,
     ) -> None:
         self._model = model
         self._default_sampler = default_sampler
-        self._lock = ForkedOpen()  # two threads' tokens would mix
-        self._request: TextRequest | None = None  # that goes on from here
+        self._lock = ForkedOpen()  # otherwise two threads' tokens would mix
+        self._request: TextRequest | None = None  # the generation that continues this sequence
         self._is_closed = False
-        self.gives_way: bool = False
-        self._sequence = sequence = Sequence(model.pool, adapters=adapters, given=given)
+        self.is_evictable: bool = False
+        self._sequence = sequence = Sequence(model.pool, adapters=adapters, embeddings=embeddings)
         held_by = weakref.ref(self)
         model.call(lambda: model.loop.hold(sequence, held_by))
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<Session: {len(self)} tokens, {self._sequence.cached_len} of them run, {state}>"
+
     def __len__(self) -> int:
-        """Tokens in the sequence."""
-        return len(self._sequence.tokens)
+        """The number of tokens in the sequence."""
+        return len(self._settled().tokens)
 
     @property
     def tokens(self) -> list[int]:
-        """Ids of the sequence."""
-        return list(self._sequence.tokens)
+        """The token ids of the sequence."""
+        return list(self._settled().tokens)
 
     @property
-    def given(self) -> Any:
-        """Embeddings that some tokens are run with; None for none."""
-        return self._sequence.given
+    def embeddings(self) -> Any:
+        """Input embeddings of some tokens, or None."""
+        return self._settled().embeddings
 
     @property
     def adapters(self) -> Adaptation | None:
-        """That its tokens are run with; None for none."""
+        """The adapters that the tokens are run with, or None."""
         return self._sequence.adapters
 
     def _call(self, job: Callable[[], T]) -> T:
-        """What a job of the engine thread returns, or an error of ours."""
+        """Run a job on the engine thread; unexpected errors become an OxiLlamaError."""
         try:
             return self._model.call(partial(self._alone, job))
         except OxiLlamaError:
@@ -116,54 +119,53 @@ class Session(NotCopied, Captured):
             raise fault(error) from error
 
     def give_way(self) -> None:
-        """Lets requests that lack memory have its pages: its tokens are then run again when it goes on."""
-        self._model.feature("giving way")
-        self.gives_way = True
+        """Let requests that lack memory take the session's pages; its tokens are run again when needed."""
+        self._model.feature("evictable sessions")
+        self.is_evictable = True
 
     def _alone(self, job: Callable[[], T]) -> T:
-        """Runs a job, which does not take the pages of this session for the session itself."""
-        gives_way, self.gives_way = self.gives_way, False
+        """Run a job during which the session's own pages are not taken."""
+        is_evictable, self.is_evictable = self.is_evictable, False
         try:
             return job()
         finally:
-            self.gives_way = gives_way
+            self.is_evictable = is_evictable
 
     # --- passes -------------------------------------------------------------------------------------
 
     def prefill(self, prompt: Prompt) -> np.ndarray:
-        """Appends tokens; float32 (vocab,) logits after the last.
+        """Append tokens and run them; returns float32 (vocab,) logits after the last.
 
-        Raises
-        ------
-        PromptError, TokenizerError : as `InferenceEngine.stream` says. The sequence is then as it was.
-        KvCacheFullError : there are no pages for them; the same.
+        Raises:
+            PromptError, TokenizerError: as `InferenceEngine.stream`. The sequence is then unchanged.
+            KvCacheFullError: there are not enough free pages. The sequence is then unchanged.
         """
         logits: np.ndarray = self._append(prompt, all_logits=False)[-1]
         return logits
 
     def forward(self, token: int) -> np.ndarray:
-        """Appends one token; float32 (vocab,) logits after it."""
+        """Append one token and run it; returns float32 (vocab,) logits after it."""
         return self.prefill([token])
 
     def logits(self, prompt: Prompt) -> np.ndarray:
-        """Appends tokens; float32 (n, vocab), the logits after each of them."""
+        """Append tokens and run them; returns float32 (n, vocab), the logits after each of them."""
         return self._append(prompt, all_logits=True)
 
     def append(self, prompt: Prompt) -> None:
-        """Appends tokens that are run with the next ones, or by the next generation.
+        """Append tokens without running them; the next pass or generation runs them.
 
-        Raises PromptError, TokenizerError, as `prefill`. The sequence is then as it was.
+        Raises PromptError and TokenizerError as `prefill` does. The sequence is then unchanged.
         """
-        fresh, given = self._model.prompt_parts(prompt)
+        fresh, embeddings = self._model.prompt_parts(prompt)
         with self._lock.lock:
             sequence = self._idle_sequence()
             self._check_room(sequence, len(fresh))
-            self._add(sequence, fresh, given)
+            self._add(sequence, fresh, embeddings)
 
-    def _add(self, sequence: Sequence, tokens: list[int], given: Any) -> None:
-        """Appends tokens, some of which are run with given rows."""
-        if given is not None:
-            sequence.given = given.behind(sequence.given, len(sequence.tokens))
+    def _add(self, sequence: Sequence, tokens: list[int], embeddings: Any) -> None:
+        """Append tokens, some of which have input embeddings."""
+        if embeddings is not None:
+            sequence.embeddings = embeddings.behind(sequence.embeddings, len(sequence.tokens))
         sequence.tokens += tokens
 
     def _check_room(self, sequence: Sequence, n: int) -> None:
@@ -172,46 +174,46 @@ class Session(NotCopied, Captured):
             raise PromptError(f"prompt: expected at most {most} tokens in all, got {found}")
 
     def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
-        fresh, given = self._model.prompt_parts(prompt)
+        fresh, embeddings = self._model.prompt_parts(prompt)
         with self._lock.lock:
             sequence = self._idle_sequence()
-            n_before, before = len(sequence.tokens), sequence.given
+            n_before, before = len(sequence.tokens), sequence.embeddings
             self._check_room(sequence, len(fresh))
             try:
-                if sequence.pending:  # what was appended, or what a cut has left to be run again
+                if sequence.pending:  # appended before, or to be run again after a rewind
                     self._run_pending(sequence, all_logits=False)
-                self._add(sequence, fresh, given)
-                return self._run_pending(sequence, all_logits)[-len(fresh) :]  # some may have run again
+                self._add(sequence, fresh, embeddings)
+                return self._run_pending(sequence, all_logits)[-len(fresh) :]  # earlier rows may run again
             except BaseException:
                 self._call(lambda: sequence.truncate(n_before))
-                sequence.given = before
+                sequence.embeddings = before
                 raise
 
     def recompute(self) -> None:
-        """Runs the tokens again if their pages went to others (`give_way`). Raises KvCacheFullError."""
+        """Run the tokens again if their pages were taken (`give_way`). Raises KvCacheFullError."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             if sequence.tokens and not sequence.cached_len:
                 self._run_pending(sequence, all_logits=False)
 
     def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
-        """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
+        """Run the pending tokens in chunks; returns the logits of every row, or (1, vocab) of the last."""
         chunk, runner = self._model.config.prefill_chunk_size, self._model.runner
         parts: list[np.ndarray] = []
         while sequence.pending:
-            part = [(sequence, sequence.uncut(min(chunk, sequence.pending)))]
+            part = [(sequence, sequence.extend_to_span(min(chunk, sequence.pending)))]
             rows = self._call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
             parts = [*parts, rows] if all_logits else [rows]
         return np.concatenate(parts)
 
     def whole_from(self, position: int) -> int:
-        """Where rows begin that are run in one pass with that of ``position``; that itself for no others."""
-        given = self._sequence.given
-        spans = () if given is None else given.whole
+        """The first position that must run in the same pass as ``position``; often ``position`` itself."""
+        embeddings = self._sequence.embeddings
+        spans = () if embeddings is None else embeddings.whole
         return next((start for start, end in spans if start <= position < end), position)
 
     def _idle_sequence(self) -> Sequence:
-        """The sequence, if nothing generates from it."""
+        """The sequence. Raises ConfigError while a generation continues it."""
         if self._is_closed:
             raise ConfigError("session: is closed")
         request = self._request
@@ -223,32 +225,50 @@ class Session(NotCopied, Captured):
             self._request = None
         return self._sequence
 
+    def _settled(self) -> Sequence:
+        """The sequence, with all tokens of a generation that was cancelled."""
+        request = self._request
+        if request is not None and request.cancelled and request.finish_reason is None:
+            with self._lock.lock, suppress(ConfigError, EngineClosed):  # closed, or called from a step
+                self._idle_sequence()
+        return self._sequence
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Keep other threads from the session for several calls, none of which a generation may interrupt.
+
+        Raises ConfigError while a generation goes on; one that was cancelled hands over its tokens first.
+        """
+        with self._lock.lock:
+            self._idle_sequence()
+            yield
+
     def _end_request(self) -> None:
-        """Ends the request that goes on from here, and takes what it has run."""
+        """End the generation that continues this sequence, and take over its tokens."""
         if self._request is not None:
             self._model.thread.cancel(self._request)
-            self._call(self._model.scheduler.reap)  # after it, the sequence is this session's
+            self._call(self._model.scheduler.reap)  # hands the sequence over to this session
         self._request = None
 
     # --- back, aside, and on ------------------------------------------------------------------------
 
     def rewind(self, n_tokens: int) -> None:
-        """Keeps the first ``n_tokens`` tokens. Raises PositionBeyondEnd, a ConfigError, if there are fewer.
+        """Keep the first ``n_tokens`` tokens. Raises PositionBeyondEnd, a ConfigError, if there are fewer.
 
-        A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
-        Raises ConfigError for a position inside a medium.
+        A recurrent model goes back to an earlier checkpoint, and runs the remaining tokens again with the
+        next pass. Raises ConfigError for a position inside a picture or sound.
         """
         with self._lock.lock:
             sequence = self._idle_sequence()
             n = checks.integer("n_tokens", n_tokens, 0)
             if n > len(sequence.tokens):
                 raise PositionBeyondEnd(n, len(sequence.tokens))
-            given = sequence.given and sequence.given.cut(n)
+            embeddings = sequence.embeddings and sequence.embeddings.cut(n)
             self._call(lambda: sequence.truncate(n))
-            sequence.given = given
+            sequence.embeddings = embeddings
 
     def fork(self) -> Session:
-        """Another session with the same tokens; pages are shared until one of them writes."""
+        """Make another session with the same tokens; pages are copied on write."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             made = Session(self._model, self._default_sampler, sequence.adapters)
@@ -256,7 +276,7 @@ class Session(NotCopied, Captured):
 
             def take() -> None:
                 fork.tokens = list(sequence.tokens)
-                fork.given = sequence.given
+                fork.embeddings = sequence.embeddings
                 fork.take_fork(sequence, sequence.cached_len)
 
             self._call(take)
@@ -269,10 +289,10 @@ class Session(NotCopied, Captured):
         callback: Callable[[str], object] | None = None,
         **fields: Unpack[GenerationFields],
     ) -> Generation:
-        """Generates from here; what it generates becomes part of the sequence when it has ended.
+        """Generate from here; the generated tokens become part of the sequence when the generation has ended.
 
-        Until then the session can do nothing else. Parameters and errors are those of
-        `InferenceEngine.stream`; PromptError also if the session has no tokens.
+        Until then the session can do nothing else. Parameters and errors as for `InferenceEngine.stream`;
+        also PromptError if the session has no tokens.
         """
         return self._start(options, callback, fields, whole=False)
 
@@ -283,7 +303,7 @@ class Session(NotCopied, Captured):
         callback: Callable[[str], object] | None = None,
         **fields: Unpack[GenerationFields],
     ) -> str:
-        """The whole text that `stream` yields. Raises GenerationTimeout if there would have been more."""
+        """The whole text of `stream`. Raises GenerationTimeout if the text is incomplete at the timeout."""
         return text_of(self._start(options, callback, fields, whole=callback is None).result())
 
     def _start(
@@ -304,14 +324,19 @@ class Session(NotCopied, Captured):
                 asked = model.adaptation(checked.adapters, None)
                 if asked != sequence.adapters:
                     raise ConfigError("adapters: expected those of the session, got others")
-            fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters, given=sequence.given)
+            fork = Sequence(
+                model.pool,
+                sequence.tokens,
+                adapters=sequence.adapters,
+                embeddings=sequence.embeddings,
+            )
             keep = partial(hand_over, weakref.ref(self), model.loop)
             request = model.text_request(fork, checked, key=None, whole=whole, keep=keep)
-            generation = Generation(model, request, callback, self)  # it cancels what is dropped
+            generation = Generation(model, request, callback, self)  # cancels the request when dropped
 
             def begin() -> None:
                 model.loop.check_room(request.tenant)
-                # not the last token, whose logits are wanted again
+                # not the last token, which is run again for its logits
                 fork.take_fork(sequence, min(sequence.cached_len, len(fork.tokens) - 1))
                 model.loop.add(request)
 
@@ -321,7 +346,7 @@ class Session(NotCopied, Captured):
             except Exception:
                 self._request = None
                 raise
-            except BaseException:  # the user's Ctrl-C: it begins all the same
+            except BaseException:  # Ctrl-C: the request may have been added already
                 generation.cancel()
                 raise
             return generation
@@ -329,22 +354,23 @@ class Session(NotCopied, Captured):
     # --- snapshots ----------------------------------------------------------------------------------
 
     def capture(self, notes: Notes = None) -> EngineSnapshot:
-        """What `snapshot` gives the bytes of."""
+        """The snapshot that `snapshot` serializes."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             copy = self._call(lambda: SequenceCopy.of(sequence))
             return snapshot_of_sequence(self._model, copy, "session", sequence.adapters, notes)
 
     def replace_sequence(
-        self, tokens: list[int], n_cached: int, data: list[np.ndarray], given: Any = None
+        self, tokens: list[int], n_cached: int, data: list[np.ndarray], embeddings: Any = None
     ) -> None:
-        """Puts tokens, the pages of those that were run (`page_data`) and given rows in the sequence's place.
+        """Replace the sequence: tokens, pages of the tokens that were run (`page_data`), and input
+        embeddings.
 
-        Raises KvCacheFullError; the sequence is then as it was.
+        Raises KvCacheFullError; the sequence is then unchanged.
         """
         with self._lock.lock:
             sequence = self._idle_sequence()
-            self._call(lambda: restore_sequence(sequence, tokens, n_cached, data, given))
+            self._call(lambda: restore_sequence(sequence, tokens, n_cached, data, embeddings))
 
     # --- keys and values ----------------------------------------------------------------------------
 
@@ -363,18 +389,17 @@ class Session(NotCopied, Captured):
                 model.config.kv_type,
                 model.fingerprint,
                 named(sequence.adapters),
-                sequence.given,
+                sequence.embeddings,
             )
 
     def kv_restore(self, snapshot: KvSnapshot) -> None:
-        """Puts a snapshot in place of the sequence.
+        """Replace the sequence by a snapshot.
 
-        Raises
-        ------
-        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``
-            or ``kv_type``; or it is not as `kv_snapshot` made it.
-        PromptError : its tokens do not fit the context, or are not of the vocabulary.
-        KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
+        Raises:
+            ConfigError: the snapshot is of another model, or of one loaded with other ``compute``,
+                ``quantize`` or ``kv_type``; or it was modified.
+            PromptError: the tokens do not fit the context, or are not in the vocabulary.
+            KvCacheFullError: there are not enough pages. The sequence is unchanged in all these cases.
         """
         checks.instance("snapshot", snapshot, KvSnapshot)
         with self._lock.lock:
@@ -400,15 +425,15 @@ class Session(NotCopied, Captured):
                 raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
             state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
             pages = page_data(model, data[:n_bytes], state, n)
-            self.replace_sequence(tokens, n, pages, snapshot.given)
+            self.replace_sequence(tokens, n, pages, snapshot.embeddings)
 
     # --- the end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Frees its pages; a generation that goes on from here is cancelled."""
+        """Free the pages; a generation that continues the session is cancelled."""
         with self._lock.lock:
             if not self._is_closed:
-                with suppress(EngineClosed):  # its pages are gone with the engine
+                with suppress(EngineClosed):  # the engine has already freed the pages
                     self._end_request()
                     self._call(lambda: self._model.loop.release(self._sequence))
             self._is_closed = True
@@ -421,7 +446,7 @@ class Session(NotCopied, Captured):
 
     def __del__(self) -> None:
         if hasattr(self, "_sequence") and not self._is_closed:
-            self._model.thread.wake()  # the loop frees what it held
+            self._model.thread.wake()  # the engine loop then frees the pages
 
 
 def named(adapters: Adaptation | None) -> tuple[tuple[bytes, float], ...]:
@@ -431,7 +456,7 @@ def named(adapters: Adaptation | None) -> tuple[tuple[bytes, float], ...]:
 
 
 def hand_over(to: weakref.ref[Session], loop: EngineLoop, sequence: Sequence) -> None:
-    """Gives what a request has run to its session, if that is still there; for the engine thread."""
+    """Give a request's sequence to its session, if that still exists; runs on the engine thread."""
     session = to()
     if session is None or session._is_closed:
         sequence.release()

@@ -1,8 +1,8 @@
-"""Signed receipts: who vouches for a text, and the order of the texts of a conversation.
+"""Signed receipts: prove who vouches for a text, and the order of the texts of a conversation.
 
 The signature is Ed25519 (RFC 8032) over the canonical JSON (RFC 8785) of the receipt, the signer's key, the
-number of the text in its chain, and the hash of the signed receipt before it. Canonical JSON has no integers
-beyond 2^53 - 1; those, such as a seed, are signed as text.
+number of the text in its chain, and the hash of the previous signed receipt. Canonical JSON has no integers
+beyond 2^53 - 1; larger ones, such as a seed, are signed as text.
 """
 
 from __future__ import annotations
@@ -16,35 +16,33 @@ from typing import Annotated, Any
 
 from blake3 import blake3
 
-from oxillama.atomic_file import replaced_file
-from oxillama.config import checks
+from oxillama.base.atomic_file import replaced_file
+from oxillama.base.config import checks
 from oxillama.errors import ConfigError, ReceiptError
-from oxillama.sessions.codec import check_fields, decode, encode, parse_json
-from oxillama.sessions.receipt import MOST_BYTES, Receipt
+from oxillama.sessions.codec import check_fields, encode
+from oxillama.sessions.receipt import MOST_BYTES, Receipt, from_json, read_file
 
 FORMAT = "oxillama signed receipt"
 VERSION = 1
 MOST_TEXTS = 1 << 16
-"""Signed receipts in a chain."""
+"""The maximum number of signed receipts in a chain."""
 EXACT = 2**53 - 1
-"""The largest integer of canonical JSON."""
+"""The largest integer in canonical JSON."""
 
 
 @dataclass(frozen=True)
 class SignedReceipt:
-    """A receipt, and the signature of whoever vouches for it.
+    """A receipt with its signer's signature.
 
-    Attributes
-    ----------
-    receipt : of the text.
-    key : public key of the signer, 64 hexadecimal digits.
-    number : of the text in its chain, from 0.
-    previous : hash of the signed receipt before it, 64 hexadecimal digits; None for the first.
-    signature : 128 hexadecimal digits.
+    Attributes:
+        receipt: the receipt of the text.
+        key: public key of the signer, 64 hexadecimal digits.
+        number: number of the text in its chain, from 0.
+        previous: hash of the previous signed receipt, 64 hexadecimal digits; None for the first.
+        signature: 128 hexadecimal digits.
 
-    Raises
-    ------
-    ReceiptError : a field is none that a signed receipt can have. The signature is checked by `check`.
+    Raises:
+        ReceiptError: a field has an invalid value. The signature is checked by `check` only.
     """
 
     receipt: Receipt
@@ -73,11 +71,11 @@ class SignedReceipt:
 
     @property
     def digest(self) -> str:
-        """64 hexadecimal digits: the hash that the next one of a chain names."""
+        """The hash that the next signed receipt of a chain contains, 64 hexadecimal digits."""
         return blake3(self.payload() + bytes.fromhex(self.signature)).hexdigest()
 
     def check(self) -> None:
-        """Raises ReceiptError unless the key's owner has signed it; ConfigError without `cryptography`."""
+        """Raise ReceiptError if the signature is not the key's; ConfigError without `cryptography`."""
         ed25519 = needed("cryptography.hazmat.primitives.asymmetric.ed25519")
         invalid = needed("cryptography.exceptions").InvalidSignature
         payload = self.payload()
@@ -88,31 +86,17 @@ class SignedReceipt:
             raise ReceiptError(f"signed receipt {self.number}: the signature is not of {self.key}") from None
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """The signed receipt as one line of JSON."""
         return json.dumps({"format": FORMAT, "version": VERSION, **encode(SignedReceipt, self)})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> SignedReceipt:
         """What `to_json` wrote, unchecked. Raises ReceiptError if it is no signed receipt."""
-        try:
-            found = parse_json(text)
-        except (ValueError, RecursionError) as error:
-            raise ReceiptError(f"signed receipt: expected JSON, got other text: {error}") from None
-        if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-            raise ReceiptError(f'signed receipt: expected an object of the format "{FORMAT}"')
-        version = found.pop("version", None)
-        if version != VERSION or isinstance(version, bool):
-            raise ReceiptError(f"signed receipt: expected version {VERSION}, got {checks.shown(version)}")
-        try:
-            return decode(cls, found, name="signed receipt")
-        except ReceiptError:
-            raise
-        except ConfigError as error:
-            raise ReceiptError(str(error)) from None
+        return from_json(cls, text, "signed receipt", FORMAT, VERSION)
 
 
 def exact(value: Any) -> Any:
-    """Plain data without integers that canonical JSON cannot hold: those are text."""
+    """Plain data with integers that canonical JSON cannot hold turned into text."""
     if isinstance(value, dict):
         return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -121,7 +105,7 @@ def exact(value: Any) -> Any:
 
 
 def needed(module: str) -> Any:
-    """A module of the extra. Raises ConfigError if it is not installed."""
+    """Import a module of the extra `sign`. Raises ConfigError if it is not installed."""
     import importlib
 
     try:
@@ -131,10 +115,10 @@ def needed(module: str) -> Any:
 
 
 def load_key(path: str | os.PathLike[str]) -> Any:
-    """The private key (an `Ed25519PrivateKey` of `cryptography`) in a PEM file without a password, as
-    ``openssl genpkey -algorithm ed25519`` writes it.
+    """Load a private key (an `Ed25519PrivateKey` of `cryptography`) from a PEM file without a password, as
+    written by ``openssl genpkey -algorithm ed25519``.
 
-    Raises ConfigError if the file cannot be read, or holds no such key.
+    Raises ConfigError if the file cannot be read, or contains no such key.
     """
     serialization = needed("cryptography.hazmat.primitives.serialization")
     kind = needed("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey
@@ -142,7 +126,7 @@ def load_key(path: str | os.PathLike[str]) -> Any:
         key = serialization.load_pem_private_key(Path(path).read_bytes(), None)
     except OSError as error:
         raise ConfigError(f"key: {os.fspath(path)} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # of several types, none of which holds the key
+    except Exception as error:  # `cryptography` raises several types
         raise ConfigError(f"key: expected a PEM file of an Ed25519 key: {type(error).__name__}") from None
     if not isinstance(key, kind):
         raise ConfigError("key: expected an Ed25519 key, got one of another kind")
@@ -150,11 +134,10 @@ def load_key(path: str | os.PathLike[str]) -> Any:
 
 
 def sign(receipt: Receipt, key: Any, previous: SignedReceipt | None = None) -> SignedReceipt:
-    """A signed receipt, the next of a chain if ``previous`` is given. ``key`` is as `load_key` gives it.
+    """Sign a receipt; with ``previous``, as the next of its chain. ``key`` as from `load_key`.
 
-    Raises
-    ------
-    ReceiptError : the previous one is of another key, or the chain is full.
+    Raises:
+        ReceiptError: the previous receipt has another key, or the chain is full.
     """
     public = key.public_key().public_bytes_raw().hex()
     if previous is not None and previous.key != public:
@@ -165,11 +148,11 @@ def sign(receipt: Receipt, key: Any, previous: SignedReceipt | None = None) -> S
 
 
 def check_chain(chain: Iterable[SignedReceipt], key: str | None = None) -> None:
-    """Checks the signatures of a chain from its first text on: none is missing, moved or of another key.
+    """Check the signatures and the order of a chain from its first text on, all by the same key.
 
-    That texts were cut off behind the last cannot be told. ``key`` is the public key that is expected.
+    Receipts removed from the end of the chain cannot be detected. ``key`` is the expected public key.
 
-    Raises ReceiptError; the message has the number of the first text that does not belong there.
+    Raises ReceiptError; the message has the number of the first wrong text.
     """
     before: SignedReceipt | None = None
     for number, signed in enumerate(chain):
@@ -185,16 +168,11 @@ def check_chain(chain: Iterable[SignedReceipt], key: str | None = None) -> None:
 
 
 def load_chain(path: str | os.PathLike[str]) -> list[SignedReceipt]:
-    """The signed receipts in a file, one a line; they are not checked.
+    """Load the signed receipts in a file, one a line, without checking signatures.
 
-    Raises ReceiptError if the file cannot be read, is too long, or holds something else.
+    Raises ReceiptError if the file cannot be read, is too long, or contains anything else.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ReceiptError(f"signed receipts: {os.fspath(path)} cannot be read: {reason}") from error
+    data = read_file(path, "signed receipts")
     lines = data.splitlines()
     if len(data) > MOST_BYTES or len(lines) > MOST_TEXTS:
         raise ReceiptError(f"signed receipts: expected at most {MOST_BYTES} bytes and {MOST_TEXTS} lines")
@@ -202,7 +180,7 @@ def load_chain(path: str | os.PathLike[str]) -> list[SignedReceipt]:
 
 
 def save_chain(path: str | os.PathLike[str], chain: Iterable[SignedReceipt]) -> None:
-    """Writes signed receipts to a file, which is replaced as a whole. Raises ModelFileError if it cannot."""
+    """Write signed receipts to a file atomically. Raises ModelFileError on failure."""
     with replaced_file(Path(path)) as file:
         for signed in chain:
             file.write(signed.to_json().encode() + b"\n")

@@ -1,8 +1,8 @@
-"""What a snapshot holds, as Python values, which agree with each other; they may not fit a model.
+"""The content of a snapshot as Python values, checked against each other but not against a model.
 
-The header says what can be known without the rest. The sections ``engine``, ``options``, ``request`` and
-``notes`` and those of features are JSON, all others are arrays: ``tokens``, ``kv``, ``state``, and those that
-the codec names after their place: ``request.sampler.mus``.
+The header has the facts that are shown without reading the rest. The sections ``engine``, ``options``,
+``request``, ``notes`` and the sections of features are JSON. All others are arrays: ``tokens``, ``kv``,
+``state``, and arrays that the codec names by their path, such as ``request.sampler.mus``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from oxillama._version import __version__
-from oxillama.cache.kv_pool import KvLayout
-from oxillama.cache.positions import position_bytes
-from oxillama.config import checks
-from oxillama.config.engine import MAX_CONTEXT
+from oxillama.base.config import checks
+from oxillama.base.config.engine import MAX_CONTEXT
+from oxillama.base.formats import KV_PAIRS
+from oxillama.base.version import __version__
 from oxillama.engine import features
-from oxillama.formats import KV_PAIRS
+from oxillama.engine.cache.kv_pool import KvLayout
+from oxillama.engine.cache.positions import position_bytes
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.models.page_groups import PageGroup
 from oxillama.sessions.codec import ANY_TEXT, Plain, decode, encode
@@ -38,24 +38,24 @@ from oxillama.sessions.request_state import RequestState
 
 KINDS = ("engine", "session", "generation")
 MEDIA = "media"
-"""Section of given rows."""
+"""The name of the section of input embeddings."""
 MOST_DIM = 1 << 24
 Length = Annotated[int, (0, MAX_CONTEXT)]
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model that a snapshot is of.
+    """The model of a snapshot.
 
-    Attributes
-    ----------
-    architecture, name, path : as its file says; the path is where it was, "" for one from bytes.
-    fingerprint : of the file and of the options that decide bits.
-    tokenizer : hexadecimal BLAKE3 of a tokenizer.json that took the place of its vocabulary; "" without.
-    n_vocab : rows of its logits.
-    kv_type : how keys and values are kept.
-    page_groups : the layers that have keys, their sizes, and how far back they see.
-    state_floats : size of its recurrent state.
+    Attributes:
+        architecture, name, path: from the model's file; ``path`` is its former place, "" for a model from
+            bytes.
+        fingerprint: fingerprint of the file and of the options that affect bits.
+        tokenizer: hexadecimal BLAKE3 of a tokenizer.json that replaced the file's vocabulary; "" without.
+        n_vocab: size of the logits.
+        kv_type: type of keys and values.
+        page_groups: the attention layers, their sizes, and how far back they attend.
+        state_floats: size of the recurrent state.
     """
 
     architecture: str
@@ -75,7 +75,7 @@ class ModelFacts:
                 raise checks.refuse("page_groups", "layers, sizes and a reach of a model", group)
 
     def kv_bytes(self, n_tokens: int) -> list[int]:
-        """Of each group, bytes of the keys and values that a row behind ``n_tokens`` tokens sees."""
+        """The bytes of each group's keys and values that a row after ``n_tokens`` tokens needs."""
         return [
             (n_tokens - group.reach.first_seen(n_tokens))
             * position_bytes(KvLayout(*group.sizes, self.kv_type))
@@ -85,15 +85,14 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class AdapterFacts:
-    """An adapter of a sequence, or of an engine.
+    """An adapter of a sequence, or an engine's default adapter.
 
-    Attributes
-    ----------
-    fingerprint : of its tensors, 64 hexadecimal digits.
-    scale : of the user.
-    start : position of the first token that it applies to.
-    name, path : as its file says, and where it was; "" for one that was not loaded from a file.
-    everywhere : as it was loaded.
+    Attributes:
+        fingerprint: hash of its tensors, 64 hexadecimal digits.
+        scale: the user's scale.
+        start: position of the first token that it applies to.
+        name, path: name in its file, and the file's former path; "" if it was not loaded from a file.
+        everywhere: the option that it was loaded with.
     """
 
     fingerprint: Annotated[str, 64]
@@ -106,15 +105,14 @@ class AdapterFacts:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a snapshot says.
+    """The facts in the header of a snapshot.
 
-    Attributes
-    ----------
-    kind : one of `KINDS`.
-    library : version that wrote it.
-    fingerprint : of the model, as it is displayed.
-    n_tokens, n_cached : tokens, and those that were run.
-    others : as in `EngineSnapshot`.
+    Attributes:
+        kind: one of `KINDS`.
+        library: version of the library that wrote the snapshot.
+        fingerprint: the model's fingerprint as displayed.
+        n_tokens, n_cached: number of tokens, and how many of them were run.
+        others: as in `EngineSnapshot`.
     """
 
     kind: Annotated[str, KINDS]
@@ -136,22 +134,23 @@ class Header:
 
 @dataclass(frozen=True, eq=False)
 class EngineSnapshot:
-    """A sequence with what is needed to go on with it elsewhere.
+    """A sequence with everything needed to continue it elsewhere.
 
-    Attributes
-    ----------
-    kind : "engine" (with its own session), "session" or "generation".
-    model : of which it is.
-    engine : options of the engine, as `plain_options` gives them.
-    tokens : int32 (n,) ids.
-    n_cached : tokens that were run.
-    kv : uint8, their keys and values, by position (`cache.positions`).
-    state : float32 (state_floats,), the recurrent state after them; None where there is none.
-    adapters : of the sequence. engine_adapters : of requests that name none.
-    options, request : of kind "generation": the request's, as `plain_options` gives them, and its state.
-    media : the state of the sequence's given rows (`oxillama.media.state`); None for none.
-    parts : states of what features keep of the request, by name (`engine.features.STATES`).
-    notes : what the caller wants to keep with it, as what JSON can hold.
+    Attributes:
+        kind: "engine" (with one session), "session" or "generation".
+        model: facts of the model.
+        engine: the engine's options, from `plain_options`.
+        tokens: int32 (n,) ids.
+        n_cached: number of tokens that were run.
+        kv: uint8, their keys and values, by position (`cache.positions`).
+        state: float32 (state_floats,), the recurrent state after them; None without one.
+        adapters: the sequence's adapters.
+        engine_adapters: the default adapters of requests.
+        options: for kind "generation": the request's options, from `plain_options`.
+        request: for kind "generation": the state of the request.
+        media: state of the sequence's input embeddings (`oxillama.engine.features.media.state`), or None.
+        parts: states of the request's features, by name (`engine.features.STATES`).
+        notes: the caller's own JSON-serializable data.
     """
 
     kind: str
@@ -170,7 +169,7 @@ class EngineSnapshot:
     notes: Plain = field(default_factory=dict)
 
     def pieces(self, compress: bool = False) -> Iterator[Buffer]:
-        """The bytes of it, one after another."""
+        """Yield the bytes of the snapshot piece by piece."""
         header = Header(
             self.kind, __version__, self.model.fingerprint.display(), self.model, len(self.tokens),
             self.n_cached, self.adapters, self.engine_adapters,
@@ -188,16 +187,16 @@ class EngineSnapshot:
         return pieces(encode(Header, header), contents, compress)
 
     def serialize(self, *, compress: bool = False) -> bytes:
-        """The bytes of a snapshot, in the format ``OXISNAP1``."""
+        """The bytes of the snapshot in the format ``OXISNAP1``."""
         return b"".join(self.pieces(compress))
 
     def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        """Write the bytes to a file atomically. Raises ModelFileError."""
         write_file(path, self.pieces(compress))
 
     @classmethod
     def deserialize(cls, data: bytes | bytearray | memoryview) -> EngineSnapshot:
-        """A snapshot from its bytes. Raises SnapshotIncompatible if they are damaged, or are none."""
+        """Read a snapshot from its bytes. Raises SnapshotIncompatible if they are damaged, or no snapshot."""
         with refusals():
             return cls._read(Container.parse(data))
 
@@ -247,12 +246,11 @@ Source = bytes | bytearray | memoryview | str | os.PathLike[str] | EngineSnapsho
 
 
 def read(source: Source) -> EngineSnapshot:
-    """A snapshot, checked against itself.
+    """Read a snapshot and check it for consistency.
 
-    Raises
-    ------
-    ModelFileError : its file cannot be read.
-    SnapshotIncompatible : it is damaged, or is none.
+    Raises:
+        ModelFileError: the file cannot be read.
+        SnapshotIncompatible: the bytes are damaged, or no snapshot.
     """
     if isinstance(source, EngineSnapshot):
         return source

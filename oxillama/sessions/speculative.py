@@ -1,10 +1,10 @@
-"""What a snapshot of a `SpeculativeEngine` holds: two snapshots, and how long a draft may be.
+"""Snapshots of a `SpeculativeEngine`: two snapshots, and the maximum draft length.
 
-    header     "kind" is "speculative"; "model" and "draft" are those of the two snapshots
-    target     bytes of an `EngineSnapshot`: of the text that is under way, else of the engine
+    header     "kind" is "speculative"; "model" and "draft" are the model facts of the two snapshots
+    target     bytes of an `EngineSnapshot`: of the running text, or else of the engine
     draft      bytes of an `EngineSnapshot` without tokens: the draft model's options and its fingerprint
 
-A draft changes no text, so of the draft model no keys and values are kept: it runs the text again.
+A draft does not change the text, so the draft model's keys and values are not stored; it runs the text again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 
 from blake3 import blake3
 
-from oxillama._version import __version__
+from oxillama.base.version import __version__
 from oxillama.errors import OxiLlamaError, SnapshotIncompatible, SpecSnapshotIncompatible
 from oxillama.sessions.codec import Plain, decode, encode
 from oxillama.sessions.container import SPECULATIVE, Buffer, Container, pieces, write_file
@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class PairHeader:
-    """What the header says: ``kind`` and ``num_speculative``, and of the target what `Header` says of it."""
+    """The header: ``kind``, ``num_speculative``, the draft model, and the target's facts as in `Header`."""
 
     kind: Annotated[str, (KIND,)]
     library: str
@@ -48,13 +48,12 @@ class PairHeader:
 
 @dataclass(frozen=True, eq=False)
 class SpeculativeEngineSnapshot:
-    """Two engines, one of which drafts.
+    """Snapshots of two engines, one of which drafts for the other.
 
-    Attributes
-    ----------
-    target : of the text that is under way, of kind "generation"; or of the engine.
-    draft : of the draft model, without tokens.
-    num_speculative : max tokens of a draft.
+    Attributes:
+        target: of the running text, with kind "generation"; or of the engine.
+        draft: of the draft model, without tokens.
+        num_speculative: max tokens of a draft.
     """
 
     target: EngineSnapshot
@@ -63,18 +62,18 @@ class SpeculativeEngineSnapshot:
 
     @property
     def accepted_tokens(self) -> int:
-        """Drafted tokens in the text that is under way; 0 without one."""
+        """Drafted tokens accepted in the running text; 0 without one."""
         drafts = self.target.parts.get("speculation")
         return 0 if drafts is None else int(drafts.accepted)
 
     @property
     def rng_state(self) -> int | None:
-        """Of the random numbers of the text that is under way; None without one."""
+        """The state of the running text's random numbers; None without one."""
         return None if self.target.request is None else self.target.request.sampler.random
 
     @property
     def header(self) -> PairHeader:
-        """What its header says."""
+        """The header of the container."""
         target, model = self.target, self.target.model
         return PairHeader(
             KIND, __version__, model.fingerprint.display(), model, self.draft.model, self.num_speculative,
@@ -82,16 +81,16 @@ class SpeculativeEngineSnapshot:
         )  # fmt: skip
 
     def pieces(self, compress: bool = False) -> Iterator[Buffer]:
-        """The bytes of it, one after another."""
+        """Yield the bytes of the snapshot piece by piece."""
         contents = {name: getattr(self, name).serialize(compress=compress) for name in SECTIONS}
         return pieces(encode(PairHeader, self.header), contents, False, SPECULATIVE)
 
     def encode(self, *, compress: bool = False) -> bytes:
-        """The bytes of a snapshot, in the format ``OXISPEC1``."""
+        """The bytes of the snapshot in the format ``OXISPEC1``."""
         return b"".join(self.pieces(compress))
 
     def write(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """Writes the bytes to a file, which others see whole or not at all. Raises ModelFileError."""
+        """Write the bytes to a file atomically. Raises ModelFileError."""
         write_file(path, self.pieces(compress))
 
     def fingerprint(self) -> bytes:
@@ -100,7 +99,7 @@ class SpeculativeEngineSnapshot:
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview) -> SpeculativeEngineSnapshot:
-        """A snapshot from its bytes. Raises SpecSnapshotIncompatible if they are damaged, or are none."""
+        """Read a snapshot from its bytes. Raises SpecSnapshotIncompatible if damaged, or not a snapshot."""
         try:
             return cls._decode(Container.parse(data, SPECULATIVE))
         except SnapshotIncompatible as error:

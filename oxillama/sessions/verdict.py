@@ -1,4 +1,4 @@
-"""What became of checking a receipt."""
+"""The result of checking a receipt."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verification:
-    """What became of checking a receipt; true where it was verified.
+    """The result of checking a receipt; truthy if verified.
 
     Attributes
-    ----------
-    n_tokens : of the text, as the receipt says.
-    cause : "" if it was verified. Otherwise what differs: "model", "adapters", "media", "logits", "token", or
-        "end", where the text ends earlier or later than it should.
-    at : number of the first token of the text that differs, counted from 0; None if none does.
-    message : the finding in words.
-    text : of the tokens that were verified.
-    n_checked : tokens of a sample that were chosen again; None for all of them.
+    n_tokens : number of tokens of the text, from the receipt.
+    cause : "" if verified. Otherwise what differs: "model", "adapters", "media", "logits", "token", or "end"
+        if the text ends earlier or later than it should.
+    at : index of the first token that differs, from 0; None if none does.
+    message : the result in words.
+    text : the text of the verified tokens.
+    n_checked : number of sampled tokens that were chosen again; None: all.
     """
 
     n_tokens: int
@@ -34,8 +33,8 @@ class Verification:
         return not self.cause
 
     def missed(self, n_changed: int = 1) -> float:
-        """The probability that the check misses a text of which ``n_changed`` tokens are not those that the
-        sampler chooses."""
+        """The probability that the check misses a text with ``n_changed`` tokens that differ from the
+        sampler's choices."""
         return missed(self.n_tokens, self.n_tokens if self.n_checked is None else self.n_checked, n_changed)
 
     def __bool__(self) -> bool:
@@ -43,15 +42,15 @@ class Verification:
 
 
 def missed(n: int, n_checked: int, n_changed: int = 1) -> float:
-    """The probability that none of ``n_changed`` of ``n`` tokens is among ``n_checked`` that are drawn at
-    random, each set of positions as likely as any other."""
+    """The probability that a random sample of ``n_checked`` of ``n`` tokens contains none of ``n_changed``
+    changed tokens; each set of positions is equally likely."""
     if n_changed < 1:
         return 1.0
     return math.comb(n - n_changed, n_checked) / math.comb(n, n_checked) if n_changed <= n else 0.0
 
 
 class Difference(Exception):
-    """Ends a check: ``cause``, ``at`` and ``message`` as in `Verification`."""
+    """Ends a check; ``cause``, ``at`` and ``message`` as in `Verification`."""
 
     def __init__(self, cause: str, at: int, message: str) -> None:
         super().__init__(message)

@@ -1,28 +1,27 @@
-"""Checks receipts: one pass over prompt and text, and the sampler's choices again.
+"""Checks receipts: runs prompt and text in one pass, and repeats the sampler's choices.
 
-All rows of logits of a text are computed together, as those of a prompt are, so checking a text takes a
-fraction of the time of generating it. Nothing that the receipt says is believed: each row is hashed, each
-token is chosen again, and each end is looked for.
+All rows of logits of a text are computed together, like a prompt's, so checking takes a fraction of the time
+of generating. Nothing in the receipt is trusted: each row is hashed, each token is chosen again, and each end
+is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Iterator, Sequence as Listed
 from random import SystemRandom
 from typing import Any, TypedDict
 
 import numpy as np
 
-from oxillama._version import __version__
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation
-from oxillama.config import GenerationOptions, SamplerConfig, checks
-from oxillama.config.adapters import Adapters, adapter_specs
+from oxillama.base.config import GenerationOptions, SamplerConfig, checks
+from oxillama.base.config.adapters import Adapters, adapter_specs
+from oxillama.base.version import __version__
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import Piece, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GrammarError, PromptError, ReceiptError, SamplingError
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation
 from oxillama.sessions.chain import LogitsChain
 from oxillama.sessions.choices import check_skipping, choices
 from oxillama.sessions.options import Stages, options_of
@@ -32,7 +31,7 @@ from oxillama.sessions.session import Session
 from oxillama.sessions.verdict import Difference, Verification, missed
 
 LOGIT_BYTES = 64 << 20
-"""Bytes of the logits that are computed at a time."""
+"""The maximum size in bytes of the logits computed at a time."""
 NO_ROW: np.ndarray = np.empty(0, np.float32)
 
 
@@ -54,7 +53,7 @@ def verify(
     media: Listed[Any] = (),
     sample: int | None = None,
 ) -> Verification:
-    """Checks a receipt with a model that runs; see `InferenceEngine.verify`.
+    """Check a receipt with a loaded model; see `InferenceEngine.verify`.
 
     ``check`` is called before each pass and may raise.
     """
@@ -73,9 +72,9 @@ def verify(
     try:
         check_model(model, receipt)
         adaptation = adaptation_of(model, receipt, adapters)
-        given = given_of(model, receipt, media)
+        embeddings = input_embeddings_of(model, receipt, media)
         request = new_request(model, receipt, stages)
-        with Session(model, model.config.sampler, adaptation, given) as session:
+        with Session(model, model.config.sampler, adaptation, embeddings) as session:
             rows = rows_of(model, session, receipt, check, positions)
             replay(request, receipt, rows, model.runner.n_threads, positions)
     except Difference as difference:
@@ -87,9 +86,9 @@ def verify(
 
 
 def positions_of(n: int, sample: int | None) -> frozenset[int] | None:
-    """``sample`` positions of ``n``, drawn by the system's random numbers; None for all of them.
+    """``sample`` random positions of ``n``, from the system's random numbers; None: all positions.
 
-    Raises ConfigError unless it is None or above 0.
+    Raises ConfigError for a ``sample`` below 1.
     """
     if sample is None:
         return None
@@ -98,13 +97,13 @@ def positions_of(n: int, sample: int | None) -> frozenset[int] | None:
 
 
 def check_model(model: LoadedModel, receipt: Receipt) -> None:
-    """Raises Difference for another model, ConfigError for an engine that cannot tell, ReceiptError."""
+    """Raise Difference for another model, ConfigError for unsuitable engine options, or ReceiptError."""
     model.runner.check_logits()
     content = model.fingerprint.content.hex()
     if receipt.model != content:
         raise Difference("model", 0, f"another model: expected {receipt.model}, got {content}")
     config, n_vocab = model.config, model.spec.n_vocab
-    quantize = None if config.quantize is None else config.quantize.upper()
+    quantize = config.quantize_format
     facts = {"compute": config.compute, "quantize": quantize, "kv_type": config.kv_type}
     if model.spec.depends_on_context:
         facts["context_size"] = str(model.context_size)
@@ -124,21 +123,21 @@ def check_model(model: LoadedModel, receipt: Receipt) -> None:
 
 
 def adapters_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> dict[str, LoadedLora]:
-    """By fingerprint, the adapters of the engine and those given; a file as one loaded ``everywhere``, if the
-    receipt names that."""
+    """The engine's and the given adapters by fingerprint; a file is loaded with ``everywhere`` if the receipt
+    names that fingerprint."""
     wanted = {use.fingerprint for use in receipt.adapters}
-    known = {lora.fingerprint.hex(): lora for lora, _ in model.adapters.stack}
+    known = {lora.fingerprint.hex(): lora for lora, _ in model.feature("adapters").stack}
     for source, _ in adapter_specs("adapters", adapters):
-        lora = model.adapters.from_file(source) if isinstance(source, str) else source
+        lora = model.feature("adapters").from_file(source) if isinstance(source, str) else source
         everywhere = checks.instance("adapters", lora, LoadedLora).as_everywhere()
         if everywhere.fingerprint.hex() in wanted and lora.fingerprint.hex() not in wanted:
             lora = everywhere
-        known[lora.fingerprint.hex()] = model.adapters.load(lora)
+        known[lora.fingerprint.hex()] = model.feature("adapters").load(lora)
     return known
 
 
 def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> Adaptation | None:
-    """The receipt's adapters, which are looked for among those given and the engine's. Raises Difference."""
+    """The receipt's adapters, from the given ones and the engine's. Raises Difference."""
     known = adapters_of(model, receipt, adapters)
     for use in receipt.adapters:
         if use.fingerprint not in known:
@@ -153,13 +152,13 @@ def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> A
     return found
 
 
-def given_of(model: LoadedModel, receipt: Receipt, media: Listed[Any]) -> Any:
-    """The embeddings of the receipt's media (`oxillama.media.given.Given`); None for none.
+def input_embeddings_of(model: LoadedModel, receipt: Receipt, media: Listed[Any]) -> Any:
+    """The input embeddings of the receipt's media, or None for a receipt without media.
 
-    Raises
-    ------
-    Difference : a medium is another one, or the projector file.
-    ConfigError : there are not as many media, or no projector file. MediaError : one cannot be decoded.
+    Raises:
+        Difference: a medium or the projector file differs.
+        ConfigError: the number of media differs, or there is no projector.
+        MediaError: one cannot be decoded.
     """
     if len(media) != len(receipt.media):
         raise ConfigError(f"media: expected {len(receipt.media)} as in the receipt, got {len(media)}")
@@ -169,24 +168,26 @@ def given_of(model: LoadedModel, receipt: Receipt, media: Listed[Any]) -> Any:
     content = feature.encoder.content.hex()
     if content != receipt.projector:
         raise Difference("media", 0, f"another projector: expected {receipt.projector}, got {content}")
+    if receipt.preprocessing != feature.preprocessing:
+        versions = f"expected version {receipt.preprocessing}, got {feature.preprocessing}"
+        raise Difference("media", 0, f"another preprocessing of pictures and sounds: {versions}")
     decoded = [feature.decode(medium) for medium in media]
     for i, (use, medium) in enumerate(zip(receipt.media, decoded)):
         got = medium.digest.hex()
         if got != use.digest:
             raise Difference("media", 0, f"medium {i}: expected {use.digest}, got {got}")
     try:
-        return feature.given(decoded, [use.starts for use in receipt.media], len(receipt.prompt))
+        return feature.embeddings(decoded, [use.starts for use in receipt.media], len(receipt.prompt))
     except PromptError as error:
         raise Difference("media", 0, str(error)) from None
 
 
 def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> TextRequest:
-    """A request like that of the receipt, which is not submitted.
+    """A request like the receipt's, not submitted.
 
-    Raises
-    ------
-    ConfigError, GrammarError : the options of the sampler are none, or name a stage that is not given.
-    ReceiptError : the grammar is not the one that was hashed.
+    Raises:
+        ConfigError, GrammarError: the sampler's options are invalid, or name a stage that is not given.
+        ReceiptError: the grammar is not the one that was hashed.
     """
     sampler = options_of(SamplerConfig, receipt.sampler, stages)
     if sampler.seed is None:
@@ -207,8 +208,8 @@ def rows_of(
     check: Callable[[], object],
     positions: frozenset[int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """float32 (tokens, vocab): the logits that each token was chosen from, in blocks, up to the first that is
-    no token, or to the last of ``positions``.
+    """float32 (tokens, vocab): the logits of each token, in blocks, up to the first invalid token id, or to
+    the last of ``positions``.
 
     ``check`` is called before each pass and may raise.
     """
@@ -230,7 +231,7 @@ def rows_of(
 def with_rest(
     blocks: Iterator[np.ndarray], n: int, positions: frozenset[int] | None
 ) -> Iterator[Listed[np.ndarray | None]]:
-    """Blocks of rows; behind the last of ``positions`` None for each of the ``n`` tokens that are left."""
+    """The blocks of rows; after the last of ``positions``, None for each of the remaining tokens of ``n``."""
     for block in blocks:
         n -= len(block)
         yield block  # type: ignore[misc]
@@ -245,7 +246,7 @@ def replay(
     n_threads: int,
     positions: frozenset[int] | None = None,
 ) -> None:
-    """Chooses every token again, or those at some positions. Raises Difference at the first that differs."""
+    """Choose every token again, or those at ``positions``. Raises Difference at the first that differs."""
     chain, tokens, n, sampler = LogitsChain(), receipt.tokens, len(receipt.tokens), request.sampler
     reason, i = request.limit, 0
     if positions is not None:
@@ -283,7 +284,7 @@ def replay(
 
 
 def text_of(request: TextRequest | None) -> str:
-    """The text of the tokens that a request has taken."""
+    """The text of the tokens that a request has accepted."""
     if request is None:
         return ""
     request.finish("done")

@@ -1,4 +1,4 @@
-"""Many receipts at once, each checked as `InferenceEngine.verify` does."""
+"""Verifies many receipts, each as `InferenceEngine.verify` does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
-from oxillama.config.adapters import Adapters
+from oxillama.base.config.adapters import Adapters
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.loading import listed
 from oxillama.sessions.options import Stages
@@ -15,7 +15,7 @@ from oxillama.sessions.verdict import Verification
 from oxillama.sessions.verification import verify
 
 WORKERS = 3
-"""Receipts of a batch that are checked at a time: tokens of one are chosen while the rows of another run."""
+"""Receipts checked at a time: the tokens of one are chosen while the rows of another run."""
 
 
 def verify_batch(
@@ -27,18 +27,18 @@ def verify_batch(
     sample: int | None = None,
     return_exceptions: bool = False,
 ) -> list[Verification | BaseException]:
-    """Checks many receipts, each as `InferenceEngine.verify` does: while the tokens of one are chosen, the
-    rows of others run.
+    """Verify many receipts as `InferenceEngine.verify` does; one's tokens are chosen while rows of others
+    run.
 
-    Parameters
-    ----------
-    adapters, stages, sample : as for `InferenceEngine.verify`.
-    return_exceptions : the error of a receipt stands in the place of its finding. Otherwise the first error
-        is raised, and the others are left.
+    Args:
+        adapters: as for `InferenceEngine.verify`.
+        stages: as for `InferenceEngine.verify`.
+        sample: as for `InferenceEngine.verify`.
+        return_exceptions: True: a receipt's error takes the place of its result. False: the first error is
+            raised, and the remaining receipts are not checked.
 
-    Raises
-    ------
-    ConfigError : the receipts are one text.
+    Raises:
+        ConfigError: ``receipts`` is a single text.
 
     And the errors of `InferenceEngine.verify`.
     """

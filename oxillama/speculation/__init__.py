@@ -1,1 +1,1 @@
-"""Work: what proposes the next tokens of requests, for the model to verify in one pass."""
+"""Speculative decoding: drafters propose the next tokens of requests, the model verifies them in one pass."""

@@ -1,4 +1,4 @@
-"""Has tokens drafted for a request."""
+"""Turns on speculative decoding for a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
-from oxillama.sampling.sampler import Xorshift64
+from oxillama.engine.sampling.sampler import Xorshift64
 from oxillama.speculation.sampling import RejectionSampler
 from oxillama.speculation.state import SPECULATION, Speculation
 
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def attach(model: LoadedModel, request: TextRequest) -> None:
-    """Has tokens drafted for a request, as its options or the engine's say. A draft model is loaded once.
+    """Give a request a drafter, as its options or the engine's say. A draft model is loaded only once.
 
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
-    ConfigError : it cannot draft for this model, and why.
+    Raises:
+        ModelFileError, GGUFError, LoadError, TokenizerError: the draft model cannot be loaded.
+        ConfigError: the drafter cannot draft for this model; the message says why.
     """
     chosen = model.config.speculate if request.options.speculate is None else request.options.speculate
     assert chosen is not None
@@ -31,9 +30,9 @@ def attach(model: LoadedModel, request: TextRequest) -> None:
 
 
 def attach_drafter(model: LoadedModel, request: TextRequest, drafter: Drafter, most: int) -> Speculation:
-    """Has a drafter propose up to ``most`` tokens at a time for a request that is not submitted yet."""
+    """Let a drafter propose up to ``most`` tokens at a time for a request that is not yet submitted."""
     by_rejection = request.options.draft_acceptance == "rejection"
-    random = Xorshift64(~request.sampler.seed) if by_rejection else None  # apart from the sampler's own
+    random = Xorshift64(~request.sampler.seed) if by_rejection else None  # not the sampler's own numbers
     found = request.parts[SPECULATION] = Speculation(drafter, most, random)
     if random is not None:
         request.sampler = RejectionSampler(request.sampler, request.sequence, found.distributions, random)

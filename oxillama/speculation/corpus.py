@@ -1,8 +1,8 @@
-"""Drafts from given texts: what followed where the longest ending of a request's text occurs in them.
+"""Drafts from given texts: the continuation of the longest suffix of a request's text that occurs in them.
 
-A suffix array (Manber and Myers, 1990) over the reversed texts, sorted by prefix doubling, keeps all places
-with the same ending side by side, so that a binary search finds the longest one (He et al., REST, 2023, draft
-out of such an array). It takes 8 bytes for each token of the texts.
+A suffix array (Manber and Myers, 1990) over the reversed texts, sorted by prefix doubling, keeps all
+positions with the same preceding text adjacent. So a binary search finds the longest matching suffix (REST,
+He et al., 2023, drafts from such an array). The index takes 8 bytes for each token of the texts.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 DEPTH = 64
-"""Tokens of the longest ending that is told from others."""
+"""The maximum length of a suffix in tokens; longer ones are not distinguished."""
 
 MOST_PLACES = 64
-"""Places that are asked what follows, where an ending occurs more often."""
+"""The maximum number of occurrences whose continuations are counted."""
 
 GAP = -1
-"""Stands between two texts; no token."""
+"""Separates two texts; not a token id."""
 
 
 class Corpus:
-    """An index of texts that never change.
+    """An immutable index of texts.
 
-    Parameters
-    ----------
-    texts : token ids of each.
+    Args:
+        texts: the token ids of each text.
     """
 
     def __init__(self, texts: Iterable[Sequence[int]]) -> None:
@@ -39,33 +38,32 @@ class Corpus:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all texts."""
+        """The number of tokens of all texts."""
         return int((self._tokens != GAP).sum())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the index."""
+        """The size of the index in bytes."""
         return self._tokens.nbytes + self._order.nbytes
 
     def longest(self, tokens: Sequence[int]) -> tuple[int, np.ndarray]:
-        """Length of the longest ending of ``tokens`` that occurs, at most `DEPTH`, and what follows it.
+        """The longest suffix of ``tokens`` that occurs in the texts, and the positions after its occurrences.
 
-        Returns
-        -------
-        length : 0 without one.
-        places : int (n,), where the next token stands after each of its occurrences, at most `MOST_PLACES`.
+        Returns:
+            length: tokens of the suffix, at most `DEPTH`; 0 if none occurs.
+            places: int64 (n,), positions of the next tokens in the index, at most `MOST_PLACES`.
         """
         order, text, wanted = self._order, self._tokens[::-1], tokens[: -DEPTH - 1 : -1]
         low, high, length = 0, len(order), 0
         while length < len(wanted):
-            # the entries from low to high begin with the same ``length`` tokens, in the order of the next one
+            # the entries from low to high share their first ``length`` tokens and are sorted by the next one
             token = wanted[length]
             first = bisect_left(order, token, low, high, key=lambda at: text[at + length])
             if first == high or text[order[first] + length] != token:
                 break
             high = bisect_right(order, token, first, high, key=lambda at: text[at + length])
             low, length = first, length + 1
-            if high - low == 1:  # the rest at once
+            if high - low == 1:  # a single entry: compare the rest at once
                 there = text[order[low] + length :][: len(wanted) - length]
                 same = [*(there == wanted[length : length + len(there)]), False]
                 length += same.index(False)
@@ -77,9 +75,10 @@ class Corpus:
         return length, len(self._tokens) - order[chosen].astype(np.int64)
 
     def draft(self, tokens: Sequence[int], n: int, least: int = 2) -> list[int]:
-        """Up to ``n`` tokens that most often follow the longest ending of ``tokens`` that occurs.
+        """Up to ``n`` tokens that most often follow the longest suffix of ``tokens`` that occurs in the
+        texts.
 
-        Nothing, where that has fewer than ``least`` tokens. A draft ends with its text.
+        Empty if the suffix has fewer than ``least`` tokens. A draft ends at the end of a text.
         """
         length, places = self.longest(tokens)
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""`SpeculativeDecoder`: speculation over two engines in asyncio, where the draft engine runs ahead."""
+"""`SpeculativeDecoder`: speculative decoding with two engines in asyncio; the draft engine runs ahead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from oxillama.config import GenerationOptions, SamplerConfig, checks
+from oxillama.base.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import Prompt
@@ -25,17 +25,15 @@ from oxillama.speculation.token_map import same_tokens
 class AsyncSpecConfig:
     """Options of a `SpeculativeDecoder`.
 
-    Attributes
-    ----------
-    spec_k : max drafted tokens that a pass verifies, 1 to 64. As many are verified as pay.
-    draft_sampler : chooses the drafted tokens, from the draft model's logits.
-    target_sampler : chooses the tokens of the text. A seed gives the text of that seed.
-    force_n1 : nothing is drafted.
-    max_tokens : max tokens of a text.
+    Attributes:
+        spec_k: max drafted tokens that a pass verifies, 1 to 64; fewer are verified if that is faster.
+        draft_sampler: chooses the drafted tokens from the draft model's logits.
+        target_sampler: chooses the tokens of the text. A seed gives the same text as without drafts.
+        force_n1: turns drafting off.
+        max_tokens: max tokens of a text.
 
-    Raises
-    ------
-    ConfigError : a field is outside its range; the message names it.
+    Raises:
+        ConfigError: a field is outside its range; the message names it.
     """
 
     spec_k: int = 4
@@ -54,14 +52,14 @@ class AsyncSpecConfig:
 
 @dataclass
 class SpecStats:
-    """What became of the drafts of all texts of a decoder.
+    """Counts of the drafts of all texts of a decoder.
 
-    Attributes
-    ----------
-    accepted, rejected : drafted tokens that the target chose too, and those that it did not.
-    bonus_tokens : tokens of the texts that were not drafted: at most one for each pass.
-    total_elapsed : seconds from call to text.
-    n1_fallbacks : texts that went on without drafts, though they were to have some: the drafter failed.
+    Attributes:
+        accepted: drafted tokens that the target also chose.
+        rejected: drafted tokens that it did not choose.
+        bonus_tokens: tokens of the texts that were not drafted: at most one for each pass.
+        total_elapsed: seconds in `generate`, summed over the texts.
+        n1_fallbacks: texts that continued without drafts because the drafter failed.
     """
 
     accepted: int = 0
@@ -71,17 +69,17 @@ class SpecStats:
     n1_fallbacks: int = 0
 
     def acceptance_rate(self) -> float:
-        """Share of the drafted tokens that were accepted; 0.0 when none was tried."""
+        """The share of the drafted tokens that were accepted; 0.0 if no token was drafted."""
         tried = self.accepted + self.rejected
         return self.accepted / tried if tried else 0.0
 
     def total_output_tokens(self) -> int:
-        """Tokens of the texts."""
+        """The number of tokens of all texts."""
         return self.accepted + self.bonus_tokens
 
 
 class CancellationToken:
-    """Ends the texts that it was given to, from any thread."""
+    """Cancels the generations that watch it, from any thread."""
 
     def __init__(self) -> None:
         self._is_cancelled = False
@@ -89,7 +87,7 @@ class CancellationToken:
         self._generations: weakref.WeakSet[Generation] = weakref.WeakSet()
 
     def cancel(self) -> None:
-        """Ends them; a second call does nothing."""
+        """Cancel the generations; a second call has no effect."""
         with self._lock:
             self._is_cancelled = True
             generations = list(self._generations)
@@ -108,27 +106,25 @@ class CancellationToken:
 
 
 class SpeculativeDecoder:
-    """Generates with a target engine, for which the engine of a smaller model drafts at the same time.
+    """Generates with a target engine while the engine of a smaller model drafts for it.
 
-    The draft engine computes the next drafts while the target verifies those before. Its proposals are taken
-    where they continue the text; the target waits for them no longer than for half of a step. The text is
-    the one that the target gives alone. Any number of texts may be generated at the same time, and the
-    engines may be used otherwise.
+    The draft engine computes the next drafts while the target verifies the previous ones. Proposals are used
+    if they continue the text; the target waits for them at most half the time of a step. The text is the same
+    as without the draft engine. Several texts may be generated at the same time, and both engines may serve
+    other requests.
 
-    ``speculate=`` of an engine or a request does the same within the steps of one engine, which is faster
-    where both models share the cores.
+    ``speculate=`` of an engine or a request drafts within the steps of one engine, which is faster if both
+    models share the cores.
 
-    Parameters
-    ----------
-    draft, target : engines with loaded models whose vocabularies are the same. They stay open.
+    Args:
+        draft: engine with a loaded model, which stays open; None: nothing is drafted.
+        target: engine with a loaded model of the same vocabulary. It stays open.
 
-    Raises
-    ------
-    ConfigError : both are one engine, or their vocabularies differ.
+    Raises:
+        ConfigError: both engines are the same, or their vocabularies differ.
 
-    Attributes
-    ----------
-    stats : of all texts since `reset_stats`.
+    Attributes:
+        stats: counts of all texts since `reset_stats`.
     """
 
     def __init__(
@@ -153,7 +149,7 @@ class SpeculativeDecoder:
 
     @classmethod
     def new_n1(cls, target: InferenceEngine, config: AsyncSpecConfig | None = None) -> SpeculativeDecoder:
-        """A decoder that drafts nothing."""
+        """A decoder without a draft engine, which drafts nothing."""
         return cls(None, target, config)
 
     @property
@@ -162,27 +158,25 @@ class SpeculativeDecoder:
         return "draft" if path is None else os.fspath(path)
 
     def reset_stats(self) -> None:
-        """Begins to count anew."""
+        """Set all counts to zero."""
         self.stats = SpecStats()
 
     def cancellation_token(self) -> CancellationToken:
-        """Ends the text that is generated, or else the next one. After that there is another token."""
+        """The token that cancels the current text, or else the next one. Then a new token replaces it."""
         return self._token
 
     async def generate(self, prompt: Prompt, on_token: Callable[[str], object] | None = None) -> str:
-        """The text for a prompt. Cancelling the task ends it.
+        """Generate the text for a prompt. Cancelling the task ends the generation.
 
-        Parameters
-        ----------
-        on_token : called, and awaited if it returns an awaitable, with each piece of text as it comes;
-            returning False ends the text.
+        Args:
+            on_token: called with each new piece of text, and awaited if it returns an awaitable; returning
+                False ends the text.
 
-        Raises
-        ------
-        GenerationCancelled : the token was cancelled before the first token of the text. Later it ends the
-            text.
+        Raises:
+            GenerationCancelled: the token was cancelled before the first token of the text. A later
+                cancellation ends the text.
 
-        Other errors are those of `InferenceEngine.stream`.
+        Other errors are the errors of `InferenceEngine.stream`.
         """
         if not (on_token is None or callable(on_token)):
             raise checks.refuse("on_token", "a callable", on_token)
@@ -220,7 +214,7 @@ class SpeculativeDecoder:
         return generation.text
 
     def _drafter(self, tokens: list[int]) -> RunAheadDrafter | None:
-        """What drafts for a prompt."""
+        """The drafter for a prompt; None without a draft engine."""
         if self.draft is None:
             return None
         model, target = self.draft.model, self.target.tokenizer

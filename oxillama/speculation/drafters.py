@@ -1,17 +1,17 @@
-"""Drafters: what proposes the next tokens of running requests, for the model to verify in one pass.
+"""Drafters: propose the next tokens of running requests; the model verifies them in one pass.
 
-A draft changes no text: a drafted token is kept where the model's own sampler, with its own random numbers,
-chooses the same one.
+A draft does not change the text: a drafted token is kept only if the model's own sampler, with its own random
+numbers, chooses the same token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Sequence as Listed
+from collections.abc import Collection, Sequence as Listed
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import KvCacheFullError
@@ -20,62 +20,87 @@ from oxillama.speculation.lookup import SuffixAutomaton
 from oxillama.speculation.sampling import DraftSampler
 
 LEAST = 2
-"""Tokens of the shortest ending that a draft is copied for."""
+"""The minimum length of a repeated suffix in tokens for a draft to be copied."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens for any number of sequences; may keep something of each, until `forget`."""
+    """Proposes tokens for any number of sequences; may keep state for each sequence until `forget`."""
 
     name: str
 
     def propose(
         self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
-        """For each sequence up to so many tokens that may follow; fewer, or none, as it likes.
+        """Propose up to ``counts[i]`` tokens that may follow sequence i; a drafter may return fewer.
 
-        Each token is sampled or copied by the sampler of its sequence, which says when a further one does
-        not pay (``is_done``).
+        Each token is sampled or copied by the sampler of its sequence; ``is_done`` of the sampler says that
+        further tokens would not be worth their cost.
         """
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """Frees what is kept of a sequence."""
+        """Free the state of a sequence."""
         ...
 
 
 @runtime_checkable
 class HiddenStateDrafter(Drafter, Protocol):
-    """A drafter that reads the target's hidden states, as blocks for next-token prediction do.
+    """A drafter that reads the target's hidden states, such as a next-token-prediction (MTP) layer.
 
-    Attributes
-    ----------
-    needs_hidden : True; other drafters need not have it.
+    Attributes:
+        needs_hidden: True. Other drafters may lack the attribute.
+        tapped: layers whose inputs it reads in place of those states; it may lack the attribute, too.
     """
 
     needs_hidden: bool
 
     def observe(self, sequence: Sequence, start: int, hidden: np.ndarray) -> None:
-        """Takes the hidden states of tokens of a sequence that the target has run.
+        """Receive hidden states of tokens that the target has run.
 
-        Called before `propose`, for every pass over the sequence, prompts included; rejected tokens are left
-        out. Positions that were seen before come again where they were run again: the new states replace the
-        old ones, and all behind them. Pages of the prefix cache were not run, so their positions are never
-        seen.
+        Called before `propose`, for every pass over the sequence, including the prompt; rejected tokens are
+        left out. A position that is run again is passed again: the new states replace the old ones from this
+        position on. Pages from the prefix cache are not run, so their positions are never passed.
 
-        Parameters
-        ----------
-        start : position of the first row.
-        hidden : float32 (n, n_embd), after the target's last norm, of positions ``start`` to ``start + n``.
+        Args:
+            start: position of the first row.
+            hidden: float32 (n, n_embd), after the target's last norm, of positions ``start`` to ``start + n -
+                1``; or float32 (n, layers * n_embd), the inputs of the layers `tapped` at those positions.
         """
         ...
 
 
-class LookupDrafter:
-    """Drafts what followed the last time that the ending of a text occurred in the text or its prompt.
+def sample_each(
+    logits: np.ndarray,
+    active: list[int],
+    found: list[list[int]],
+    sequences: Listed[Sequence],
+    samplers: Listed[DraftSampler],
+    counts: Listed[int],
+    ends: Collection[int],
+    chances: np.ndarray | None = None,
+) -> list[int]:
+    """Sample the next token of each active sequence from its row of ``logits``, and add it to ``found``.
 
-    Parameters
-    ----------
-    corpus : more texts, of all sequences; asked where a longer ending occurs in them. None for none.
+    ``chances`` : estimates of their acceptance, float32 (active,); None for the tokens' probabilities.
+
+    Returns the indices in ``active`` of the sequences that may draft another token.
+    """
+    going = []
+    for at, i in enumerate(active):
+        chance = None if chances is None else float(chances[at])
+        token = samplers[i].sample(logits[at], sequences[i].tokens + found[i], chance)
+        if token is not None:
+            found[i].append(token)
+            if len(found[i]) < counts[i] and token not in ends and not samplers[i].is_done:
+                going.append(at)
+    return going
+
+
+class LookupDrafter:
+    """Drafts a copy of the text after the last occurrence of the sequence's current suffix (prompt lookup).
+
+    Args:
+        corpus: further texts, used when a longer suffix occurs in them. None: only the sequence itself.
     """
 
     name = "lookup"
@@ -106,23 +131,21 @@ class LookupDrafter:
 
 
 class ModelDrafter:
-    """Drafts with a smaller model that has the same tokens as the model it drafts for.
+    """Drafts with a smaller model whose vocabulary is the same as the target model's.
 
-    Each token is sampled from the draft model's logits by the sampler of the request: with its grammar, its
-    penalties and, by the seeded rule, the random numbers that will choose the model's token. So the two agree
-    wherever their distributions nearly do.
+    Each token is sampled from the draft model's logits by the request's sampler: with its grammar, its
+    penalties and, by the seeded rule, the random numbers that will choose the target's token. So both models
+    choose the same token wherever their distributions are close.
 
-    Parameters
-    ----------
-    name : of its file.
-    runner : of the draft model.
-    n_vocab : tokens that may be drafted, the first ones of the draft model.
-    ends : tokens behind which nothing is drafted.
-    context_size : max tokens of a sequence of the draft model.
+    Args:
+        name: file name of the draft model.
+        runner: runs the draft model.
+        n_vocab: only the first ``n_vocab`` tokens of the draft model may be drafted.
+        ends: tokens after which a draft ends.
+        context_size: max tokens of a sequence of the draft model.
 
-    Raises
-    ------
-    ConfigError : the draft model is an encoder.
+    Raises:
+        ConfigError: the draft model is an encoder.
     """
 
     def __init__(
@@ -148,7 +171,7 @@ class ModelDrafter:
         try:
             while active:
                 active = self._propose_next(active, found, sequences, samplers, counts)
-        except KvCacheFullError:  # the texts go on without the rest
+        except KvCacheFullError:  # the drafts so far are still valid
             pass
         return found
 
@@ -160,7 +183,7 @@ class ModelDrafter:
         samplers: Listed[DraftSampler],
         counts: Listed[int],
     ) -> list[int]:
-        """Adds a token to what was found for each active sequence; those that may get another."""
+        """Draft one token for each active sequence; returns the sequences that may draft another."""
         mine = [self._known[sequences[i]] for i in active]
         rows = self._runner.forward([(sequence, sequence.pending) for sequence in mine])
         going = []
@@ -180,26 +203,11 @@ class ModelDrafter:
             known.release()
 
     def _follow(self, sequence: Sequence) -> None:
-        """Brings the draft model's sequence to the same tokens; what both begin with is not run again."""
+        """Give the draft model's sequence the same tokens; the common prefix is not run again."""
         known = self._known.get(sequence)
         if known is None:
             known = self._known[sequence] = Sequence(self._runner.pool, checkpoints=0)
         n = common_length(known.tokens, sequence.tokens)
-        known.truncate(min(n, sequence.total_len - 1))  # the last is run in any case: its logits are wanted
+        known.truncate(min(n, sequence.total_len - 1))  # the last token is always run, for its logits
         known.keep_drafts()
         known.tokens += sequence.tokens[len(known.tokens) :]
-
-
-def common_length(a: Listed[int], b: Listed[int]) -> int:
-    """Tokens with which both begin."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    low, high = 0, n  # a[:low] == b[:low], a[:high] != b[:high]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

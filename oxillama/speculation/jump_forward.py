@@ -1,9 +1,9 @@
-"""Jump-forward: tokens that the grammar leaves no choice about are appended without sampling.
+"""Jump-forward decoding: tokens that the grammar forces are appended without sampling.
 
-The text that must follow is found from the grammar's masks, tokenized as the model's encoder does it, and cut
-where a longer token that is allowed, too, could reach beyond it: there the sampler decides. What is appended
-depends on the grammar's state and the vocabulary alone, so a seed gives the same text in any batch, with any
-number of threads, and with or without drafts.
+The forced text is derived from the grammar's masks and tokenized by the model's encoder. It is cut where a
+longer allowed token could extend beyond it; there the sampler decides. The appended tokens depend only on the
+grammar's state and the vocabulary. So a seed gives the same text in any batch, with any number of threads,
+and with or without drafts.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ from functools import partial
 
 import numpy as np
 
-from oxillama.config import GenerationOptions
+from oxillama.base.config import GenerationOptions
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import TextRequest
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.grammar import GrammarState
-from oxillama.sampling.sampler import Sampler
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.grammar import GrammarState
+from oxillama.text.tokenizer.tokenizer import Tokenizer
 
 MOST_TOKENS = 32
-"""Tokens that are appended after a sampled one; a decoding step runs all of them."""
+"""The maximum number of tokens appended after a sampled token; one decoding step runs all of them."""
 MOST_BYTES = 256
-"""Bytes of the text that is looked ahead."""
+"""The maximum length of the forced text in bytes."""
 MOST_MASKS = 1024
-"""Masks, and texts, of which it is remembered what they come to."""
+"""The maximum number of cached choices, and of cached encodings."""
 MOST_ALLOWED = 256
-"""Tokens that a mask may allow where the next byte is still looked for."""
+"""The maximum number of tokens allowed by a mask that is examined for a common prefix."""
 ANCHOR = "\n"
-"""A text that no other merges with, before a text whose first token would get a space put in front."""
+"""A prefix that merges with no text; used where the encoder would put a space before the first token."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a mask leaves open; a function of the mask and the vocabulary.
+    """What a mask forces; depends on the mask and the vocabulary only.
 
-    Attributes
-    ----------
-    step : the shortest of the allowed tokens, if all begin with it; None otherwise.
-    longest : bytes of the longest of them.
-    end : the token that ends generation, if no other is allowed.
+    Attributes:
+        step: the shortest allowed token, if all allowed tokens begin with its bytes; else None.
+        longest: length of the longest allowed token in bytes.
+        end: the end-of-generation token, if no other token is allowed.
     """
 
     step: int | None = None
@@ -53,23 +52,22 @@ OPEN = Choice()
 
 
 class JumpForward:
-    """Finds the tokens that must follow in the texts of one vocabulary. For one thread at a time.
+    """Finds the forced tokens in texts of one vocabulary. Not thread-safe.
 
-    Parameters
-    ----------
-    tokenizer : the model's.
+    Args:
+        tokenizer: the model's tokenizer.
     """
 
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._bytes = tokenizer.vocab_bytes()
-        self._choices: dict[int, tuple[np.ndarray, Choice]] = {}  # by the id of a mask, which is kept
+        self._choices: dict[int, tuple[np.ndarray, Choice]] = {}  # mask's id -> mask (kept alive), choice
         self._encodings: dict[str, list[int]] = {}
 
     def tokens(self, state: GrammarState) -> list[int]:
-        """The tokens that follow in any case, at most `MOST_TOKENS`; the state is left as it is.
+        """The forced tokens, at most `MOST_TOKENS`; the state is not changed.
 
-        An end of generation is among them if it is the only token that may follow.
+        They include an end-of-generation token if no other token may follow.
         """
         choice = self._choice(state)
         if choice.end is not None:
@@ -105,7 +103,7 @@ class JumpForward:
         return Choice(allowed[texts.index(shortest)], max(map(len, texts)))
 
     def _text(self, state: GrammarState) -> str:
-        """The text that must follow, without a character that is not whole."""
+        """The forced text, without an incomplete character at its end."""
         found: list[bytes] = []
         n = 0
         while n < MOST_BYTES and (step := self._choice(state).step) is not None:
@@ -115,7 +113,7 @@ class JumpForward:
         return b"".join(found).decode(errors="ignore")
 
     def _cut(self, state: GrammarState, text: str) -> list[int]:
-        """The tokens of a text that must follow, up to where another token could reach beyond it."""
+        """The tokens of the forced text, up to where an allowed token could extend beyond the text."""
         found: list[int] = []
         left = len(text.encode())
         for token in self._encoded(text):
@@ -131,7 +129,7 @@ class JumpForward:
         return found if end is None else [*found, end]
 
     def _encoded(self, text: str) -> list[int]:
-        """The tokens of a text that continues another; none if the encoder would change its bytes."""
+        """The tokens of a text that continues another text; empty if the encoder would change its bytes."""
         if text not in self._encodings:
             if len(self._encodings) >= MOST_MASKS:
                 self._encodings.clear()
@@ -152,10 +150,11 @@ class JumpForward:
 
 
 def jumps(options: GenerationOptions, sampler: Sampler) -> bool:
-    """Whether a request appends what must follow.
+    """Whether a request appends forced tokens.
 
-    Log-probabilities, kept logits and receipts are of rows that each token was chosen from, mirostat learns
-    from each choice, and a token that is banned is not to be appended. Raises ConfigError for these.
+    Not with log-probabilities, kept logits or receipts, which need the logits of each token; nor mirostat,
+    which learns from each choice; nor banned tokens, which must not be appended. Raises ConfigError for
+    these.
     """
     if not options.jump_forward or not isinstance(sampler.constraint, GrammarState):
         return False
@@ -180,7 +179,7 @@ def jumps(options: GenerationOptions, sampler: Sampler) -> bool:
 
 
 def next_tokens(jump: JumpForward, sampler: Sampler) -> list[int]:
-    """The tokens that follow what a sampler has chosen; none if the grammar is too hard to look ahead."""
+    """The forced tokens after a sampler's last choice; empty if the grammar exceeds its limit of work."""
     assert isinstance(sampler.constraint, GrammarState)
     try:
         return jump.tokens(sampler.constraint)
@@ -189,11 +188,11 @@ def next_tokens(jump: JumpForward, sampler: Sampler) -> list[int]:
 
 
 def new_jump_forward(model: LoadedModel) -> JumpForward:
-    """Finds the tokens that must follow in texts of a model."""
+    """The `JumpForward` of a model."""
     return JumpForward(model.tokenizer)
 
 
 def attach(model: LoadedModel, request: TextRequest) -> None:
-    """Has a request append the tokens that must follow. Raises ConfigError as `jumps`."""
+    """Let a request append forced tokens. Raises ConfigError as `jumps` does."""
     if jumps(request.options, request.sampler):
         request.forced_tokens = partial(next_tokens, model.feature("forced tokens"), request.sampler)

@@ -1,13 +1,13 @@
-"""How many tokens each sequence of a batch drafts: as many as make the most tokens a second.
+"""The number of tokens that each sequence of a batch drafts, chosen to maximize tokens per second.
 
-Of a draft whose tokens are each accepted with probability a, the token at depth d is worth a^d (Leviathan et
-al., 2023). What a row costs is measured: the rows of a step share its weights, so they are cheap until a step
-waits for arithmetic and no longer for memory.
+If each token of a draft is accepted with probability a, the token at depth d is worth a^d (Leviathan et al.,
+2023). The cost of a row is measured: the rows of a step share the reading of weights, so further rows are
+cheap until a step is limited by arithmetic and no longer by memory.
 
-A draft model knows more than a: where it gives its token a high probability, that is nearly always accepted.
-How often it is at which probability is learnt, and a draft ends where a further token does not pay.
+A draft model also gives probabilities: a token with a high probability is nearly always accepted. The
+acceptance rate by probability is learnt, and a draft ends where a further token would not pay.
 
-Drafts may lose what earlier ones gained and a hundredth of the time, whatever they promise (`Budget`).
+Drafts may lose at most what earlier drafts gained plus a hundredth of the time of all steps (`Budget`).
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 
-SMOOTHING = 0.1  # least weight of the newest measurement in what steps and passes cost relative to each other
-SPEED_SMOOTHING = 0.3  # weight of the newest step in how fast they all are now, which changes within moments
-OUTLIER = 1.5  # times what is known, or one by so many, that a measurement counts at most
-FIRST_OUTLIER = 3.0  # the same of what is taken for likely before the first measurement
-ROW_COST = 0.07  # of a step of one row: what a further one is taken to cost before that is measured
-LATER_ROW_COST = 0.15  # the same of those after MEMORY_ROWS, when a step waits for arithmetic
+SMOOTHING = 0.1  # least weight of the newest measurement in the relative costs of steps and passes
+SPEED_SMOOTHING = 0.3  # weight of the newest step in the current speed, which changes within moments
+OUTLIER = 1.5  # a measurement is clipped to the known value times or divided by this
+FIRST_OUTLIER = 3.0  # the same for the first measurement, relative to the assumed value
+ROW_COST = 0.07  # assumed cost of a further row before it is measured, relative to a step of one row
+LATER_ROW_COST = 0.15  # the same for rows after MEMORY_ROWS, where arithmetic limits a step
 MEMORY_ROWS = 8
-FORGETTING = 64  # steps after which what was measured moves to what is likely
-WORSE = 0.8  # of the best rate: where the search for a better one ends
-FRESH = 1.2, 2.0  # accepted tokens of how many tried, before any were
-MEMORY = 0.9  # of what is known of a sequence's drafts, after each further draft
-LONG_MEMORY = 0.97  # of what is known of a drafter, after each further draft
-TOKEN_MEMORY = 0.98  # of what is known of tokens of like probability, after each further one
-EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)  # between probabilities that are taken for alike
-ACCEPTED_AT = (0.3, 0.45, 0.6, 0.8, 0.9, 0.97)  # of the tokens between them, before any were tried
-CREDIT = 0.2  # steps that drafts may lose before any token was accepted
-SHARE = 0.01  # of the time of all steps that drafts may lose
-MOST_SAVED = 8.0  # steps: what drafts gained beyond them they may not lose
-IN_A_ROW = 24  # steps with drafts after which `COMPARED` go without, so that both are compared
-COMPARED = 2  # the first finds in the caches what the drafter left, and does not count
-PROBE = 2  # its tokens: the time from the first to the second is that of a pass, without what was to catch up
+FORGETTING = 64  # every so many steps, costs not measured again move towards the assumed ones
+WORSE = 0.8  # the search for a better plan ends below this share of the best rate
+FRESH = 1.2, 2.0  # initial counts of accepted and tried tokens
+MEMORY = 0.9  # decay of the counts of a sequence with each draft
+LONG_MEMORY = 0.97  # decay of the counts of a drafter with each draft
+TOKEN_MEMORY = 0.98  # decay of the counts by probability with each token
+EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)  # edges of the bins of probabilities
+ACCEPTED_AT = (0.3, 0.45, 0.6, 0.8, 0.9, 0.97)  # initial acceptance rate of each bin
+CREDIT = 0.2  # initial budget, in steps
+SHARE = 0.01  # share of the time of all steps that drafts may lose
+MOST_SAVED = 8.0  # maximum of the budget, in steps
+IN_A_ROW = 24  # steps with drafts after which `COMPARED` steps run without drafts, for comparison
+COMPARED = 2  # the first of these does not count: the drafter has changed the CPU caches
+PROBE = 2  # tokens of a probe: the time between them is a pass's time without catching up on the text
 
 
 class RowCosts:
-    """What decode steps of some rows cost, relative to a step of one row, and how long that one takes now.
+    """The cost of decode steps by number of rows, relative to a step of one row, and the current speed.
 
-    The speed of a machine may double from one moment to the next. So only steps that follow each other are
-    compared, and a pass of a drafter with the step before it.
+    The speed of a machine may change by a factor of 2 within moments. So only consecutive steps are compared,
+    and a drafter's pass with the step before it.
     """
 
     def __init__(self) -> None:
         self._shape: dict[int, float] = {}
-        self._n_compared: dict[int, int] = {}  # steps of so many rows with one of another number
+        self._n_compared: dict[int, int] = {}  # number of rows -> comparisons with other steps
         self._plain: dict[int, float] = {}  # seconds of steps without drafts
-        self._passes: dict[str, float] = {}  # by drafter
+        self._passes: dict[str, float] = {}  # relative cost by drafter
         self._starts: dict[str, float] = {}
-        self._firsts: dict[str, float] = {}  # of a token
-        self._first = 0  # rows of the first step, whose relative cost stays as it is
+        self._firsts: dict[str, float] = {}  # relative cost of a token of the text
+        self._first = 0  # rows of the first step; its relative cost is fixed
         self._last = (0, 0.0)  # rows and seconds of the last step
         self._n_observed = 0
-        self._seen: set[int] = set()  # rows of the steps since the last `_forget`
-        self._drafted: set[str] = set()  # drafters since then
-        self._hopes: dict[str, float] = {}  # of what drafters that have rested take: less, until they draft
+        self._seen: set[int] = set()  # numbers of rows of the steps since the last `_forget`
+        self._drafted: set[str] = set()  # drafters that have drafted since the last `_forget`
+        self._hopes: dict[str, float] = {}  # cost factors below 1 of drafters that have not drafted lately
         self._unit = 0.0
 
     def observe(self, n_rows: int, seconds: float) -> None:
-        """Notes a step."""
+        """Record a step."""
         before, seconds_before = self._last
         self._last = n_rows, seconds
         self._n_observed += 1
@@ -89,7 +89,7 @@ class RowCosts:
         self._unit *= bounded(self._unit_of_last() / self._unit, 1.0, FIRST_OUTLIER) ** SPEED_SMOOTHING
 
     def _forget(self) -> None:
-        """Moves what was not measured again to what is likely: a step once taken for dear is tried again."""
+        """Move costs not measured lately towards the assumed costs, so that costly steps are tried again."""
         scale = self._shape[self._first] / likely(self._first) if self._first else 1.0
         for n_rows, cost in self._shape.items():
             if n_rows != self._first and n_rows not in self._seen:
@@ -100,20 +100,20 @@ class RowCosts:
         self._drafted.clear()
 
     def observe_plain(self, n_rows: int, seconds: float) -> None:
-        """Notes a step without drafts behind another one."""
+        """Record a step without drafts that followed another such step."""
         known = self.seconds_without(n_rows)
         self._plain[n_rows] = known + SPEED_SMOOTHING * (bounded(seconds, known, OUTLIER) - known)
 
     def observe_pass(self, drafter: str, seconds: float) -> None:
-        """Notes what a drafter took for one more token of all its sequences."""
+        """Record the seconds of a drafter's pass: one more token for all its sequences."""
         self._note(self._passes, drafter, seconds)
 
     def observe_first(self, drafter: str, seconds: float, n_tokens: int) -> None:
-        """Notes what the first drafts of texts of so many tokens took, which a drafter had to read before."""
+        """Record the seconds of first drafts, for which a drafter read texts of ``n_tokens`` tokens."""
         self._note(self._firsts, drafter, seconds / n_tokens)
 
     def observe_start(self, drafter: str, seconds: float, at_most: bool) -> None:
-        """Notes what a draft took beside its passes; ``at_most`` that, if the drafter had to catch up."""
+        """Record the seconds of a draft beyond its passes; ``at_most``: an upper bound, with catching up."""
         if not at_most or seconds < self.seconds_of_start(drafter):
             self._note(self._starts, drafter, seconds)
 
@@ -126,45 +126,45 @@ class RowCosts:
             known[drafter] = before * bounded(relative / before, 1.0, OUTLIER) ** SMOOTHING
 
     def _unit_of_last(self) -> float:
-        """What a step of one row would have taken in the place of the last."""
+        """The seconds that a step of one row would have taken in place of the last step."""
         n_rows, seconds = self._last
         return seconds / self._shape[n_rows]
 
     def seconds_of_pass(self, drafter: str) -> float:
-        """What a drafter takes for one more token of all its sequences; 0 before that was seen."""
+        """The seconds of a drafter's pass: one more token for all its sequences; 0 if not yet measured."""
         return self._likely_now(self._passes, drafter)
 
     def seconds_of_start(self, drafter: str) -> float:
-        """What a draft takes beside its passes; 0 before that was seen."""
+        """The seconds of a draft beyond its passes; 0 before the first measurement."""
         return self._likely_now(self._starts, drafter)
 
     def seconds_of_first(self, drafter: str, n_tokens: int) -> float:
-        """What the first draft of a text of so many tokens takes; 0 before that was seen."""
+        """The seconds of the first draft for a text of ``n_tokens`` tokens; 0 if not yet measured."""
         return self._likely_now(self._firsts, drafter) * n_tokens
 
     def _likely_now(self, known: dict[str, float], drafter: str) -> float:
         return self._unit * known.get(drafter, 0.0) * self._hopes.get(drafter, 1.0)
 
     def seconds(self, n_rows: int) -> float:
-        """What a step of so many rows takes; 0 before any was seen."""
+        """The seconds of a step of ``n_rows`` rows; 0 before the first step."""
         return self._unit * self._relative(n_rows)
 
     def seconds_without(self, n_rows: int) -> float:
-        """What a step of so many rows without drafts took lately."""
+        """The recent seconds of a step of ``n_rows`` rows without drafts."""
         return self._plain.get(n_rows) or self.seconds(n_rows)
 
     @property
     def last_seconds(self) -> float:
-        """What the last step took, but for interruptions."""
+        """The seconds of the last step, clipped to exclude interruptions."""
         n_rows, seconds = self._last
         return bounded(seconds, self.seconds(n_rows), OUTLIER)
 
     def seconds_of_row(self, n_rows: int, n_more: int) -> float:
-        """What each of ``n_more`` rows adds to a step of ``n_rows``."""
+        """The seconds that each of ``n_more`` rows adds to a step of ``n_rows``."""
         return max(0.0, self.seconds(n_rows + n_more) - self.seconds(n_rows)) / n_more
 
     def _relative(self, n_rows: int) -> float:
-        """As measured, or by the nearest that were."""
+        """The relative cost of a step: measured, or interpolated from the nearest measured row counts."""
         known = self._shape.get(n_rows)
         if known is not None:
             return known
@@ -178,24 +178,23 @@ class RowCosts:
 
 
 def likely(n_rows: int) -> float:
-    """What a step of some rows costs, relative to one of one row, before that is measured."""
+    """The assumed cost of a step before measurements, relative to a step of one row."""
     return 1 + ROW_COST * (n_rows - 1) + (LATER_ROW_COST - ROW_COST) * max(0, n_rows - MEMORY_ROWS)
 
 
 def bounded(value: float, known: float, factor: float) -> float:
-    """The value, or what is nearest to it of ``known / factor`` to ``known * factor``."""
+    """The value clipped to the range from ``known / factor`` to ``known * factor``."""
     return min(max(value, known / factor), known * factor)
 
 
 class Budget:
-    """What drafts may lose: so much as earlier ones gained, and `SHARE` of the time of all steps.
+    """The time that drafts may lose: as much as earlier drafts gained, and `SHARE` of the time of all steps.
 
-    So no drafter makes an engine slower by much more than that share. All times are seconds.
+    So no drafter slows an engine down by much more than that share. All times are in seconds.
 
-    Attributes
-    ----------
-    left : seconds that the next drafts may lose.
-    saved : the share of the steps since the last draft, which a probe may take.
+    Attributes:
+        left: seconds that the next drafts may lose.
+        saved: `SHARE` of the time of the steps since the last draft, which a probe may spend.
     """
 
     def __init__(self) -> None:
@@ -204,7 +203,7 @@ class Budget:
         self._is_new = True
 
     def note(self, step: float, gained: float | None) -> None:
-        """Notes a step that would take ``step`` without drafts, and what drafts gained; None without them."""
+        """Record a step of ``step`` seconds without drafts, and what drafts gained (None without drafts)."""
         if self._is_new:
             self._is_new, self.left = False, CREDIT * step
         self.saved = 0.0 if gained is not None else self.saved + SHARE * step
@@ -212,10 +211,10 @@ class Budget:
         self.left = max(-MOST_SAVED * step, min(self.left, MOST_SAVED * step))
 
     def steps_to(self, row: float, probe: float, step: float, planning: float = 0.0) -> int:
-        """Steps from now until a draft may be tried, as a plan found none that pays.
+        """The number of steps until a draft may be tried, if the last plan found no draft that pays.
 
-        ``row`` : what one drafted token takes: with less than that left, no plan could find any.
-        ``probe`` : what `PROBE` of them take. ``planning`` : what the next plan takes.
+        ``row`` : seconds of one drafted token; with less left, a plan cannot find any draft.
+        ``probe`` : seconds of `PROBE` drafted tokens. ``planning`` : seconds of the next plan.
         """
         missing = row - self.left if self.left < row else probe - min(self.left, self.saved)
         return ceil((missing + planning if missing > 0 else missing) / (SHARE * step))
@@ -223,14 +222,13 @@ class Budget:
 
 @dataclass
 class Acceptance:
-    """What became of the drafts of a sequence, or of all sequences of a drafter; the newest count most.
+    """Acceptance counts of the drafts of a sequence or a drafter; newer drafts weigh more.
 
-    Attributes
-    ----------
-    accepted, tried : drafted tokens, as far as the model came.
-    by_probability : the same of the tokens to which the draft model gave probabilities between `EDGES`.
-    is_graded : whether there was any.
-    memory : what is kept of ``accepted`` and ``tried`` after each draft.
+    Attributes:
+        accepted, tried: drafted tokens that were accepted, and drafted tokens that the target reached.
+        by_probability: the same pair for each bin of the draft model's probabilities, see `EDGES`.
+        is_graded: whether any drafted token had a probability.
+        memory: factor that ``accepted`` and ``tried`` decay by with each draft.
     """
 
     accepted: float = FRESH[0]
@@ -243,28 +241,28 @@ class Acceptance:
 
     @property
     def rate(self) -> float:
-        """The share of drafted tokens that are accepted, of those that the target came to."""
+        """The share of the drafted tokens reached by the target that were accepted."""
         return min(0.98, self.accepted / self.tried)
 
     def chance(self, probability: float) -> float:
-        """How likely a token is accepted to which the draft model gives a probability."""
+        """The acceptance rate of tokens with a probability like this."""
         accepted, tried = self.by_probability[bisect(EDGES, probability)]
         return accepted / tried
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there was no draft yet."""
+        """Whether nothing was drafted yet."""
         return self.tried == FRESH[1]
 
     def begin_like(self, other: Acceptance) -> None:
-        """Begins with what is known of other texts of the drafter."""
+        """Start from the counts of the drafter's other texts."""
         self.accepted, self.tried, self.is_graded = other.rate * FRESH[1], FRESH[1], other.is_graded
         self.by_probability = [*other.by_probability]
 
     def note(self, drafted: int, accepted: int, probabilities: Sequence[float] = ()) -> None:
-        """Notes a draft of which the first ``accepted`` tokens were right.
+        """Record a draft whose first ``accepted`` tokens were accepted.
 
-        ``probabilities`` : those that the draft model gave to its tokens.
+        ``probabilities`` : the draft model's probabilities of its tokens.
         """
         n_tried = min(drafted, accepted + 1)
         self.accepted = self.memory * self.accepted + accepted
@@ -277,19 +275,16 @@ class Acceptance:
 
 
 class Outlook:
-    """Ends a draft where a further token would not pay.
+    """Ends a draft when a further token would not pay.
 
-    Parameters
-    ----------
-    acceptance : of the sequence.
-    least : probability that all tokens so far are accepted below which no other one is drafted.
+    Args:
+        acceptance: the counts of the sequence.
+        least: the draft ends when the probability that all its tokens are accepted falls below this.
+        clock: the time in seconds.
 
-    clock : the time in seconds.
-
-    Attributes
-    ----------
-    probabilities : those the draft model gave to its tokens.
-    survival : how likely all of them are accepted.
+    Attributes:
+        probabilities: the draft model's probabilities of its tokens.
+        survival: the probability that all tokens so far are accepted.
     """
 
     def __init__(
@@ -301,7 +296,7 @@ class Outlook:
         self._first = self._last = 0.0
 
     def goes_on(self, probability: float) -> bool:
-        """Notes a drafted token; whether to draft another one."""
+        """Record a drafted token; returns whether to draft another."""
         self._last = self._clock()
         if not self.probabilities:
             self._first = self._last
@@ -311,14 +306,14 @@ class Outlook:
 
     @property
     def pass_seconds(self) -> float | None:
-        """What each token after the first one took; None if there was none."""
+        """Seconds of each token after the first; None without such a token."""
         n = len(self.probabilities) - 1
         return (self._last - self._first) / n if n > 0 else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many tokens each sequence drafts, 0 where that does not pay, and the tokens a second it makes."""
+    """The number of tokens that each sequence drafts (0: none pays), and the expected tokens a second."""
 
     lengths: list[int]
     rate: float
@@ -333,14 +328,13 @@ def draft_lengths(
     start: float = 0.0,
     budget: float = inf,
 ) -> Plan:
-    """How many tokens each sequence drafts in a step of ``n_rows`` rows without drafts.
+    """Plan the drafts of a step which has ``n_rows`` rows without drafts.
 
-    Parameters
-    ----------
-    most : of each sequence.
-    pass_seconds : of each, what its drafter takes for one more token of all its sequences.
-    start : seconds that any draft takes beside that.
-    budget : seconds that the drafts may take at most beside the step without them.
+    Args:
+        most: the maximum draft length of each sequence.
+        pass_seconds: for each sequence, the seconds of its drafter's pass.
+        start: seconds of any draft beyond its passes.
+        budget: seconds that the step with drafts may take longer than the step without.
     """
     worth = sorted(
         (-(acceptance.rate**depth), depth, i)
@@ -349,7 +343,7 @@ def draft_lengths(
     )
     n_best, drafting = 0, start
     lengths, plain = [0] * len(sequences), costs.seconds(n_rows)
-    if not plain:  # nobody knows what a row costs
+    if not plain:  # no step was measured yet
         return Plan(lengths, 0.0)
     tokens, best_rate = float(n_rows), n_rows / plain
     for n, (value, depth, i) in enumerate(worth, 1):
@@ -362,7 +356,7 @@ def draft_lengths(
         if rate > best_rate:
             n_best, best_rate = n, rate
         elif rate < WORSE * best_rate:
-            break  # further tokens are worth less, and cost as much
+            break  # further tokens are worth less at the same cost
     for _, _, i in worth[:n_best]:
         lengths[i] += 1
     return Plan(lengths, best_rate)

@@ -1,4 +1,4 @@
-"""Finds, loads and makes what drafts for a model: its own text, other files, fewer bits of itself."""
+"""Finds and loads the drafters of a model: prompt lookup, other model files, the model with fewer bits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from oxillama.config import EngineConfig
-from oxillama.config.engine import Texts
-from oxillama.config.offload import OffloadPolicy
+from oxillama.base.config import EngineConfig
+from oxillama.base.config.engine import Texts
+from oxillama.base.config.offload import OffloadPolicy
+from oxillama.base.formats import FORMATS
+from oxillama.base.lazy_import import lazy
 from oxillama.engine.building import (
     load_decoder,
     load_weights,
@@ -22,55 +24,55 @@ from oxillama.engine.building import (
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, OxiLlamaError, TokenizerError
-from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.models.registry import DRAFT_FAMILIES
+from oxillama.models.weights.low_bits import LowBitWeights
 from oxillama.speculation.corpus import Corpus
 from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter
 from oxillama.speculation.mapped import MappedDrafter
 from oxillama.speculation.mtp import offer_next_token
 from oxillama.speculation.token_map import TokenMap, same_tokens
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.low_bits import LowBitWeights
+from oxillama.text.tokenizer.tokenizer import Tokenizer
+
+load_draft_file: Callable[..., Drafter] = lazy("oxillama.speculation.draft_files:load_draft_file")
 
 log: logging.Logger = logging.getLogger(__name__)
 
 MOST_OF_TARGET = 0.5
-"""Share of the target's bytes that a chosen draft model has at most. A pass takes as long as reading them."""
+"""Maximum size of a draft model relative to the target; a pass takes as long as reading the weights."""
 
 SELF_FORMATS = ("Q4_0", "Q2_K")
-"""What the matrices of a model are quantized to for its own draft: the first that is small enough."""
+"""Formats of a model's own low-bit draft: the first that is small enough is used."""
 
 AUTO_SELF_BYTES = 256 << 20
-"""Of matrices, below which "auto" makes no draft of a model: its passes do not wait for memory."""
+"""With smaller matrices, "auto" makes no low-bit draft: passes are not limited by memory bandwidth."""
 
 AUTO_SELF_BITS = 12
-"""Of a weight, below which "auto" makes no draft of a model. A pass with Q4_0 takes 0.36 of one with F16, but
-one with Q2_K 0.45 of one with Q8_0, which hardly pays for the memory."""
+"""With fewer bits a weight, "auto" makes no low-bit draft. A pass with Q4_0 takes 0.36 of a pass with F16,
+but a pass with Q2_K takes 0.45 of a pass with Q8_0, which hardly justifies the memory."""
 
-OFFERED: list[Callable[[ModelFile, Runner, TokenizerBridge], Drafter | None]] = [offer_next_token]
-"""Make drafters of blocks that a file has for it; None for a file without such."""
+OFFERED: list[Callable[[ModelFile, Runner, Tokenizer], Drafter | None]] = [offer_next_token]
+"""Functions that make a drafter from layers in the model's own file; they return None without such layers."""
 
 
 class Drafters:
-    """What drafts for one model, each loaded once. For the engine thread.
+    """The drafters of one model, each loaded once. Used by the engine thread only.
 
-    Parameters
-    ----------
-    file, runner, tokenizer : of the model.
-    config : its options.
-    context_size : max tokens of its sequences.
+    Args:
+        file, runner, tokenizer: the target model.
+        config: the engine's options.
+        context_size: max tokens of the target's sequences.
 
-    Attributes
-    ----------
-    loaded : by the value of ``speculate``.
+    Attributes:
+        loaded: drafters by the value of ``speculate``.
     """
 
     def __init__(
         self,
         file: ModelFile,
         runner: Runner,
-        tokenizer: TokenizerBridge,
+        tokenizer: Tokenizer,
         config: EngineConfig,
         context_size: int,
     ) -> None:
@@ -78,7 +80,7 @@ class Drafters:
         self._file = file
         self._target = runner
         self._tokenizer = tokenizer
-        resident = config.with_offload(OffloadPolicy.None_)  # drafts that were read would be too slow
+        resident = config.with_offload(OffloadPolicy.None_)  # a draft model read from disk is too slow
         self._config = replace(
             resident, tokenizer_path=None, chat_template=None, quantize=None, kv_memory_limit=None
         )
@@ -87,7 +89,7 @@ class Drafters:
 
     @classmethod
     def of(cls, model: LoadedModel) -> Drafters:
-        """Those of a model; the one that its options name is loaded now."""
+        """The drafters of a model; loads the drafter that the model's options name."""
         found = cls(model.file, model.runner, model.tokenizer, model.config, model.context_size)
         default = "lookup" if model.config.draft_corpora else "off"
         wanted = default if model.config.speculate is None else os.fspath(model.config.speculate)
@@ -96,12 +98,11 @@ class Drafters:
         return found
 
     def load(self, name: str) -> Drafter:
-        """What drafts for requests with ``speculate`` ``name``: "lookup", "self", "auto" or a path.
+        """The drafter for requests with ``speculate=name``: "lookup", "self", "auto" or a path.
 
-        Raises
-        ------
-        ModelFileError, GGUFError, LoadError, TokenizerError : a draft model cannot be loaded.
-        ConfigError : it cannot draft for this model, or the corpus cannot be read, and why.
+        Raises:
+            ModelFileError, GGUFError, LoadError, TokenizerError: a draft model cannot be loaded.
+            ConfigError: the drafter cannot draft for this model, or the corpus cannot be read; says why.
         """
         if name not in self.loaded:
             makers = {"auto": self._best, "lookup": self._lookup, "self": self._of_itself}
@@ -110,7 +111,7 @@ class Drafters:
         return self.loaded[name]
 
     def _best(self) -> Drafter:
-        """The first that there is: the file's own, another file, a draft made of the model, a look-up."""
+        """The first available: layers in the model's file, another file, the low-bit model, or lookup."""
         for offer in OFFERED:
             offered = offer(self._file, self._target, self._tokenizer)
             if offered is not None:
@@ -139,10 +140,12 @@ class Drafters:
     def _of_file(self, name: str) -> Drafter:
         file = ModelFile.open(name)
         try:
-            spec, tokenizer = read_spec(file), TokenizerBridge.from_metadata(file.metadata)
+            if file.metadata.get("general.architecture") in DRAFT_FAMILIES:
+                return load_draft_file(name, file, self._target, self._tokenizer, self._config)
+            spec, tokenizer = read_spec(file), Tokenizer.from_metadata(file.metadata)
             tokens = shared_tokens(name, tokenizer, self._tokenizer)
             context_size = min(self._context_size, spec.context_length)
-            config = self._config  # a packed file that it names is that of the target
+            config = self._config  # `packed`, if a path, names the target's packed file
             named = config.packed not in ("auto", "make", "off")
             packed, note = packed_file(file, replace(config, packed="auto") if named else config)
             if note:
@@ -160,7 +163,7 @@ class Drafters:
             raise
 
     def _of_itself(self) -> ModelDrafter:
-        """The model with fewer bits."""
+        """A low-bit copy of the model as its drafter."""
         model = self._low_bits()
         for linear in model.linears():
             linear.pack()
@@ -169,7 +172,7 @@ class Drafters:
         return ModelDrafter("self", runner, tokenizer.n_vocab, tokenizer.eog_ids, self._context_size)
 
     def _low_bits(self) -> Decoder:
-        """The model with matrices of few bits, not packed yet. Raises ConfigError if they were no fewer."""
+        """The low-bit copy of the model, not yet packed. Raises ConfigError if no format is small enough."""
         target = self._target.model
         least, shares = matrix_bytes(target), []
         for name in SELF_FORMATS:
@@ -187,18 +190,18 @@ class Drafters:
         return Runner(model, new_pool(model, self._config), self._target.n_threads)
 
 
-def shared_tokens(name: str, draft: TokenizerBridge, target: TokenizerBridge) -> TokenMap | None:
-    """How the tokens of a draft model are those of its target; None if the ids are the same.
+def shared_tokens(name: str, draft: Tokenizer, target: Tokenizer) -> TokenMap | None:
+    """The token map from a draft model to its target; None if their ids are the same.
 
-    Raises ConfigError if they have too little in common.
+    Raises ConfigError if the vocabularies have too little in common.
     """
     return None if same_tokens(draft, target) else TokenMap(name, draft, target)
 
 
-def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
-    """The smallest model beside ``path`` that can draft for it; None if there is none.
+def find_draft_model(path: Path, target: Tokenizer) -> Path | None:
+    """The smallest model in the folder of ``path`` that can draft for it, or None.
 
-    It has at most half of the bytes. One with the same ids goes before those with another vocabulary. Only
+    The file has at most half the bytes. Models with the same ids are preferred over other vocabularies. Only
     headers are read; the log says why a file is refused.
     """
     most = path.stat().st_size * MOST_OF_TARGET
@@ -210,7 +213,7 @@ def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
                 raise ConfigError(f"expected at most {most:.0f} bytes, got {size}")
             with ModelFile.open(other) as file:
                 spec = read_spec(file)
-                tokens = shared_tokens(other.name, TokenizerBridge.from_metadata(file.metadata), target)
+                tokens = shared_tokens(other.name, Tokenizer.from_metadata(file.metadata), target)
             if not spec.causal or spec.family.output == "none":
                 raise ConfigError(f"{spec.family.name} is an encoder")
             if tokens is None:
@@ -221,10 +224,10 @@ def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
     return second
 
 
-def read_corpus(sources: tuple[Texts, ...], tokenizer: TokenizerBridge) -> Corpus | None:
-    """The index of text files, by path or as their bytes; None without any.
+def read_corpus(sources: tuple[Texts, ...], tokenizer: Tokenizer) -> Corpus | None:
+    """The index of text files, given as paths or bytes; None without any.
 
-    Raises ConfigError if one cannot be read, is not UTF-8, or has what the vocabulary cannot express.
+    Raises ConfigError if a text cannot be read, is not UTF-8, or cannot be encoded by the tokenizer.
     """
     texts = []
     for source in sources:

@@ -1,8 +1,8 @@
-"""Drafts from a text itself: what followed the last time that its ending occurred.
+"""Drafts from a sequence's own text: the continuation of the last occurrence of its current suffix.
 
-Prompt lookup (Saxena, 2023) takes n-grams of a fixed length. A suffix automaton (Blumer et al., 1985) finds
-the longest ending that occurred before, whatever its length, in amortized constant time for each token (Hu et
-al., SAM Decoding, 2024).
+Prompt lookup (Saxena, 2023) uses n-grams of a fixed length. A suffix automaton (Blumer et al., 1985) finds
+the longest suffix that occurred before, of any length, in amortized constant time per token (SAM Decoding, Hu
+et al., 2024).
 """
 
 from __future__ import annotations
@@ -10,44 +10,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LATEST = 16
-"""Endings, the longest first, whose latest occurrence is noted; of shorter ones, the first one is."""
+"""Number of suffixes, longest first, whose latest occurrence is recorded; of shorter ones, the first is."""
 
 
 class SuffixAutomaton:
-    """All substrings of a text that grows.
+    """An index of all substrings of a growing text.
 
-    A state stands for the substrings that end at the same places. ``links`` leads to the state of the longest
-    ending of these that also occurs elsewhere.
+    A state represents the substrings that end at the same positions. ``links`` leads to the state of their
+    longest common suffix that also occurs elsewhere.
 
-    Attributes
-    ----------
-    tokens : the text.
+    Attributes:
+        tokens: the text.
     """
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self.tokens: list[int] = []
         self._next: list[dict[int, int]] = [{}]
         self._links = [-1]
-        self._lengths = [0]  # of the longest substring of a state
-        self._ends = [0]  # where it ended last, or first; see `LATEST`
+        self._lengths = [0]  # length of the longest substring of each state
+        self._ends = [0]  # end position of its latest or first occurrence, see `LATEST`
         self._last = 0
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Adds tokens at the end."""
+        """Append tokens to the text."""
         for token in tokens:
             self._note_latest()
             self._add(token)
 
     def longest(self) -> tuple[int, int]:
-        """Length of the longest ending that occurred before, and where it ended then; (0, 0) without one."""
+        """Length and earlier end position of the longest suffix that occurred before; (0, 0) if none did."""
         link = self._links[self._last]
         return (self._lengths[link], self._ends[link]) if link > 0 else (0, 0)
 
     def draft(self, n: int, least: int = 2) -> list[int]:
-        """Up to ``n`` tokens that followed when the longest ending, of ``least`` tokens, occurred before.
+        """Up to ``n`` tokens that followed the earlier occurrence of the longest repeated suffix.
 
-        Where the copy reaches the end of the text it goes on with itself, so that a repetition goes on.
+        Empty if the suffix has fewer than ``least`` tokens. At the end of the text, the copy continues with
+        its own tokens, so that a repetition goes on.
         """
         length, end = self.longest()
         if length < least:

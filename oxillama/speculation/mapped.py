@@ -1,4 +1,4 @@
-"""Drafts of a model with another vocabulary, translated token by token."""
+"""Drafts by a model with another vocabulary, translated token by token."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from collections.abc import Sequence as Listed
 
 import numpy as np
 
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.speculation.drafters import ModelDrafter, common_length
+from oxillama.speculation.drafters import ModelDrafter
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.token_map import TokenMap
 
 
 class MappedDrafter:
-    """Drafts with a model whose vocabulary differs from that of the model it drafts for.
+    """Drafts with a model whose vocabulary differs from the target's.
 
-    The draft model reads the text in its own tokens. Its logits are taken to the ids of the target, where the
-    sampler of the request chooses among the tokens that both have.
+    The draft model reads the text in its own tokens. Its logits are mapped to the target's ids, and the
+    request's sampler chooses among the tokens that both vocabularies share.
 
-    Parameters
-    ----------
-    name : of its file.
-    runner : of the draft model.
-    tokens : what the two vocabularies share.
-    ends : ids of the target behind which nothing is drafted.
-    context_size : max tokens of a sequence of the draft model.
+    Args:
+        name: file name of the draft model.
+        runner: runs the draft model.
+        tokens: the map between the vocabularies.
+        ends: target ids after which a draft ends.
+        context_size: max tokens of a sequence of the draft model.
 
-    Raises
-    ------
-    ConfigError : the draft model is an encoder.
+    Raises:
+        ConfigError: the draft model is an encoder.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class MappedDrafter:
             self._drafter.forget(known.sequence)
 
     def _translated(self, sequence: Sequence) -> Sequence:
-        """The tokens of a sequence as the draft model spells them."""
+        """The sequence in the draft model's tokens."""
         known = self._known.get(sequence)
         if known is None:
             known = self._known[sequence] = _Translation(self._tokens, Sequence(self._pool))
@@ -68,21 +67,20 @@ class MappedDrafter:
 
 
 class _Translation:
-    """A text in the tokens of a draft model.
+    """A text translated to the tokens of a draft model.
 
-    Attributes
-    ----------
-    sequence : its tokens, of which none is run; the drafter runs another sequence of the same tokens.
+    Attributes:
+        sequence: the translated tokens; never run. The drafter runs another sequence with the same tokens.
     """
 
     def __init__(self, tokens: TokenMap, sequence: Sequence) -> None:
         self.sequence = sequence
         self._tokens = tokens
         self._text: list[int] = []
-        self._lengths = [0]  # of the translation of so many first tokens
+        self._lengths = [0]  # [i]: length of the translation of the first i tokens
 
     def follow(self, text: list[int]) -> Sequence:
-        """The sequence, with the translation of these target tokens."""
+        """The translation of these target tokens; the common prefix is not translated again."""
         n = common_length(self._text, text)
         del self._text[n:], self._lengths[n + 1 :]
         spelled = self.sequence.tokens
@@ -97,17 +95,15 @@ class _Translation:
 
 
 class MappedSampler(DraftSampler):
-    """Samples drafts by logits over another vocabulary.
+    """Samples target tokens from the logits of a draft model with another vocabulary.
 
-    Parameters
-    ----------
-    sampler : chooses a target token, and is set back by its owner.
-    tokens : the two vocabularies.
-    text : target tokens so far.
+    Args:
+        sampler: chooses the target tokens; the caller rewinds it.
+        tokens: the map between the vocabularies.
+        text: the target tokens so far.
 
-    Attributes
-    ----------
-    sampled : target tokens.
+    Attributes:
+        sampled: the drafted target tokens.
     """
 
     def __init__(self, sampler: DraftSampler, tokens: TokenMap, text: Listed[int]) -> None:
@@ -117,9 +113,9 @@ class MappedSampler(DraftSampler):
         self._tokens = tokens
         self._history = list(text)
 
-    def sample(self, row: np.ndarray, history: list[int]) -> int | None:
-        """The draft model's id of a token, by its logits ``row``; ``history`` is its own."""
-        token = self._sampler.sample(self._tokens.scattered(row), self._history)
+    def sample(self, row: np.ndarray, history: list[int], chance: float | None = None) -> int | None:
+        """The draft model's id of the sampled token, None if it has none; ``row`` are the draft's logits."""
+        token = self._sampler.sample(self._tokens.scattered(row), self._history, chance)
         self.is_done: bool = self._sampler.is_done
         if token is None or token not in self._tokens.draft_of:
             return None

@@ -1,47 +1,52 @@
-"""Drafts with the block for next-token prediction that the model's own file has."""
+"""Drafts with a layer that reads the model's hidden states, such as the MTP layer (next-token prediction)
+in its own file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Sequence as Listed
+from collections.abc import Collection, Sequence as Listed
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oxillama.config import EngineConfig
+from oxillama.base.config import EngineConfig
 from oxillama.engine.building import new_pool
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import KvCacheFullError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.models.next_token import NextTokenHead, load_next_token_head
-from oxillama.speculation.drafters import common_length
+from oxillama.models.weights.loader import Weights
+from oxillama.speculation.drafters import sample_each
 from oxillama.speculation.sampling import DraftSampler
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.loader import Weights
+from oxillama.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from oxillama.models.drafts.dflash import DFlash
+    from oxillama.models.drafts.eagle3 import Eagle3
 
 EAGER = 64
-"""Rows that wait before they are run without a draft being asked for: a prompt's states are not all kept."""
+"""Number of waiting rows that are run even without a draft, so that a prompt's states are not all kept."""
 
 RECENT = 16
-"""Rows that the block begins with again where no draft was asked for while `EAGER` tokens were chosen."""
+"""Number of rows that the layer restarts from if nothing was drafted for `EAGER` tokens."""
 
 
 @dataclass
 class Followed:
-    """What is kept of a sequence. Row r of the block belongs to position ``base + r`` of the text.
+    """The state of a sequence. Row r of the layer belongs to position ``base + r`` of the text.
 
-    Attributes
-    ----------
-    base : position of the first row; rows before it were not seen by the model that is drafted for.
-    rows : the block's own sequence.
-    confirmed : rows that were run with states of the model.
-    first : position of the first of the states.
-    parts : float32 (n, n_embd) each, states of the model that are still needed, up to the last one that was
-        seen: as the passes brought them, or joined.
-    n_states : rows of all parts.
-    idle : passes of one row since the last draft.
+    Attributes:
+        base: position of the first row; earlier positions have no row.
+        rows: the layer's own sequence.
+        confirmed: number of rows that were run with the target's hidden states.
+        first: position of the first hidden state in ``parts``.
+        parts: float32 (n, n_embd) each, the target's hidden states that are still needed, up to the latest;
+            as received, or joined.
+        n_states: number of rows of all parts.
+        idle: passes of one row since the last draft.
     """
 
     rows: Sequence
@@ -54,22 +59,22 @@ class Followed:
 
     @property
     def end(self) -> int:
-        """The position behind the last state."""
+        """The position after the last hidden state."""
         return self.first + self.n_states
 
     @property
     def states(self) -> np.ndarray:
-        """float32 (n, n_embd): all of them."""
+        """float32 (n, n_embd): all parts joined."""
         if len(self.parts) > 1:
             self.parts = [np.concatenate(self.parts)]
         return self.parts[0]
 
     def keep(self, first: int, states: np.ndarray) -> None:
-        """Has only these states, from position ``first`` on."""
+        """Replace all hidden states by these, which begin at position ``first``."""
         self.first, self.parts, self.n_states = first, [states], len(states)
 
     def add(self, start: int, states: np.ndarray) -> None:
-        """Adds states from position ``start`` on, in the place of those that are there."""
+        """Add hidden states from position ``start`` on; replaces existing ones from there on."""
         if start < self.end:
             self.keep(self.first, self.states[: start - self.first])
         self.parts.append(states)
@@ -77,23 +82,29 @@ class Followed:
 
 
 class NextTokenDrafter:
-    """Drafts with a `NextTokenHead`, one pass of the block for each token.
+    """Drafts with a layer that reads the target's hidden states, one pass of the layer for each token.
 
-    The first token of a draft comes from the model's own state, each further one from the block's. Rows that
-    were run with the block's states are run again with the model's, once they are known. While drafts do not
-    pay, the block runs nothing: it forgets the text but for the last rows.
+    The first token of a draft is computed from the target's hidden state, further tokens from the layer's own
+    states. Rows that were run with the layer's states are run again once the target's states are known. While
+    drafts do not pay, the layer does not run, and only the last rows are kept.
 
-    Parameters
-    ----------
-    head, runner : the block, and what runs it.
-    n_vocab : tokens that may be drafted, the first ones of the block.
-    ends : tokens behind which nothing is drafted.
+    Args:
+        head, runner: the layer, and the runner that runs it.
+        n_vocab: only the first ``n_vocab`` tokens of the layer may be drafted.
+        ends: tokens after which a draft ends.
     """
 
-    name = "next-token"
+    name: str = "next-token"
     needs_hidden = True
+    tapped: tuple[int, ...] = ()
+    follows_zeros = True
+    """Whether the first token of a text has a row, whose state is zero."""
+    lag = 1
+    """How many positions before a row's token its state lies."""
 
-    def __init__(self, head: NextTokenHead, runner: Runner, n_vocab: int, ends: Collection[int]) -> None:
+    def __init__(
+        self, head: NextTokenHead | Eagle3 | DFlash, runner: Runner, n_vocab: int, ends: Collection[int]
+    ) -> None:
         self._head = head
         self._n_vocab = n_vocab
         self._ends = ends
@@ -105,7 +116,7 @@ class NextTokenDrafter:
         if known is None or not known.first <= start <= known.end:
             self.forget(sequence)
             known = self._begin(sequence, start, hidden.shape[1])
-        known.confirmed = min(known.confirmed, max(0, start + 1 - known.base))
+        known.confirmed = min(known.confirmed, max(0, start + self.lag - known.base))
         known.add(start, hidden)
         known.idle = known.idle + 1 if len(hidden) == 1 else 0
         if known.end - known.base - known.confirmed >= EAGER:
@@ -115,17 +126,18 @@ class NextTokenDrafter:
                 self._catch_up([(sequence, known)], certain=known.end)
 
     def _begin(self, sequence: Sequence, start: int, width: int) -> Followed:
-        """Begins with the states from ``start`` on; before the first position of all there are zeros."""
+        """Start a sequence's state at position ``start``."""
         known = self._known[sequence] = Followed(Sequence(self._runner.pool, checkpoints=0))
-        known.base = start + 1 if start else 0
-        known.keep(start if start else -1, np.zeros((0 if start else 1, width), np.float32))
+        first, n = (-1, 1) if start == 0 and self.follows_zeros else (start, 0)
+        known.base = first + self.lag
+        known.keep(first, np.zeros((n, width), np.float32))
         return known
 
     def _forget_early_rows(self, sequence: Sequence, known: Followed) -> None:
-        """Begins again with the last rows, none of which has run."""
+        """Restart with the last `RECENT` rows; none of them has been run."""
         known.rows.truncate(0)
         first = known.end - RECENT
-        known.base, known.confirmed = first + 1, 0
+        known.base, known.confirmed = first + self.lag, 0
         known.keep(first, known.states[-RECENT:].copy())
 
     def propose(
@@ -144,34 +156,43 @@ class NextTokenDrafter:
                     known.idle = 0
                 states = self._catch_up(parts)
                 self._draft(active, states, found, sequences, samplers, counts)
-        except KvCacheFullError:  # the texts go on without the rest
+        except KvCacheFullError:  # the drafts so far are still valid
             pass
         return found
 
     def _catch_up(self, parts: list[tuple[Sequence, Followed]], certain: int | None = None) -> np.ndarray:
-        """Runs all rows whose states are known; float32 (parts, n_embd), the block's state of each last one.
+        """Run all rows whose hidden states are known; float32 (sequences, n_embd), the states of the last
+        rows.
 
-        ``certain`` : rows of later positions are left.
+        ``certain`` : only tokens before this position are run.
         """
-        given = []
+        hidden = []
         for sequence, known in parts:
             tokens = sequence.tokens[known.base : certain]
             n = min(known.confirmed, common_length(known.rows.tokens, tokens), len(tokens) - 1)
             known.rows.truncate(n)
-            known.rows.tokens += tokens[n:]
-            first = known.base + known.rows.cached_len - 1 - known.first  # of the states, for the first row
-            given.append(known.states[first : first + known.rows.pending])
-        states = self._run([known for _, known in parts], given)
+            known.rows.keep_drafts()
+            known.rows.tokens += tokens[n:-1]
+            known.rows.draft(tokens[-1:])  # runs again, unless the text goes on
+            first = known.base + known.rows.cached_len - 1 - known.first  # index of the first row's state
+            hidden.append(known.states[first : first + known.rows.pending])
+        states = self._run([known for _, known in parts], hidden, observed=True)
         for _, known in parts:
             known.confirmed = known.rows.cached_len
             known.keep(known.end - 1, known.states[-1:].copy())
         return states
 
-    def _run(self, followed: list[Followed], given: list[np.ndarray]) -> np.ndarray:
-        """Runs what is pending; float32 (sequences, n_embd), the block's normed state of each last row."""
-        self._head.inputs.given = np.ascontiguousarray(np.concatenate(given))
+    def _run(self, followed: list[Followed], hidden: list[np.ndarray], observed: bool) -> np.ndarray:
+        """Run the pending rows; float32 (sequences, n_embd), the layer's state of each last row.
+
+        ``observed`` : the hidden states are the target's, not the layer's.
+        """
+        self._head.inputs.hidden = np.ascontiguousarray(np.concatenate(hidden))
+        self._head.inputs.observed = observed
         parts = [(known.rows, known.rows.pending) for known in followed]
-        return self._runner.forward(parts, states=True)
+        counts = [1 + min(rows.n_drafts, n - 1) for rows, n in parts]  # states that a sequence gets
+        states: np.ndarray = self._runner.forward(parts, states=True)[np.cumsum(counts) - 1]
+        return states
 
     def _draft(
         self,
@@ -182,21 +203,15 @@ class NextTokenDrafter:
         samplers: Listed[DraftSampler],
         counts: Listed[int],
     ) -> None:
-        """Adds tokens to what was found for the active sequences, as long as they pay."""
+        """Append drafted tokens to ``found`` for the active sequences, while further tokens pay."""
         while active:
-            logits, going, kept = self._runner.logits(states), [], []
-            for at, i in enumerate(active):
-                token = samplers[i].sample(logits[at, : self._n_vocab], sequences[i].tokens + found[i])
-                if token is None:
-                    continue
-                found[i].append(token)
-                if len(found[i]) < counts[i] and token not in self._ends and not samplers[i].is_done:
-                    going.append(i)
-                    kept.append(states[at : at + 1])
-                    self._known[sequences[i]].rows.tokens.append(token)
-            active = going
+            logits = self._runner.logits(states)[:, : self._n_vocab]
+            going = sample_each(logits, active, found, sequences, samplers, counts, self._ends)
+            kept, active = [states[at : at + 1] for at in going], [active[at] for at in going]
+            for i in active:
+                self._known[sequences[i]].rows.draft(found[i][-1:])
             if active:
-                states = self._run([self._known[sequences[i]] for i in active], kept)
+                states = self._run([self._known[sequences[i]] for i in active], kept, observed=False)
 
     def forget(self, sequence: Sequence) -> None:
         known = self._known.pop(sequence, None)
@@ -204,8 +219,8 @@ class NextTokenDrafter:
             known.rows.release()
 
 
-def offer_next_token(file: ModelFile, target: Runner, tokenizer: TokenizerBridge) -> NextTokenDrafter | None:
-    """What drafts with the block of a model's file; None for a file without one."""
+def offer_next_token(file: ModelFile, target: Runner, tokenizer: Tokenizer) -> NextTokenDrafter | None:
+    """The drafter of the MTP layer in a model's file; None if the file has no such layer."""
     model = target.model
     weights = Weights(file, model.kernels, target.n_threads)
     head = load_next_token_head(read_spec(file), weights, model)
@@ -214,4 +229,7 @@ def offer_next_token(file: ModelFile, target: Runner, tokenizer: TokenizerBridge
     for linear in head.linears():
         linear.pack()
     pool = new_pool(head, EngineConfig(page_size=target.pool.page_size))
-    return NextTokenDrafter(head, Runner(head, pool, target.n_threads), tokenizer.n_vocab, tokenizer.eog_ids)
+    found = NextTokenDrafter(head, Runner(head, pool, target.n_threads), tokenizer.n_vocab, tokenizer.eog_ids)
+    found.tapped = head.tapped
+    target.tapped = tuple(sorted({*target.tapped, *head.tapped}))
+    return found

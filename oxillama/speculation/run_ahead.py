@@ -1,8 +1,8 @@
-"""A drafter that runs ahead: a model of another engine, in its own threads, while the target verifies.
+"""A drafter that runs ahead: another engine's model, in its own thread, while the target verifies.
 
-Proposals stand in a mailbox. The target's step takes those that continue its text, and waits for more of
-them no longer than pays. Where the text goes another way, what stands in the mailbox and what is on its way
-belong to an older epoch and are dropped.
+Proposals wait in a mailbox. The target's step takes the proposals that continue its text, and waits for more
+only as long as that pays. When the text takes another course, a new epoch begins: proposals of older epochs,
+in the mailbox or still being computed, are dropped.
 """
 
 from __future__ import annotations
@@ -10,40 +10,38 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Sequence as Listed
 
+from oxillama.base.faults import note
+from oxillama.engine.cache.radix import common_length
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.sequence import Sequence
-from oxillama.faults import note
-from oxillama.sampling.sampler import Sampler
 from oxillama.sessions.session import Session
-from oxillama.speculation.drafters import common_length
 from oxillama.speculation.sampling import DraftSampler
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.tokenizer.tokenizer import Tokenizer
 
 log: logging.Logger = logging.getLogger(__name__)
 
 SHARE = 0.5
-"""A step waits for proposals at most this share of what the target took for the step before."""
+"""A step waits for proposals at most this share of the target's last step time."""
 
 
 class RunAheadDrafter:
-    """Drafts for one request of a target, by a session of another engine.
+    """Drafts for one request, with a session of another engine.
 
-    Parameters
-    ----------
-    name : of the draft model, in what is logged and measured.
-    open_session : makes a session with the draft model; it is called, and the session closed, by a thread of
-        the drafter.
-    context_size : max tokens of the session.
-    sampler : chooses the drafted tokens.
-    target : tokenizer of the target, whose ids the draft model shares.
-    prompt : ids of the request. The session runs them while the target runs them too.
-    most : tokens that are verified at a time; twice as many are drafted ahead.
+    Args:
+        name: name of the draft model in logs and measurements.
+        open_session: opens a session of the draft model. A thread of the drafter calls it and closes the
+            session.
+        context_size: max tokens of the session.
+        sampler: chooses the drafted tokens.
+        target: the target's tokenizer; the draft model has the same ids.
+        prompt: ids of the request's prompt. The session runs them at the same time as the target.
+        most: max tokens verified at a time; twice as many are drafted ahead.
 
-    Attributes
-    ----------
-    has_failed : whether it has given up, and why is logged. The text goes on without drafts.
+    Attributes:
+        has_failed: whether the drafter has stopped after an error, which is logged. The text continues
+            without drafts.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class RunAheadDrafter:
         open_session: Callable[[], Session],
         context_size: int,
         sampler: Sampler,
-        target: TokenizerBridge,
+        target: Tokenizer,
         prompt: Listed[int],
         most: int,
     ) -> None:
@@ -63,17 +61,17 @@ class RunAheadDrafter:
         self._ends, self._n_vocab = target.eog_ids, target.n_vocab
         self._n_prompt = len(prompt)
         self._most_tokens = context_size
-        self._most_ahead = 2 * most + 1  # the drafts of this pass, its bonus token, the drafts of the next
-        self._held: list[int] = []  # tokens of the session
-        self._certain = list(prompt)
-        self._ahead: list[int] = []  # proposals, which follow the certain tokens
-        self._epoch = 0  # of the certain tokens and proposals: each continues the one before
+        self._most_ahead = 2 * most + 1  # drafts of this pass, its bonus token, drafts of the next pass
+        self._held: list[int] = []  # tokens in the session
+        self._accepted = list(prompt)
+        self._ahead: list[int] = []  # proposals after the accepted tokens
+        self._epoch = 0  # increases when the text departs from the proposals
         self._is_over = False
         self._changed = threading.Condition()
         self._verified_at = time.perf_counter()  # when the target took the last proposals
         try:
             threading.Thread(target=self._run, name="oxillama drafter", daemon=True).start()
-        except RuntimeError:  # the system has no threads
+        except RuntimeError:  # the system cannot start a thread
             self._fail()
 
     # --- for the target -----------------------------------------------------------------------------
@@ -81,11 +79,11 @@ class RunAheadDrafter:
     def propose(
         self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
-        """As `Drafter.propose`, for the one sequence."""
+        """Like `Drafter.propose`, for the one sequence."""
         ((sequence,), (sampler,), (n,)) = sequences, samplers, counts
         since = time.perf_counter() - self._verified_at
         with self._changed:
-            n_tokens = len(sequence.tokens) - len(self._certain)  # in as many steps or fewer
+            n_tokens = len(sequence.tokens) - len(self._accepted)  # made by at most as many steps
             self._tell(sequence.tokens)
             self._changed.wait_for(lambda: self._has_all(n), SHARE * since / max(1, n_tokens))
             proposals = self._ahead[:n]
@@ -93,30 +91,30 @@ class RunAheadDrafter:
         return [sampler.copied(proposals)]
 
     def forget(self, sequence: Sequence | None = None) -> None:
-        """Ends it; also from any other thread, and more than once."""
+        """Stop drafting; may be called from any thread, and repeatedly."""
         self._is_over = True
-        if self._changed.acquire(timeout=1.0):  # in a forked child nobody may be there to give it back
+        if self._changed.acquire(timeout=1.0):  # in a forked child, the lock's owner may not exist
             self._changed.notify_all()
             self._changed.release()
 
-    def _tell(self, certain: list[int]) -> None:
-        """Notes how the text goes on; proposals that do not continue it are dropped."""
-        known = self._certain + self._ahead
-        if known[: len(certain)] == certain:
-            self._ahead = known[len(certain) :]
+    def _tell(self, accepted: list[int]) -> None:
+        """Record how the text continues; drop proposals that differ."""
+        known = self._accepted + self._ahead
+        if known[: len(accepted)] == accepted:
+            self._ahead = known[len(accepted) :]
         else:
             self._ahead = []
             self._epoch += 1
-        self._certain = list(certain)
+        self._accepted = list(accepted)
         self._changed.notify_all()
 
     def _has_all(self, n: int) -> bool:
-        """Whether ``n`` proposals are there, or no more will come."""
+        """Whether ``n`` proposals are ready, or no more will come."""
         return len(self._ahead) >= n or not self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Whether there are proposals to come for the text as it is known."""
-        n = len(self._certain) + len(self._ahead)
+        """Whether more proposals will come for the current text."""
+        n = len(self._accepted) + len(self._ahead)
         is_at_end = bool(self._ahead) and self._ahead[-1] in self._ends
         return not (self.has_failed or self._is_over or n >= self._most_tokens or is_at_end)
 
@@ -130,13 +128,13 @@ class RunAheadDrafter:
                         self._changed.wait_for(lambda: self._is_over or self._has_work())
                         if self._is_over:
                             return
-                        epoch, text = self._epoch, self._certain + self._ahead
+                        epoch, text = self._epoch, self._accepted + self._ahead
                     token = self._next(session, text)
                     with self._changed:
                         if epoch == self._epoch:
                             self._ahead.append(token)
                             self._changed.notify_all()
-        except Exception:  # the text goes on without drafts
+        except Exception:  # the text continues without drafts
             self._fail()
 
     def _fail(self) -> None:
@@ -152,8 +150,8 @@ class RunAheadDrafter:
         return len(self._ahead) < self._most_ahead and self._goes_on()
 
     def _next(self, session: Session, text: list[int]) -> int:
-        """The token that the draft model would go on with after ``text``."""
-        n = min(common_length(self._held, text), len(text) - 1)  # the last is run: its logits are wanted
+        """The draft model's next token after ``text``."""
+        n = min(common_length(self._held, text), len(text) - 1)  # the last token is run, for its logits
         if n < len(self._held):
             session.rewind(n)
             del self._held[n:]

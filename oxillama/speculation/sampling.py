@@ -1,10 +1,10 @@
-"""Sampling of drafts: tokens that a sampler takes on trial, and how one of them is accepted or replaced.
+"""Sampling of drafts: a sampler draws tokens on trial; each is then accepted or replaced.
 
 Two rules accept a drafted token. *Seeded*: the sampler draws the next token as without a draft, and the
-drafted one is accepted if it is the same. *Rejection* (Leviathan et al., 2023; Chen et al., 2023): a token
-drafted with probability q is accepted with probability min(1, p / q), otherwise one is drawn from the
-residual max(0, p - q). No rule accepts more often. The tokens have the distribution of the model
-in both cases; only by the seeded rule they are those of the same seed without drafts.
+drafted token is accepted if it is the same. *Rejection* (Leviathan et al., 2023; Chen et al., 2023): a token
+drafted with probability q is accepted with probability min(1, p / q); otherwise a token is drawn from the
+residual max(0, p - q), the highest acceptance rate possible. Both rules keep the model's
+distribution; only the seeded rule also gives the same tokens as the same seed without drafts.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.engine.sampling.batch import GOOD, workspaces
+from oxillama.engine.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
+from oxillama.engine.sampling.sampler import Distribution, Sampler, Xorshift64
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import GrammarError, SamplingError
-from oxillama.sampling.chain import GOOD, workspaces
-from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
-from oxillama.sampling.sampler import Distribution, Sampler, Xorshift64
 
 
 class DraftSampler:
-    """Samples drafted tokens with the sampler of a request, which is then set back.
+    """Samples drafted tokens with a request's sampler, which is rewound afterwards.
 
-    Parameters
-    ----------
-    sampler : that will choose the tokens.
-    random : draws the drafts of the rejection rule, which must not depend on the sampler's own numbers; None
-        for the seeded rule.
-    pays : told the draft model's own probability of each sampled token; whether another one is worth a pass.
+    Args:
+        sampler: the sampler that will choose the final tokens.
+        random: random numbers for drafts of the rejection rule, independent of the sampler's own; None for
+            the seeded rule.
+        pays: called with the draft model's probability of each sampled token; returns whether another token
+            pays.
 
-    Attributes
-    ----------
-    distributions : what each token was drawn from; of the rejection rule only.
-    is_done : whether no further token is worth a pass of the draft model. The tokens so far are verified: to
-        leave one out by what it is would change the distribution of the rejection rule.
+    Attributes:
+        distributions: the distribution that each token was drawn from; rejection rule only.
+        is_done: whether a further token does not pay. All tokens so far are verified: leaving one out
+            depending on its value would change the distribution of the rejection rule.
     """
 
     def __init__(
@@ -53,16 +52,19 @@ class DraftSampler:
         self._n_generated = sampler.n_generated
         self._is_greedy = sampler.chain.takes_highest and sampler.constraint is None
 
-    def sample(self, row: np.ndarray, history: list[int]) -> int | None:
-        """A token after ``history`` by the logits ``row`` (vocab,) of a draft model; None if there is none.
+    def sample(self, row: np.ndarray, history: list[int], chance: float | None = None) -> int | None:
+        """Draw a token after ``history`` from a draft model's logits ``row`` (vocab,); None if none is
+        possible. ``chance`` is the drafter's estimate of its acceptance, None for the token's probability.
 
-        Stages of the user's own may have a state that cannot be set back, so they are not called.
+        User-defined sampler stages are not called, because their state cannot be rewound.
         """
         try:
             token = self._sampled(row, history)
-        except (SamplingError, GrammarError):  # the draft model likes nothing that the grammar allows, say
+        except (SamplingError, GrammarError):  # perhaps the grammar allows no likely token
             return None
-        if self._pays is not None:
+        if self._pays is not None and chance is not None:
+            self.is_done = not self._pays(chance)
+        elif self._pays is not None:
             (workspace,) = workspaces(self.sampler.chain.kernels, len(row))
             workspace.start(row)
             self.is_done = not self._pays(math.exp(workspace.logprob(token)))
@@ -80,7 +82,7 @@ class DraftSampler:
         return token
 
     def copied(self, tokens: list[int]) -> list[int]:
-        """Takes tokens that were not drawn, such as those of a look-up."""
+        """Use tokens that were not sampled, for example by prompt lookup."""
         return [self._certain(token) for token in tokens]
 
     def _certain(self, token: int) -> int:
@@ -89,19 +91,18 @@ class DraftSampler:
         return token
 
     def rewind(self) -> None:
-        """Sets the sampler back."""
+        """Rewind the sampler to its state before the draft."""
         self.sampler.truncate(self._n_generated)
 
 
 class RejectionSampler(Sampler):
-    """A request's sampler by the rejection rule: it verifies the next drafted token, if there is one.
+    """A request's sampler by the rejection rule: verifies the next drafted token, if there is one.
 
-    Parameters
-    ----------
-    sampler : of the request, which this one replaces.
-    sequence : of the request, with the drafted tokens.
-    distributions : that the tokens of the last draft were drawn from.
-    random : draws residuals.
+    Args:
+        sampler: the request's sampler, which this object replaces.
+        sequence: the request's sequence, with the drafted tokens.
+        distributions: the distributions that the tokens of the last draft were drawn from.
+        random: random numbers for draws from residuals.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class RejectionSampler(Sampler):
         return found
 
     def _verified(self, logits: np.ndarray, history: Any, top: int | None) -> int | SampledToken:
-        """The next drafted token, or another in its place."""
+        """The next drafted token if accepted, else its replacement."""
         n = self._sequence.n_drafts
         drafted, draft, random = self._sequence.tokens[-n], self._distributions[-n], self._residuals
         return sample_drafted(
@@ -143,13 +144,12 @@ def sample_drafted(
     verdict: Callable[[Distribution, float], tuple[int, float]],
     top: int | None = None,
 ) -> int | SampledToken:
-    """`Sampler.sample`, or `Sampler.sample_with_logprobs`, where ``verdict`` chooses the token.
+    """Like `Sampler.sample` or `Sampler.sample_with_logprobs`, but ``verdict`` chooses the token.
 
-    Parameters
-    ----------
-    verdict : called with the distribution that `Sampler.sample` would draw from and a uniform number; returns
-        the token and its probability.
-    top : how many of the likeliest tokens to note, or None for no log-probabilities.
+    Args:
+        verdict: called with the distribution that `Sampler.sample` would draw from and a uniform number;
+            returns the token and its probability.
+        top: number of top tokens in the log-probabilities; None: return the token only.
     """
     try:
         workspace, u = sampler.apply(logits, history)
@@ -169,7 +169,7 @@ def sample_drafted(
 
 
 def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:
-    """The token at the share ``u``, 0 to 1, of the probabilities, which need not sum to 1."""
+    """The token at the quantile ``u`` in [0, 1] of the distribution; probabilities need not sum to 1."""
     sums = probabilities.cumsum()
     at = int(np.searchsorted(sums, u * sums[-1], side="right"))
     return int(ids[min(at, len(ids) - 1)])
@@ -178,14 +178,13 @@ def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:
 def accept_or_replace(
     target: Distribution, draft: Distribution, token: int, u: float, random: Xorshift64
 ) -> tuple[int, float]:
-    """The drafted token with probability min(1, p / q), else one of the residual; and its probability p.
+    """The token with probability min(1, p / q), else a token of the residual; and its probability p.
 
-    Parameters
-    ----------
-    target, draft : the distributions p and q.
-    token : drawn from ``draft``.
-    u : uniform in [0, 1), used for nothing else.
-    random : draws from the residual.
+    Args:
+        target, draft: the distributions p and q.
+        token: the drafted token, drawn from ``draft``.
+        u: uniform in [0, 1), not used elsewhere.
+        random: draws from the residual.
     """
     ids, p = target
     q = np.zeros(max(int(ids.max()), int(draft[0].max())) + 1)

@@ -1,4 +1,4 @@
-"""What a request drafts with, and what became of its drafts."""
+"""The drafter of a request, and the counts of its drafts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from oxillama.engine.request import Request
-from oxillama.sampling.sampler import Distribution, Sampler, Xorshift64
+from oxillama.engine.sampling.sampler import Distribution, Sampler, Xorshift64
 from oxillama.speculation.drafters import Drafter
 from oxillama.speculation.length import Acceptance, Outlook
 from oxillama.speculation.sampling import DraftSampler
 
 SPECULATION = "speculation"
-"""The key of `Request.parts`."""
+"""The key in `Request.parts`."""
 
 
 @dataclass
 class SpeculationStats:
     """Counts of the drafts of a request.
 
-    Attributes
-    ----------
-    drafted : tokens that were proposed and run.
-    accepted : those of them that the model chose, too.
-    passes : that ran drafts.
+    Attributes:
+        drafted: tokens that were proposed and run.
+        accepted: drafted tokens that the model also chose.
+        passes: passes that had drafts.
     """
 
     drafted: int = 0
@@ -43,12 +42,11 @@ class SpeculationStats:
 
 @dataclass(frozen=True)
 class SpeculationState:
-    """The drafts of a request, for a snapshot.
+    """The state of a request's drafts, for a snapshot.
 
-    Attributes
-    ----------
-    random : the state of the rejection rule's random numbers; None for the seeded rule.
-    drafted, accepted, passes : as in `SpeculationStats`.
+    Attributes:
+        random: state of the rejection rule's random numbers; None for the seeded rule.
+        drafted, accepted, passes: as in `SpeculationStats`.
     """
 
     random: Annotated[int, (1, 2**64 - 1)] | None
@@ -61,15 +59,15 @@ class SpeculationState:
 class Speculation:
     """The drafts of one request.
 
-    Attributes
-    ----------
-    drafter : proposes its tokens.
-    most : max tokens of a draft.
-    random : draws drafts and residuals by the rejection rule; None for the seeded rule.
-    distributions : that the tokens of the last draft were drawn from; of the rejection rule.
-    stats, acceptance : of all drafts so far.
-    least : probability that a draft is accepted below which the draft ends.
-    outlook : of the last draft.
+    Attributes:
+        drafter: proposes the tokens.
+        most: max tokens of a draft.
+        random: random numbers for drafts and residuals of the rejection rule; None for the seeded rule.
+        distributions: the distributions that the tokens of the last draft were drawn from; rejection rule
+            only.
+        stats, acceptance: counts of all drafts so far.
+        least: a draft ends when the probability of its acceptance falls below this.
+        outlook: the `Outlook` of the last draft.
     """
 
     drafter: Drafter
@@ -82,25 +80,25 @@ class Speculation:
     outlook: Outlook | None = None
 
     def draft_sampler(self, sampler: Sampler) -> DraftSampler:
-        """Samples the next draft."""
+        """A sampler for the next draft."""
         self.outlook = Outlook(self.acceptance, self.least)
         return DraftSampler(sampler, self.random, self.outlook.goes_on)
 
     def note(self, drafted: int, accepted: int) -> None:
-        """Notes how many drafted tokens a pass has run, and how many of them were accepted."""
+        """Record the drafted tokens that a pass has run, and how many were accepted."""
         self.acceptance.note(drafted, accepted, self.outlook.probabilities if self.outlook else ())
         self.stats.drafted += drafted
         self.stats.accepted += accepted
         self.stats.passes += bool(drafted)
 
     def state(self) -> SpeculationState:
-        """What `restore` takes, in another process too."""
+        """The state to pass to `restore`, possibly in another process."""
         return SpeculationState(None if self.random is None else self.random.state, **vars(self.stats))
 
     def restore(self, state: SpeculationState | None) -> None:
-        """Goes on with the counts of other drafts, and with their random numbers if both have any.
+        """Continue with the counts of other drafts, and with their random numbers if both have them.
 
-        None for a request that had no drafts.
+        ``state`` None: the other request had no drafts.
         """
         if state is None:
             return
@@ -110,6 +108,6 @@ class Speculation:
 
 
 def speculation_of(request: Request) -> Speculation | None:
-    """The drafts of a request; None for a request without."""
+    """The drafts of a request; None if it does not speculate."""
     found: Speculation | None = request.parts.get(SPECULATION)
     return found

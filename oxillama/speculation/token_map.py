@@ -1,8 +1,9 @@
-"""Which tokens of two vocabularies are the same, so that a model may draft for one with another vocabulary.
+"""A map between the tokens of two vocabularies, so that a model may draft for a target with other tokens.
 
-Two tokens are the same if they have the same bytes and kind: text, a control token, or a byte. A byte stands
-for the text of that byte where one of the vocabularies has no such text (a line break in SentencePiece).
-Control tokens with different names are the same in the same role (``<s>`` and ``<|begin_of_text|>``).
+Two tokens are the same if they have the same bytes and kind: text, control, or byte token. A byte token
+counts as the text of its byte if one of the vocabularies has no such text token (a line break in
+SentencePiece). Control tokens with different names are the same if they have the same role (``<s>`` and
+``<|begin_of_text|>``).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama.errors import ConfigError
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.tokenizer.vocabulary import BYTE, CONTROL, HIDDEN, NORMAL, USER_DEFINED
+from oxillama.text.tokenizer.tokenizer import Tokenizer
+from oxillama.text.tokenizer.vocabulary import BYTE, CONTROL, HIDDEN, NORMAL, USER_DEFINED
 
 LEAST_SHARE = 0.5
-"""Least share of the smaller vocabulary's text tokens that the other one has, too.
+"""The minimum share of the smaller vocabulary's text tokens that the other vocabulary must have.
 
 Among the vocabularies of ten published models (Llama 2 and 3, Qwen 2 and 3.5, Gemma 4, Command R, DeepSeek,
 Falcon, GPT-2, Phi 3) the share is 0.56 to 1, and 81 to 100 % of the draft's tokens of an English text with
@@ -24,31 +25,28 @@ code are also the target's.
 TEXT = NORMAL | USER_DEFINED
 
 USUAL_BYTES = frozenset(b"\n") | {*range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xE0)}
-"""Bytes that a draft model must be able to spell: of printable characters. Vocabularies of published models
-leave out some others; the draft model does not read these."""
+"""Bytes that a draft model must be able to spell: the bytes of printable characters. Published vocabularies
+lack some other bytes; the draft model skips these."""
 
 
 class TokenMap:
-    """The tokens that a draft model and its target share, and how the draft model spells all others.
+    """The tokens that a draft model and its target share, and spellings for all other target tokens.
 
-    Parameters
-    ----------
-    name : of the draft model, for errors.
-    draft, target : the vocabularies.
+    Args:
+        name: the draft model's name, for errors.
+        draft, target: the two vocabularies.
 
-    Attributes
-    ----------
-    draft_ids, target_ids : int64 (n,), the same token in both.
-    draft_of : from a target id of these to the draft id.
-    share : of the text tokens of the smaller vocabulary, those that both have.
-    n_target : tokens of the target.
+    Attributes:
+        draft_ids, target_ids: int64 (n,), the ids of each shared token.
+        draft_of: maps the target id of a shared token to the draft id.
+        share: shared text tokens, relative to the text tokens of the smaller vocabulary.
+        n_target: number of target tokens.
 
-    Raises
-    ------
-    ConfigError : the share is below `LEAST_SHARE`, or the draft model has no token for some byte.
+    Raises:
+        ConfigError: the share is below `LEAST_SHARE`, or the draft model has no token for some byte.
     """
 
-    def __init__(self, name: str, draft: TokenizerBridge, target: TokenizerBridge) -> None:
+    def __init__(self, name: str, draft: Tokenizer, target: Tokenizer) -> None:
         theirs, ours = _meanings(draft), _meanings(target)
         pairs = {ours[meaning]: id for meaning, id in theirs.items() if meaning in ours}
         n_same = sum(bool(target.token_type(id) & TEXT) for id in pairs)
@@ -81,13 +79,14 @@ class TokenMap:
 
     @property
     def opening(self) -> list[int]:
-        """Draft tokens before every text that does not begin with them."""
+        """Draft tokens that every text must begin with (the BOS token, or none)."""
         return self._opening
 
     def spell(self, token: int) -> list[int]:
-        """A target token in draft tokens: one, or the longest ones that its bytes can be cut into.
+        """Translate a target token to draft tokens: the shared token, or the longest draft tokens that its
+        bytes split into.
 
-        Nothing for an opening token that the draft model does not know, and for ids without a token.
+        Empty for a BOS token that the draft model does not have, and for ids without a token.
         """
         known = self.draft_of.get(token)
         if known is not None:
@@ -112,20 +111,20 @@ class TokenMap:
         return found
 
     def scattered(self, row: np.ndarray) -> np.ndarray:
-        """float32 (n_target,): the draft's logits ``row`` by the target's ids, -inf where there are none."""
+        """float32 (n_target,): the draft's logits ``row`` at the target's ids; -inf for tokens not shared."""
         out = np.full(self.n_target, -np.inf, np.float32)
         out[self.target_ids] = row[self.draft_ids]
         return out
 
 
-def same_tokens(draft: TokenizerBridge, target: TokenizerBridge) -> bool:
-    """Whether every id of the target is the same token of the draft, which may have more."""
+def same_tokens(draft: Tokenizer, target: Tokenizer) -> bool:
+    """Whether every id of the target is the same token in the draft, which may have more tokens."""
     tokens = target.vocab.tokens
     return draft.vocab.tokens[: len(tokens)] == tokens
 
 
-def _meanings(vocabulary: TokenizerBridge) -> dict[tuple[int, bytes], int]:
-    """The ids of (kind, bytes); the first of several. Tokens that stand for nothing are left out."""
+def _meanings(vocabulary: Tokenizer) -> dict[tuple[int, bytes], int]:
+    """The ids by (kind, bytes), the first of duplicates. Tokens without a meaning are left out."""
     found: dict[tuple[int, bytes], int] = {}
     for id, (kind, piece) in enumerate(zip(vocabulary.vocab.types, vocabulary.vocab_bytes())):
         for bits, group in ((HIDDEN, CONTROL), (BYTE, BYTE), (TEXT, TEXT)):
@@ -138,7 +137,7 @@ def _meanings(vocabulary: TokenizerBridge) -> dict[tuple[int, bytes], int]:
 def _pair_bytes(
     pairs: dict[int, int], theirs: dict[tuple[int, bytes], int], ours: dict[tuple[int, bytes], int]
 ) -> None:
-    """Pairs bytes that are text in one vocabulary, and a byte token alone in the other."""
+    """Pair bytes that are a text token in one vocabulary, but only a byte token in the other."""
     for piece in (bytes([byte]) for byte in range(256)):
         draft, target = ((known.get((TEXT, piece)), known.get((BYTE, piece))) for known in (theirs, ours))
         if draft[0] is None and draft[1] is not None and target[0] is not None:
@@ -148,8 +147,8 @@ def _pair_bytes(
             pairs[target[1]] = draft[0]
 
 
-def _pair_roles(pairs: dict[int, int], draft: TokenizerBridge, target: TokenizerBridge) -> None:
-    """Adds control tokens of the same role."""
+def _pair_roles(pairs: dict[int, int], draft: Tokenizer, target: Tokenizer) -> None:
+    """Pair control tokens of the same role."""
     taken = set(pairs.values())
     for role, id in target.special_ids.items():
         other = draft.special_ids.get(role)

@@ -397,18 +397,10 @@ def test_a_name_that_is_no_argument_is_warned_of() -> None:
 
 def test_honoured_arguments_reach_the_engine() -> None:
     made = Llama(
-        STORY,
-        n_ctx=0,
-        n_batch=32,
-        n_threads=1,
-        type_k=8,
-        type_v=2,
-        lora_path=str(demo.PIRATE),
-        lora_scale=0.5,
-        draft_model=llama_cpp.llama_speculative.LlamaPromptLookupDecoding(num_pred_tokens=5),
-        rope_freq_base=10000.0,
-        rope_freq_scale=1.0,
-    )
+        STORY, n_ctx=0, n_batch=32, n_threads=1, type_k=8, type_v=2, lora_path=str(demo.PIRATE),
+        lora_scale=0.5, draft_model=llama_cpp.llama_speculative.LlamaPromptLookupDecoding(num_pred_tokens=5),
+        rope_freq_base=10000.0, rope_freq_scale=1.0,
+    )  # fmt: skip
     config = made.engine.config
     assert (config.context_size, config.prefill_chunk_size, config.num_threads) == (512, 32, 1)
     assert (config.kv_type, config.speculate, config.draft_max) == ("q8_0:q4_0", "lookup", 5)

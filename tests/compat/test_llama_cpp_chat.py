@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from oxillama import ChatTemplateError, ConfigError, demo
-from oxillama.compat.llama_cpp import Llama, LlamaGrammar
-from oxillama.compat.llama_cpp import llama_chat_format as formats
+from oxillama.compat.llama_cpp import Llama, LlamaGrammar, llama_chat_format as formats
 from oxillama.compat.llama_cpp.chat_formats import CHAT_FORMATS, NOT_OFFERED
 from tests.support.llama_cpp_calls import CONVERSATIONS, GREEDY, NOT_COMPARED, ONE, TITLE, TOOLS
 from tests.support.media import picture, projector_file

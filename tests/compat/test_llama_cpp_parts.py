@@ -17,7 +17,7 @@ from oxillama.compat.llama_cpp.completion import prompt_tokens
 from oxillama.compat.llama_cpp.llama_grammar import json_schema_to_gbnf
 from oxillama.compat.llama_cpp.processors import PenaltyStage
 from oxillama.compat.llama_cpp.sampling import seed_of
-from oxillama.hub import pretrained
+from oxillama.gguf.hub import pretrained
 
 STORY = str(demo.STORY)
 FEW = {"n_ctx": 256, "n_threads": 1}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, OxiLlamaError, RecurrentStatePool
-from oxillama.cache.pages import MemoryLimit, PagePool
 from oxillama.compat.pools import PoolError, SequencePool
-from tests.cache.test_prefix import Shape
+from oxillama.engine.cache.pages import MemoryLimit, PagePool
+from tests.engine.cache.test_prefix import Shape
 
 
 def pages_of(n: int) -> PagePool:

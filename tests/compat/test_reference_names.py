@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,26 @@ PAGE = DOCS / "reference-names.md"
 if not PAGE.exists():
     pytest.skip("only the package was unpacked", allow_module_level=True)
 
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def listed(text: str) -> Iterator[list[str]]:
+    """A row for each name of the lists of names that are the same here."""
+    for module, items in re.findall(
+        r"^The same names in `([\w.]+)`:\n\n((?:[- ] .+\n)+)", text, re.MULTILINE
+    ):
+        for item in re.split(r"^- ", items, flags=re.MULTILINE)[1:]:
+            owner, colon, names = item.rpartition(":")
+            for name in re.findall(r"`(\w+)`", names):
+                full = f"{owner.strip('`')}.{name}" if colon else name
+                yield [f"`{full}`", f"`{module}.{full}`", "", ""]
+
+
 ROWS = [
     [cell.strip() for cell in line.strip("| ").split(" | ")] + [""] * (3 - line.strip("| ").count(" | "))
-    for line in PAGE.read_text(encoding="utf-8").splitlines()
+    for line in TEXT.splitlines()
     if line.startswith("| ") and not line.startswith("| reference")
-]
+] + list(listed(TEXT))
 PATHS = sorted({path for row in ROWS for cell in row[1:3] for path in re.findall(r"`([\w.]+)`", cell)})
 
 
@@ -48,7 +64,7 @@ def attributes(owner: type) -> set[str]:
     """Fields and documented attributes of the objects of a class."""
     fields = {name for cls in owner.__mro__ for name in vars(cls).get("__annotations__", ())}
     text = "".join(inspect.cleandoc(cls.__doc__ or "") for cls in owner.__mro__[:-1])
-    listed = re.findall(r"^([\w, ]+) : ", text, re.MULTILINE)
+    listed = re.findall(r"^    ([\w, ]+): ", text, re.MULTILINE)
     slots = {name for cls in owner.__mro__ for name in vars(cls).get("__slots__", ())}
     return fields | slots | {name.strip() for names in listed for name in names.split(",")}
 

@@ -23,7 +23,7 @@ from oxillama import (
     SpeculativeEngineSnapshot,
     demo,
 )
-from oxillama.cli import main
+from oxillama.apps.cli import main
 from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.container import SPECULATIVE, Container, pieces
 from tests.support.kernels import same_bits

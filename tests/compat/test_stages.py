@@ -12,7 +12,7 @@ import pytest
 from oxillama import ConfigError, SamplerConfig, SamplingError, TokenizerBridge, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.compat.stages import DryStage, EtaStage, LogitBias, TopAStage, TypicalPStage, XtcStage
-from oxillama.sampling.sampler import Sampler
+from oxillama.engine.sampling.sampler import Sampler
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 HISTORY = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 1, 2, 3]

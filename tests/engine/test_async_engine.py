@@ -25,7 +25,7 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
-from oxillama.sampling.sampler import Sampler
+from oxillama.engine.sampling.sampler import Sampler
 from tests.support.interpreter import FREE_THREADED
 from tests.support.waiting import idle, stopped, until
 
@@ -262,7 +262,7 @@ def test_a_text_that_is_cut_is_no_success(engine: InferenceEngine) -> None:
 def test_a_request_that_ends_without_having_run_wakes_its_reader(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.model.scheduler, "_admit", lambda *args: False)
+    monkeypatch.setattr(engine.model.scheduler.admission, "admit", lambda *args: False)
 
     async def main() -> None:
         async with AsyncEngine(engine) as many:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
+from oxillama.apps.quantize.model import quantize_model
 from oxillama.errors import ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.quantize.model import quantize_model
-from oxillama.weights import linear, packer
+from oxillama.models.weights import linear, packer
 from tests.support.tiny_file import write_tiny_model
 
 CHANGED = "changed while it was in use"
@@ -130,7 +130,7 @@ def test_while_it_is_hashed(path: Path, change: Callable[[Path], None]) -> None:
 def test_a_matrix_is_packed_the_same_in_any_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def packed() -> list[bytes]:
         from oxillama import _kernels
-        from oxillama.weights.loader import Weights
+        from oxillama.models.weights.loader import Weights
 
         with ModelFile.open(path) as file:
             weights, found = Weights(file, _kernels.best(), 2), []

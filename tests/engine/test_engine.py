@@ -21,8 +21,8 @@ from oxillama import (
     TokenizerError,
     demo,
 )
+from oxillama.base.config.generation import WINDOW
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.generation import WINDOW
 from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()

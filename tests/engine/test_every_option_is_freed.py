@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig, SchedulerConfig, demo
-from oxillama.config.option import declared
+from oxillama.base.config.option import declared
 from oxillama.gguf.model_file import ModelFile
 from tests.support.media import projector_file
 from tests.support.waiting import until
@@ -96,7 +96,7 @@ def test_an_option_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     used(tmp_path, OPTIONS[name])  # what is imported and cached once
     gc.collect()
     n_threads, n_descriptors = threading.active_count(), descriptors()
-    parts = [part for _ in range(3) for part in used(tmp_path, OPTIONS[name])]
+    parts = [part for _ in range(2) for part in used(tmp_path, OPTIONS[name])]
     gc.collect()
     until(lambda: all(part() is None for part in parts))
     until(lambda: threading.active_count() <= n_threads)

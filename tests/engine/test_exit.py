@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from oxillama import demo
-from oxillama.locks import waited
+from oxillama.base.locks import waited
 from tests.support.spread import leading
 
 BEGIN = """

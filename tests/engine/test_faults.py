@@ -11,22 +11,23 @@ from typing import Any
 import pytest
 
 from oxillama import AsyncEngine, KvCacheFullError, OxiLlamaError, RequestFailed, SamplerConfig, demo
-from oxillama.cache.pages import PagePool
-from oxillama.cache.prefix import PrefixKvCache
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine.handle import Waker
-from oxillama.engine.request import StopStrings, TextRequest
+from oxillama.engine.cache.pages import PagePool
+from oxillama.engine.cache.prefix import PrefixKvCache
+from oxillama.engine.features.observability import request_log
+from oxillama.engine.features.observability.metrics import EngineMetrics
+from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Runner
-from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.sampling import batch as batch_module
+from oxillama.engine.sampling.sampler import Sampler
+from oxillama.engine.scheduler import PrefillBudget
 from oxillama.engine.sequence import Sequence
-from oxillama.grammar import GrammarState
+from oxillama.engine.stop_strings import StopStrings
+from oxillama.engine.wakers import Waker
 from oxillama.models.decoder import Decoder
 from oxillama.models.thread_tuner import SizeTuner, ThreadTuner
-from oxillama.observability import request_log
-from oxillama.observability.metrics import EngineMetrics
-from oxillama.sampling import batch as batch_module
-from oxillama.sampling.sampler import Sampler
-from oxillama.tokenizer.detokenizer import StreamDecoder
+from oxillama.text.grammar import GrammarState
+from oxillama.text.tokenizer.tokenizer import StreamDecoder
 from tests.support.kernels import same_bits
 
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -37,30 +38,19 @@ SAMPLERS = [
     SamplerConfig(seed=3, order=("penalties", "temperature", lambda ids, logits, history: None)),
 ]
 PLACES: dict[str, tuple[Any, str]] = {
-    "page allocation": (PagePool, "allocate"),
-    "pages of a sequence": (Sequence, "schedule"),
-    "forward pass": (Runner, "complete"),
-    "hidden states": (Decoder, "hidden_states"),
-    "logits": (Decoder, "logits"),
-    "sampling kernel": (batch_module, "in_openmp_thread"),
-    "row of a sampler": (Sampler, "row"),
-    "choice of a sampler": (Sampler, "take"),
-    "grammar's mask": (GrammarState, "mask"),
-    "grammar's step": (GrammarState, "advance"),
-    "detokenizing": (StreamDecoder, "push"),
-    "end of a text": (StreamDecoder, "flush"),
-    "stop strings": (StopStrings, "push"),
-    "tuning": (ThreadTuner, "begin"),
-    "time of a layer": (SizeTuner, "took"),
-    "measuring": (Scheduler, "observe"),
-    "metrics": (EngineMetrics, "stepped"),
-    "metrics of a token": (EngineMetrics, "_count_tokens"),
-    "delivery": (TextRequest, "emit"),
-    "waking a consumer": (Waker, "__call__"),
-    "prefix lookup": (PrefixKvCache, "match"),
-    "prefix cache": (PrefixKvCache, "insert"),
+    "page allocation": (PagePool, "allocate"), "pages of a sequence": (Sequence, "schedule"),
+    "forward pass": (Runner, "complete"), "hidden states": (Decoder, "hidden_states"),
+    "logits": (Decoder, "logits"), "sampling kernel": (batch_module, "in_openmp_thread"),
+    "row of a sampler": (Sampler, "row"), "choice of a sampler": (Sampler, "take"),
+    "grammar's mask": (GrammarState, "mask"), "grammar's step": (GrammarState, "advance"),
+    "detokenizing": (StreamDecoder, "push"), "end of a text": (StreamDecoder, "flush"),
+    "stop strings": (StopStrings, "push"), "tuning": (ThreadTuner, "begin"),
+    "time of a layer": (SizeTuner, "took"), "measuring": (PrefillBudget, "observe"),
+    "metrics": (EngineMetrics, "stepped"), "metrics of a token": (EngineMetrics, "_count_tokens"),
+    "delivery": (TextRequest, "emit"), "waking a consumer": (Waker, "__call__"),
+    "prefix lookup": (PrefixKvCache, "match"), "prefix cache": (PrefixKvCache, "insert"),
     "logging": (request_log.log, "log"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +182,7 @@ def test_a_filter_that_raises_disturbs_nobody(engine: InferenceEngine, expected:
 def test_samplers_of_a_batch_that_fails_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from oxillama import Sampler as PublicSampler
-    from oxillama import sample_batch
+    from oxillama import Sampler as PublicSampler, sample_batch
 
     def stage(ids: Any, logits: Any, history: Any) -> None:
         return None
@@ -235,7 +224,7 @@ class FailsOnce:
 
 @pytest.mark.parametrize("where", ["memory", "table"])
 def test_slabs_are_whole_where_memory_ends(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oxillama.cache import pages
+    from oxillama.engine.cache import pages
     from tests.support.serving import Serving
 
     def fails(*args: Any, **kwargs: Any) -> Any:

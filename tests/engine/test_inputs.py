@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,9 @@ from oxillama import (
     SamplingError,
     demo,
 )
+from oxillama.base.config import engine as engine_options, generate_fields
+from oxillama.base.config.generation import FIELD_NAMES, OPTION_NAMES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.fields import EngineFields, GenerationFields, SamplerFields
-from oxillama.config.generation import FIELD_NAMES, OPTION_NAMES
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -106,6 +109,22 @@ def test_what_a_stage_raises_is_raised(engine: InferenceEngine, error: type[Base
     assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=2)
 
 
+def test_requests_share_the_stages_of_equal_options_alone(engine: InferenceEngine) -> None:
+    def chain_of(config: SamplerConfig) -> object:
+        return engine.model.sampler(config).chain
+
+    plain = chain_of(SamplerConfig(top_k=3))
+    assert chain_of(SamplerConfig(top_k=3)) is plain
+    assert chain_of(SamplerConfig(top_k=4)) is not plain
+    biased = SamplerConfig(top_k=4, logit_bias={5: 1.0})
+    before = chain_of(biased)
+    assert isinstance(biased.logit_bias, dict)
+    biased.logit_bias[6] = 1.0  # the caller's own dict may change between two requests
+    assert chain_of(biased) is not before
+    own = SamplerConfig(order=("top_k", "temperature", lambda ids, logits, history: None))
+    assert chain_of(own) is not chain_of(own)  # a stage of the user's own may have a state
+
+
 def test_options_of_both_kinds_and_their_mistakes(engine: InferenceEngine) -> None:
     expected = engine.generate(PROMPT, sampler=SamplerConfig(seed=7, top_k=5), max_tokens=8)
     assert engine.generate(PROMPT, seed=7, top_k=5, max_tokens=8) == expected
@@ -178,10 +197,16 @@ def test_an_engine_is_made_of_a_path() -> None:
         EngineConfig(model_path=5)  # type: ignore[arg-type]
 
 
-def test_the_fields_for_type_checkers_are_those_of_the_classes() -> None:
-    assert set(GenerationFields.__annotations__) >= set(FIELD_NAMES)
-    assert set(SamplerFields.__annotations__) | set(FIELD_NAMES) == set(OPTION_NAMES)
-    assert {*EngineFields.__annotations__, "model_path"} == set(EngineConfig.__dataclass_fields__)
+def test_the_fields_for_type_checkers_are_those_of_the_classes(tmp_path: Path) -> None:
+    for name in ("sampler.py", "generation.py", "engine.py"):
+        shutil.copy(Path(engine_options.__file__).with_name(name), tmp_path)
+    generate_fields.write(tmp_path)
+    made = {node.name: node for node in ast.parse((tmp_path / "fields.pyi").read_text()).body[-3:]}
+    names = {key: {each.target.id for each in node.body} for key, node in made.items()}
+    assert names["GenerationFields"] == set(FIELD_NAMES)
+    assert names["SamplerFields"] | set(FIELD_NAMES) == set(OPTION_NAMES)
+    initial = {"model_path", *EngineConfig.__dataclass_fields__}
+    assert names["EngineFields"] | {"model_path"} == initial
 
 
 def test_each_thread_has_its_own_last_generation(engine: InferenceEngine) -> None:

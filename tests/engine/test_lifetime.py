@@ -34,14 +34,8 @@ def watched(engine: InferenceEngine) -> list[weakref.ref[object]]:
     """The parts of an engine that hold memory or a thread."""
     model = engine.model
     parts = [
-        model,
-        model.runner,
-        model.runner.model,
-        model.pool,
-        model.prefix_cache,
-        model.loop,
-        model.thread,
-    ]
+        model, model.runner, model.runner.model, model.pool, model.prefix_cache, model.loop, model.thread,
+    ]  # fmt: skip
     return [weakref.ref(part) for part in parts]
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from oxillama import EngineConfig, OffloadPolicy, demo, pack_model
-from oxillama.cli import main
+from oxillama.apps.cli import main
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.gguf.extent import OpenFile
-from oxillama.offload import pager as pager_module
-from oxillama.offload.direct import DirectReads
-from oxillama.offload.parts import PagedMatrix
-from oxillama.offload.pressure import MemoryState
+from oxillama.models.offload import pager as pager_module
+from oxillama.models.offload.direct import DirectReads
+from oxillama.models.offload.parts import PagedMatrix
+from oxillama.models.offload.pressure import MemoryState
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
 
@@ -118,7 +118,7 @@ def test_a_packed_file_is_read_past_the_cache_where_that_could_not_keep_it(
 
     def n_read(available: int, **options: Any) -> int:
         probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, available)])
-        monkeypatch.setattr("oxillama.offload.store.MemoryPressureProbe", lambda: probe)
+        monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
         read.clear()
         with InferenceEngine.from_gguf(path, offload_budget=least, **options) as engine:
             assert texts(engine) == expected
@@ -195,7 +195,7 @@ def test_an_idle_engine_gives_memory_back(path: Path, monkeypatch: pytest.Monkey
         expected = engine.generate("once", max_tokens=4, temperature=0)
     left = [1 << 40]
     probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, left[0])])
-    monkeypatch.setattr("oxillama.offload.store.MemoryPressureProbe", lambda: probe)
+    monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
     with InferenceEngine.from_gguf(path, offload_budget=total) as engine:
         pager = engine.layer_pager()
         assert pager is not None
@@ -260,14 +260,15 @@ def test_a_name_that_pins_nothing_is_refused(path: Path) -> None:
 
 
 def test_threads_that_read_end_with_the_engine(path: Path) -> None:
-    def readers() -> int:
-        return sum(thread.name.startswith("oxillama-reader") for thread in threading.enumerate())
+    def readers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("oxillama-reader")}
 
     before = readers()
     engine = InferenceEngine.from_gguf(path, offload_budget=budgets(path)[0])
     engine.generate("once", max_tokens=2)
-    assert readers() > before
+    started = readers() - before
+    assert started
     engine.close()
     del engine
     gc.collect()
-    until(lambda: readers() <= before)
+    until(lambda: not started & readers())

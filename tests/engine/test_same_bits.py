@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from oxillama.beams.search import BeamHypothesis, BeamSearchConfig
-from oxillama.config.sampler import SamplerConfig
+from oxillama.base.config.sampler import SamplerConfig
+from oxillama.engine.features.beam_search import BeamHypothesis, BeamSearchConfig
+from oxillama.engine.features.pipeline.partition import borders_allowed
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
-from oxillama.grammar import Grammar
-from oxillama.pipeline.partition import borders_allowed
+from oxillama.text.grammar import Grammar
 from tests.support.serving import NAMES, STACKS, Serving, check_as_alone, decoder, n_vocab_of
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import RECURRENT
@@ -58,22 +57,13 @@ class Arrival:
 
 
 arrivals = st.builds(
-    Arrival,
-    step=st.integers(0, 12),
-    shared=st.sampled_from([0, 5, 16, 33, 64, 70]),
-    own=st.integers(1, 50),
-    who=st.integers(0, 3),
-    max_tokens=st.integers(1, 14),
-    sampler=st.integers(0, len(SAMPLERS) - 1),
-    priority=st.integers(0, 2),
-    aborted=st.one_of(st.just(10**6), st.integers(0, 12)),
-    pauses=st.booleans(),
-    drafts=st.sampled_from([0, 0, 1, 4, 8]),
-    right=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
-    adapters=st.sampled_from(["", "", *STACKS]),
-    start=st.sampled_from([0, 0, 1, 16, 20, 64, 80]),
+    Arrival, step=st.integers(0, 12), shared=st.sampled_from([0, 5, 16, 33, 64, 70]), own=st.integers(1, 50),
+    who=st.integers(0, 3), max_tokens=st.integers(1, 14), sampler=st.integers(0, len(SAMPLERS) - 1),
+    priority=st.integers(0, 2), aborted=st.one_of(st.just(10**6), st.integers(0, 12)), pauses=st.booleans(),
+    drafts=st.sampled_from([0, 0, 1, 4, 8]), right=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
+    adapters=st.sampled_from(["", "", *STACKS]), start=st.sampled_from([0, 0, 1, 16, 20, 64, 80]),
     samples=st.sampled_from([1, 1, 1, 4]),
-)
+)  # fmt: skip
 
 
 EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
@@ -126,21 +116,11 @@ def check_scenario(
 ) -> None:
     borders = borders_allowed(decoder(name).spec)[: stages - 1]
     serving = Serving(
-        name,
-        borders=borders,
-        page_size=page_size,
-        threads=threads,
-        chunk=chunk,
-        kv_type=kv_type,
-        max_pages=tokens_in_memory // page_size,
-        states=states,
-        cached_pages=cached_pages,
-        cached_states=cached_states,
-        spacing=spacing,
-        max_sequences=max_sequences,
-        max_decode_wait_ms=wait_ms,
+        name, borders=borders, page_size=page_size, threads=threads, chunk=chunk, kv_type=kv_type,
+        max_pages=tokens_in_memory // page_size, states=states, cached_pages=cached_pages,
+        cached_states=cached_states, spacing=spacing, max_sequences=max_sequences, max_decode_wait_ms=wait_ms,
         promote_seconds=0.3,
-    )
+    )  # fmt: skip
     n_vocab = n_vocab_of(name)
     common = tokens_of(100, n_vocab)
     live: list[tuple[Arrival, Request, int]] = []

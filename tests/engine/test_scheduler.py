@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.config.engine import SchedulerConfig
-from oxillama.embeddings.pooling import EmbeddingRequest
+from oxillama.base.config.engine import SchedulerConfig
+from oxillama.engine.features.embeddings import EmbeddingRequest
 from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
@@ -90,12 +90,12 @@ def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
     stream = serving.submit(prompt(5), max_tokens=LONG)
     serving.step()
     batch = ScheduledBatch(n_prefill=100)
-    serving.scheduler.observe(batch, 0.2)  # two milliseconds a row
+    serving.scheduler.budget.observe(batch, 0.2)  # two milliseconds a row
     serving.submit(prompt(150, seed=1), max_tokens=1)
     seen = batches(serving)
     serving.step()
     assert (seen[0].n_decode, seen[0].n_prefill) == (1, 47)  # 50 rows would be six tiles of 8 and two rows
-    serving.scheduler._row_seconds = 1.0
+    serving.scheduler.budget.row_seconds = 1.0
     serving.step()
     assert seen[1].n_prefill == 16  # it goes on, however slowly
     serving.cancel(stream)
@@ -108,12 +108,12 @@ def test_a_reader_that_has_just_left_is_expected_back() -> None:
     stream = serving.submit(prompt(5), max_tokens=LONG, window=1)
     while not stream.pieces:
         serving.step()
-    serving.scheduler._row_seconds = 0.002
+    serving.scheduler.budget.row_seconds = 0.002
     serving.submit(prompt(150, seed=1), max_tokens=1)
     seen = batches(serving)
     serving.step()
     assert (seen[0].n_decode, seen[0].n_prefill) == (0, 48)
-    serving.scheduler._row_seconds = 0.002
+    serving.scheduler.budget.row_seconds = 0.002
     serving.clock.now += 2
     serving.step()
     assert seen[1].n_prefill == 150 - 48
@@ -128,7 +128,7 @@ def chunk_beside(streams: list[float | None], **config: Any) -> int:
     for i, wait in enumerate(streams):
         serving.submit(prompt(5, seed=i + 2), max_tokens=LONG, max_decode_wait_ms=wait)
     serving.step()
-    serving.scheduler._decode_seconds, serving.scheduler._row_seconds = 0.04, 0.002
+    serving.scheduler.budget.decode_seconds, serving.scheduler.budget.row_seconds = 0.04, 0.002
     serving.submit(prompt(150, seed=1), max_tokens=1)
     seen = batches(serving)
     serving.step()
@@ -150,25 +150,25 @@ def test_no_chunk_is_cut_where_nobody_reads() -> None:
 
 def test_the_time_of_streams_is_not_the_prompts() -> None:
     scheduler = Serving().scheduler
-    scheduler.observe(ScheduledBatch(n_decode=4), 0.04)
-    assert scheduler._decode_seconds == 0.04
-    scheduler.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.1)
-    assert scheduler._row_seconds == pytest.approx(0.002)
-    scheduler.observe(ScheduledBatch(n_decode=4), 0.05)
-    assert scheduler._decode_seconds == pytest.approx(0.043)
-    scheduler.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.03)  # no row takes less than half its share
-    assert scheduler._row_seconds == pytest.approx(0.002 + 0.3 * (0.0005 - 0.002))
+    scheduler.budget.observe(ScheduledBatch(n_decode=4), 0.04)
+    assert scheduler.budget.decode_seconds == 0.04
+    scheduler.budget.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.1)
+    assert scheduler.budget.row_seconds == pytest.approx(0.002)
+    scheduler.budget.observe(ScheduledBatch(n_decode=4), 0.05)
+    assert scheduler.budget.decode_seconds == pytest.approx(0.043)
+    scheduler.budget.observe(ScheduledBatch(n_decode=4, n_prefill=30), 0.03)  # half its share
+    assert scheduler.budget.row_seconds == pytest.approx(0.002 + 0.3 * (0.0005 - 0.002))
 
 
 def test_the_measured_speed_follows_the_steps() -> None:
     scheduler = Serving().scheduler
-    scheduler.observe(ScheduledBatch(n_prefill=100), 1.0)
-    assert scheduler._row_seconds == 0.01
-    scheduler.observe(ScheduledBatch(n_prefill=4), 1.0)  # too few to tell
-    assert scheduler._row_seconds == 0.01
+    scheduler.budget.observe(ScheduledBatch(n_prefill=100), 1.0)
+    assert scheduler.budget.row_seconds == 0.01
+    scheduler.budget.observe(ScheduledBatch(n_prefill=4), 1.0)  # too few to tell
+    assert scheduler.budget.row_seconds == 0.01
     for _ in range(30):
-        scheduler.observe(ScheduledBatch(n_prefill=60, n_decode=40), 2.0)
-    assert scheduler._row_seconds == pytest.approx(0.02, rel=1e-3)
+        scheduler.budget.observe(ScheduledBatch(n_prefill=60, n_decode=40), 2.0)
+    assert scheduler.budget.row_seconds == pytest.approx(0.02, rel=1e-3)
 
 
 def test_prompts_share_a_step_the_shortest_rest_first() -> None:
@@ -236,7 +236,7 @@ def test_what_waits_with_pages_of_a_session_gives_way(runs: bool) -> None:
     serving.step()
     assert urgent in serving.scheduler.running
     serving.run(*first, waits, urgent)
-    assert serving.scheduler.preemptions == 0
+    assert serving.scheduler.queues.preemptions == 0
     for request, n in ((waits, 6), (urgent, 6), *((request, 20) for request in first)):
         check_as_alone(serving, request, n)
     serving.check_empty()
@@ -247,7 +247,7 @@ def test_when_pages_run_out_the_latest_gives_way_and_goes_on_later(cached_pages:
     serving = Serving(max_pages=7, cached_pages=cached_pages)
     requests = [serving.submit(prompt(30, seed=i), max_tokens=40) for i in range(3)]
     serving.run(*requests)
-    assert serving.scheduler.preemptions > 0
+    assert serving.scheduler.queues.preemptions > 0
     for request in requests:
         assert request.finish_reason in ("length", "stop")
         check_as_alone(serving, request, 40)
@@ -261,7 +261,7 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
         serving.step()
     other = serving.submit(prompt(40, seed=1), max_tokens=30)
     serving.run(other)
-    assert serving.scheduler.preemptions == 1
+    assert serving.scheduler.queues.preemptions == 1
     assert paused.sequence.state is SeqState.PREEMPTED
     paused.window = math.inf
     serving.run(paused)
@@ -300,7 +300,7 @@ def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -
     serving.run(*later)
     assert sum(len(request.tokens) for request in later) == 48
     assert paused.sequence.state is SeqState.PREEMPTED
-    assert serving.scheduler.preemptions == 1
+    assert serving.scheduler.queues.preemptions == 1
     serving.cancel(paused)
     serving.check_empty()
 
@@ -317,7 +317,7 @@ def test_hidden_states_of_a_request_that_is_preempted_come_once(name: str, steps
             serving.step()
         if preempted:
             assert 0 < request.sequence.cached_len < 60
-            serving.scheduler._preempt(request, ScheduledBatch())
+            serving.scheduler.queues.preempt(request, ScheduledBatch())
         while request.finish_reason is None:
             serving.step()
         found: Any = request.events.get()
@@ -336,7 +336,7 @@ def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
     serving.step()
     assert second.sequence.state is SeqState.WAITING
     serving.run(first, second)
-    assert serving.scheduler.preemptions == 0
+    assert serving.scheduler.queues.preemptions == 0
 
 
 def test_a_stream_that_goes_on_has_a_page_promised() -> None:
@@ -347,7 +347,7 @@ def test_a_stream_that_goes_on_has_a_page_promised() -> None:
     serving.step()
     assert second.sequence.state is SeqState.WAITING
     serving.run(first, second)
-    assert serving.scheduler.preemptions == 0
+    assert serving.scheduler.queues.preemptions == 0
 
 
 def test_no_more_are_preempted_than_must_be() -> None:
@@ -356,7 +356,7 @@ def test_no_more_are_preempted_than_must_be() -> None:
     serving.step()
     high = serving.submit(prompt(20, seed=2), max_tokens=3, priority=1)
     serving.run(high)
-    assert serving.scheduler.preemptions == 1
+    assert serving.scheduler.queues.preemptions == 1
     assert [request.sequence.state for request in low] == [SeqState.DECODING, SeqState.PREEMPTED]
     serving.run(*low)
     serving.check_empty()
@@ -394,7 +394,7 @@ def test_a_preempted_request_is_counted_once_and_its_work_is_kept() -> None:
     high = serving.submit(prompt(40, seed=1), max_tokens=3, priority=1)
     seen = batches(serving)
     serving.run(high, low)
-    assert serving.scheduler.preemptions == 1
+    assert serving.scheduler.queues.preemptions == 1
     assert (serving.prefix.hits, serving.prefix.misses) == (0, 2)
     assert serving.prefix.looked_up_tokens == 80
     assert low.n_cached == 0
@@ -653,7 +653,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.step()
     wanted = EmbeddingRequest(Sequence(serving.pool, tokens, checkpoints=0), np.array)
     serving.loop.add(wanted)
-    serving.scheduler._row_seconds = 1e-9  # a chunk is full but for the stream's row
+    serving.scheduler.budget.row_seconds = 1e-9  # a chunk is full but for the stream's row
     serving.step()
     assert wanted.sequence.cached_len == 19
     real = serving.runner.complete

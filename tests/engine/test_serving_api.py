@@ -213,7 +213,7 @@ def test_cancelling_from_another_thread_between_chunks() -> None:
     def complete(*args: object) -> list[np.ndarray | None]:
         calls.append(1)
         if len(calls) == 3:
-            may_cancel.wait(20)
+            may_cancel.wait(60)
             generations[0].cancel()
         return real(*args)  # type: ignore[arg-type]
 
@@ -301,7 +301,7 @@ def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
         fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
     stream = fresh.stream(PROMPTS[1], sampler=GREEDY, max_tokens=10, window=1)
     next(stream)
-    until(lambda: not stream._request.wanted)
+    until(lambda: not stream._request.has_room)
     now = fresh.model.call(fresh.metrics_snapshot)
     m = len(stream.prompt_tokens)
     assert now.prompt_tokens == 2 * n + m
@@ -336,7 +336,7 @@ def test_the_steps_of_a_prompt() -> None:
     with stopped(fresh):
         waiting = fresh.stream(PROMPTS[0], max_tokens=1)
         assert math.isnan(waiting.timings.spent) and waiting.prefill_steps == []
-        waiting.close()
+    waiting.close()
 
 
 def test_metrics_as_prometheus_text() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from oxillama.engine.request import StopStrings
+from oxillama.engine.stop_strings import StopStrings
 
 LETTERS = st.text("ab", max_size=12)
 

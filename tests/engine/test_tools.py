@@ -13,7 +13,7 @@ import pytest
 
 from oxillama import AsyncEngine, ConfigError, GenerationOptions, demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.toolcalls import (
+from oxillama.text.toolcalls import (
     GRAMMARS,
     ArgumentsPart,
     CallEnd,
@@ -25,6 +25,7 @@ from oxillama.toolcalls import (
     arun_tools,
     run_tools,
 )
+from tests.support.fitted import chat_tokens
 from tests.support.spread import each
 from tests.support.tool_models import AS_IT_IS, AS_JSON, SCHEMAS, TOOLS, tool_model
 
@@ -226,7 +227,7 @@ def test_templates_that_cannot_tell_of_tools(tmp_path: Path) -> None:
             engine.stream_chat(ASK, tools=[ROOM])
         with pytest.raises(ConfigError, match="tools: expected a chat template that writes tool calls"):
             engine.stream("a", tools=[ROOM])
-    with InferenceEngine(tool_model(tmp_path / "b.gguf", "{{ tools }}")) as engine:
+    with InferenceEngine(tool_model(tmp_path / "b.gguf", "{{ tools }}{{ messages[0].content }}")) as engine:
         with pytest.raises(ConfigError, match="tools: expected a chat template that writes tool calls"):
             engine.stream_chat(ASK, tools=[ROOM])
         found = engine.chat(ASK, tools=[ROOM], message_format="qwen", tool_choice="required", seed=1)
@@ -285,7 +286,7 @@ def test_the_next_prompt_goes_on_as_the_turn_did(tmp_path: Path, as_json: bool) 
         {"role": "tool", "tool_call_id": "call00000", "content": "3"},
     ]
     with InferenceEngine(tool_model(tmp_path / "m.gguf", AS_JSON if as_json else AS_IT_IS)) as engine:
-        tokens = engine.tokenizer.encode_chat(ASK) + engine.tokenizer.encode(text, add_special=False)
+        tokens = chat_tokens(engine.tokenizer, ASK) + engine.tokenizer.encode(text, add_special=False)
         engine.generate(tokens, max_tokens=1)
         again = engine.stream_chat([*ASK, *turn], max_tokens=1)
         again.result()

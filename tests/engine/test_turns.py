@@ -145,7 +145,7 @@ def test_closing_a_stream_that_another_thread_reads(engine: InferenceEngine) -> 
     until(lambda: len(passes) > 3)
     stream.cancel()
     before = len(passes)
-    reader.join(20)
+    reader.join(60)
     assert not reader.is_alive()
     assert len(passes) - before <= 2
     assert stream.finish_reason == "cancelled"
@@ -171,7 +171,7 @@ def test_a_call_from_inside_a_step_is_an_error_and_no_wait_for_ever(engine: Infe
 def test_what_nobody_reads_is_not_run(engine: InferenceEngine) -> None:
     """A stream runs ahead of its reader by its window; others' steps don't carry it on."""
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=3)
-    until(lambda: not stream._request.wanted)
+    until(lambda: not stream._request.has_room)
     engine.generate("The old toad", sampler=GREEDY, max_tokens=50)
     assert stream._request.n_events == 3
     assert stream.tokens == []
@@ -225,13 +225,13 @@ def test_a_timeout_comes_though_nothing_runs(which: str, monkeypatch: pytest.Mon
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
     timeout = None if which == "waits" else 0.2
     paused = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=1, timeout=timeout)
-    until(lambda: not paused._request.wanted or paused._request.finish_reason is not None)
+    until(lambda: not paused._request.has_room or paused._request.finish_reason is not None)
     if which == "pauses":
         until(lambda: paused._request.finish_reason is not None)
         assert paused._request.finish_reason == "timeout"
         return
     with monkeypatch.context() as patch:
-        patch.setattr(engine.model.scheduler, "_admit", lambda *args: False)
+        patch.setattr(engine.model.scheduler.admission, "admit", lambda *args: False)
         waiting = engine.stream("The old toad", sampler=GREEDY, max_tokens=5, timeout=0.2)
         until(lambda: waiting._request.finish_reason is not None)
     assert waiting.finish_reason is None
@@ -248,7 +248,7 @@ def test_closing_finishes_those_that_wait_too() -> None:
         streams = engine.stream_batch([PROMPT] * 3, sampler=GREEDY, max_tokens=20, window=2)
         closing.start()
         until(lambda: not engine.model.thread.is_open)
-    closing.join(20)
+    closing.join(60)
     assert not closing.is_alive()
     assert ["".join(stream) for stream in streams] == [expected] * 3
 
@@ -258,7 +258,7 @@ def together(n: int, work: Callable[[], object]) -> list[object]:
     barrier, found = threading.Barrier(n), list[object]()
 
     def run() -> None:
-        barrier.wait(20)
+        barrier.wait(60)
         try:
             found.append(work())
         except Exception as error:
@@ -268,7 +268,7 @@ def together(n: int, work: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(found) == n
     return found
 
@@ -312,7 +312,7 @@ def test_what_is_taken_while_the_engine_closes_is_cancelled_with_it(monkeypatch:
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=None)
     with pytest.raises(EngineClosed):
         list(stream)
-    closing.join(20)
+    closing.join(60)
     assert not closing.is_alive()
 
 

@@ -43,11 +43,10 @@ CORPUS = Path(__file__).parent / "corpus"
 class Target(ABC):
     """A kind of input: where inputs come from, and what is done with them.
 
-    Attributes
-    ----------
-    name : of the target and of its folder in the corpus.
-    allowed : exceptions that refuse an input.
-    per_run : inputs in one run of the test suite.
+    Attributes:
+        name: of the target and of its folder in the corpus.
+        allowed: exceptions that refuse an input.
+        per_run: inputs in one run of the test suite.
     """
 
     name: str

@@ -147,13 +147,12 @@ def mutated(
 ) -> Any:
     """A copy of ``value`` with one change or some.
 
-    Parameters
-    ----------
-    keys : names of object keys that mean something.
-    values : values that mean something.
-    donors : other inputs, of which parts are taken.
-    fixed : keys at the top that are left alone.
-    strange : whether Python values that are no JSON may come in.
+    Args:
+        keys: names of object keys that mean something.
+        values: values that mean something.
+        donors: other inputs, of which parts are taken.
+        fixed: keys at the top that are left alone.
+        strange: whether Python values that are no JSON may come in.
     """
     value = copy.deepcopy(value)
     for _ in range(rng.choice([1, 1, 1, 2, times])):
@@ -232,55 +231,16 @@ def mutated_text(text: str, rng: Random, words: Sequence[str] = (), times: int =
 
 
 ODD_PIECES = [
-    "\0",
-    "\n",
-    " ",
-    "\\",
-    "'",
-    '"',
-    "(",
-    ")",
-    "[",
-    "]",
-    "{",
-    "}",
-    "<",
-    ">",
-    "|",
-    "*",
-    "+",
-    "?",
-    "-",
-    "^",
-]
+    "\0", "\n", " ", "\\", "'", '"', "(", ")", "[", "]", "{", "}", "<", ">", "|", "*", "+", "?", "-", "^",
+]  # fmt: skip
 ODD_PIECES += [
-    "0",
-    "1",
-    "99999",
-    "4294967296",
-    "-1",
-    "a",
-    "\u00e9",
-    "\U0001f999",
-    "\ud800",
-    "\\u0000",
-    "\x80",
-    "%",
-]
+    "0", "1", "99999", "4294967296", "-1", "a", "\u00e9", "\U0001f999", "\ud800", "\\u0000", "\x80", "%",
+]  # fmt: skip
 
 
 EXTREMES = [
-    "-1",
-    "0",
-    "1e999",
-    "-1e999",
-    "9" * 400,
-    "18446744073709551616",
-    "2147483648",
-    "1e-400",
-    "NaN",
-    "true",
-]
+    "-1", "0", "1e999", "-1e999", "9" * 400, "18446744073709551616", "2147483648", "1e-400", "NaN", "true",
+]  # fmt: skip
 EXTREMES += ["null", '"1"', "[]", "{}", "0.5", "-9223372036854775809", "1" + "0" * 5000]
 NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 KEY = re.compile(rb'"[^"\\]*"\s*:')

@@ -18,15 +18,8 @@ class Unsound(Target):
 
     def seeds(self) -> list[Any]:
         return [
-            ["fine"],
-            ["refused"],
-            ["error", "ballast"],
-            ["crash"],
-            ["memory"],
-            ["fine"],
-            ["hang"],
-            ["fine"],
-        ]
+            ["fine"], ["refused"], ["error", "ballast"], ["crash"], ["memory"], ["fine"], ["hang"], ["fine"],
+        ]  # fmt: skip
 
     def mutate(self, value: Any, rng: Random) -> Any:
         return ["fine", rng.random()]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from oxillama.base.formats import FORMATS, W8A8, Format
 from oxillama.errors import GGUFError
-from oxillama.formats import FORMATS, W8A8, Format
 from oxillama.gguf.header import MAX_ARRAY_DEPTH, MAX_NAME_BYTES, StringArray
 from oxillama.gguf.model_file import ModelFile
 from tests.support.gguf_writer import (

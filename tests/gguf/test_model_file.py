@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oxillama.base.formats import FORMATS
 from oxillama.errors import GGUFError, ModelFileError
-from oxillama.formats import FORMATS
 from oxillama.gguf import extent, header
 from oxillama.gguf.header import FIRST_PIECE_BYTES
 from oxillama.gguf.model_file import ModelFile, StringArray

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+from oxillama.base.formats import FORMATS, Format
 from oxillama.errors import GGUFError
-from oxillama.formats import FORMATS, Format
 from oxillama.gguf.model_file import ModelFile, StringArray
 from tests.fuzz.targets.containers import survive
 from tests.support.gguf_writer import Tensor, f32_tensor, write
@@ -21,18 +20,13 @@ from tests.support.spread import slow
 
 SMALL = write(
     [
-        ("general.architecture", "str", "llama"),
-        ("n", "u32", 7),
-        ("x", "f32", 0.5),
-        ("on", "bool", True),
-        ("tokens", "[str]", ["a", "bc", "", b"\xff"]),
-        ("scores", "[f32]", [0.5, 1.5]),
-        ("flags", "[bool]", [True, False]),
-        ("nest", "[[i16]]", [[1], [2, 3]]),
+        ("general.architecture", "str", "llama"), ("n", "u32", 7), ("x", "f32", 0.5), ("on", "bool", True),
+        ("tokens", "[str]", ["a", "bc", "", b"\xff"]), ("scores", "[f32]", [0.5, 1.5]),
+        ("flags", "[bool]", [True, False]), ("nest", "[[i16]]", [[1], [2, 3]]),
     ],
     [f32_tensor("w", 1), Tensor("q", (32, 2), FORMATS["Q4_0"].id, bytes(36)), f32_tensor("v", 1)],
     alignment=32,
-)
+)  # fmt: skip
 
 
 def outcome(data: bytes) -> ModelFile | None:

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from oxillama.formats import FORMATS
+from oxillama.base.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.gguf.writer import Tensor, Value, header, pair, write_tensor
 

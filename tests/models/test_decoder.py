@@ -1,20 +1,17 @@
-"""The decoder: right against its float64 reference, and the same bits however it is run."""
+"""The decoder: the bits of the reference, however a model is run."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+from oxillama.base.formats import FORMATS
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import KvCacheFullError
-from oxillama.formats import FORMATS
-from tests.references.linear import activations
-from tests.references.llama import forward
-from tests.support.kernels import NAMES, PRESENT, activation_of, same_bits
+from tests.support.kernels import NAMES, PRESENT, same_bits
 from tests.support.spread import each, pairs
-from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
+from tests.support.tiny_models import WIDE, Running, Tiny, stated, tokens_of
 
 MODELS = {
     "plain": Tiny(),
@@ -64,59 +61,27 @@ def divergence(reference: np.ndarray, found: np.ndarray) -> float:
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *each(QUANTIZED, 3)])
 def test_logits_are_those_of_the_reference(name: str) -> None:
-    """With BF16, whose products round activations, as F32; the other floats are multiplied as they are."""
-    tiny = MODELS[name]
-    tokens = tokens_of(70, tiny.n_vocab)
-    exact = forward(tiny.sizes, tiny.weights(), tokens)
-    found = Running(tiny.file(), compute="f32" if "BF16" in tiny.formats else "int8").logits(tokens)
-    assert found.dtype == np.float32
-    assert np.abs(found - exact).max() < 3e-5 * np.abs(exact).max()
-
-
-def divergences(tiny: Tiny, n_sequences: int, length: int) -> tuple[list[float], list[float]]:
-    """Of the logits of sequences: from a reference with exact activations, and from one that rounds them."""
-    running, weights = Running(tiny.file()), tiny.weights()
-
-    def see(name: str, x: np.ndarray) -> np.ndarray:
-        return activations(x.astype(np.float32), activation_of(tiny.tensors[name][0]))
-
-    plain, rounded = [], []
-    for seed in range(n_sequences):
-        tokens = tokens_of(length, tiny.n_vocab, seed)
-        found = running.logits(tokens)
-        plain.append(divergence(forward(tiny.sizes, weights, tokens), found))
-        rounded.append(divergence(forward(tiny.sizes, weights, tokens, see), found))
-    return plain, rounded
+    tiny = EVERY[name]
+    tokens = tokens_of(40 if name in MODELS else 8, tiny.n_vocab)
+    assert same_bits(Running(tiny.file()).logits(tokens), stated(tiny.file(), tokens))
 
 
 @pytest.mark.parametrize("name", each(QUANTIZED, 3))
-def test_quantized_logits_are_near_those_of_the_reference(name: str) -> None:
-    """The error of activations rounded to 8 bits; next to none against a reference that rounds them, too.
-
-    Seldom, a value is so near half way between two codes that float rounding decides, and all that follows
-    differs; so most of several short sequences must agree, not all.
-    """
-    plain, rounded = divergences(QUANTIZED[name], n_sequences=7, length=8)
-    assert max(plain) < 2e-3
-    assert np.median(rounded) < 1e-11
-
-
-def test_bf16_logits_are_those_of_a_reference_that_rounds_activations() -> None:
-    """Of short sequences of a narrow model: more values than with int8 are near half way."""
-    plain, rounded = divergences(Tiny(formats=("BF16",)), n_sequences=9, length=3)
-    assert 1e-8 < max(plain) < 1e-4
-    assert np.median(rounded) < 1e-11
+def test_activations_of_8_bits_cost_little(name: str) -> None:
+    tiny = QUANTIZED[name]
+    tokens = tokens_of(40, tiny.n_vocab)
+    exact = Running(tiny.file(), compute="f32").logits(tokens)
+    assert divergence(exact, Running(tiny.file()).logits(tokens)) < 2e-3
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0"])
 def test_shorter_keys_and_values_cost_little(kv_type: str) -> None:
     tiny = MODELS["plain"]
     tokens = tokens_of(60, tiny.n_vocab)
-    exact = forward(tiny.sizes, tiny.weights(), tokens)
-    found = Running(tiny.file(), kv_type=kv_type).logits(tokens)
-    error = np.abs(found - exact).max()
+    exact = Running(tiny.file()).logits(tokens)
+    error = np.abs(Running(tiny.file(), kv_type=kv_type).logits(tokens) - exact).max()
     assert 1e-6 < error < (5e-3 if kv_type == "f16" else 5e-2)
 
 
@@ -142,9 +107,8 @@ def test_random_shapes_against_the_reference(data: st.DataObject) -> None:
         seed=draw(st.integers(0, 99), label="seed"),
     )
     tokens = tokens_of(draw(st.integers(1, 40), label="tokens"), tiny.n_vocab)
-    exact = forward(tiny.sizes, tiny.weights(), tokens)
     found = Running(tiny.file()).logits(tokens, chunk=draw(st.integers(1, 40), label="chunk"))
-    assert np.abs(found - exact).max() < 1e-4 * np.abs(exact).max()
+    assert same_bits(found, stated(tiny.file(), tokens))
 
 
 # --- same bits -------------------------------------------------------------------------------------
@@ -195,16 +159,8 @@ def test_a_sequence_in_a_batch_gives_the_bits_it_gives_alone(name: str, seed: in
     lists = [tokens_of(int(n), tiny.n_vocab, seed=i) for i, n in enumerate(rng.integers(1, 60, 5))]
     alone = Running(data)
     running = Running(data, PRESENT[seed % len(PRESENT)], n_threads=2, page_size=32)
-    sequences = [Sequence(running.pool, tokens) for tokens in lists]
-    found: list[list[np.ndarray]] = [[] for _ in lists]
-    while any(sequence.pending for sequence in sequences):
-        going = [i for i in rng.permutation(5) if sequences[i].pending][: rng.integers(1, 6)]
-        parts = [(sequences[i], int(rng.integers(1, sequences[i].pending + 1))) for i in going]
-        rows = running.runner.forward(parts, all_logits=True)
-        for i, piece in zip(going, np.split(rows, np.cumsum([n for _, n in parts])[:-1]), strict=True):
-            found[i].append(piece)
-    for tokens, pieces in zip(lists, found, strict=True):
-        assert same_bits(np.concatenate(pieces), alone.logits(tokens))
+    for tokens, rows in zip(lists, running.in_pieces(lists, rng), strict=True):
+        assert same_bits(rows, alone.logits(tokens))
 
 
 def test_the_last_rows_of_a_batch_are_those_of_all_rows() -> None:

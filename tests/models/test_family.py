@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load
-from oxillama.cli.facts import describe
+from oxillama.apps.cli.facts import describe
+from oxillama.base.lazy_import import resolve
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.family import (
@@ -23,12 +24,12 @@ from oxillama.models.family import (
     Only,
     RecurrentMixer,
     Routing,
+    register,
 )
 from oxillama.models.layers.layer import FEED_FORWARDS, MIXERS
 from oxillama.models.layers.recurrent import RecurrentBlock
 from oxillama.models.preflight import preflight
-from oxillama.models.registry import FAMILIES, register
-from oxillama.on_use import resolve
+from oxillama.models.registry import FAMILIES
 from tests.support import zoo
 from tests.support.architectures import ARCHITECTURES
 from tests.support.kernels import PRESENT, same_bits
@@ -222,4 +223,4 @@ def test_the_words_of_a_family_are_those_of_the_code() -> None:
         get_args(RecurrentMixer)
     )
     for target in PRESENT:
-        assert set(get_args(Activation)) == {*load(target).vector.ACTIVATIONS, "xielu"}
+        assert set(get_args(Activation)) == {*load(target).vector.ACTIVATIONS, "xielu", "situ"}

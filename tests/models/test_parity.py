@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oxillama.compat.engine import InferenceEngine
-from oxillama.embeddings.pooling import PoolingMode, pool_hidden_states
+from oxillama.engine.features.embeddings import PoolingMode, pool_hidden_states
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES
 from tests.models.test_decoder import divergence
@@ -19,7 +19,11 @@ from tests.support.tiny_models import Running
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS
 
 RECORDED = DATA / "parity.npz"
-SHARED_FILES = [*(SHARED / "parity").glob("*.npz"), *(SHARED / "parity-2026").glob("*.npz")]
+SHARED_FILES = [
+    path
+    for folder in ("parity", "parity-2026", "parity-2026c", "parity-2026d")
+    for path in (SHARED / folder).glob("*.npz")
+]
 EVERY = MODELS | VARIANTS
 
 

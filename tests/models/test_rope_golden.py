@@ -18,7 +18,7 @@ from oxillama._kernels import best
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.weights.loader import Weights
+from oxillama.models.weights.loader import Weights
 from tests.support.zoo import Model
 
 DIM, BASE, FIRST = 64, 10000.0, 2048

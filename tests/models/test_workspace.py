@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from oxillama.models.weights.linear import Linear
 from oxillama.models.workspace import MIN_ROWS, Workspace
-from oxillama.weights.linear import Linear
 
 
 class NoMatrix(Linear):

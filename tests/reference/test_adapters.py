@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine, LoadedLora, Receipt, cli, demo
+from oxillama import InferenceEngine, LoadedLora, Receipt, demo
+from oxillama.apps import cli
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.adapters import Adapter
@@ -18,7 +19,7 @@ from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
 from oxillama.sessions.receipt import AdapterUse
-from tests.reference.test_decoder import STATED, UNSTATED, kernel_outputs, outputs
+from tests.reference.test_decoder import STATED, UNSTATED, text_of
 from tests.support.adapters import adapter_file, adapter_of
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
@@ -26,19 +27,9 @@ from tests.support.tiny_models import Running, Tiny, tokens_of
 from tests.support.zoo import VOCAB
 
 CHECKED = (
-    "llama",
-    "qwen3moe",
-    "deepseek2",
-    "deepseek32",
-    "gemma3n",
-    "mamba2",
-    "rwkv7",
-    "qwen3next",
-    "olmo2",
-    "granitemoe",
-    "gpt2",
-    "bert",
-)
+    "llama", "qwen3moe", "deepseek2", "deepseek32", "gemma3n", "mamba2", "rwkv7", "qwen3next", "olmo2",
+    "granitemoe", "gpt2", "bert",
+)  # fmt: skip
 """Compared in each run: each kind of block, norms behind blocks, and a residual scale."""
 APPLIED = ((3, 0.7, 0), (5, -1.3, 9))
 """Rank, scale and start of each adapter."""
@@ -47,20 +38,20 @@ APPLIED = ((3, 0.7, 0), (5, -1.3, 9))
 def stated(data: bytes, tokens: list[int], files: list[bytes], **options: Any) -> np.ndarray:
     adapters = [Adapter(ModelFile.open(f), s, start) for f, (_, s, start) in zip(files, APPLIED)]
     model = ReferenceModel(ModelFile.open(data), options.get("compute", "int8"), "f32", adapters)
-    return outputs(model, tokens)
+    return (model.hidden_states if model.facts.encoder else model.logits)(np.array(tokens))
 
 
 @pytest.mark.filterwarnings("ignore:.*does not change")
 @pytest.mark.parametrize("name", few(sorted(set(STATED) - set(UNSTATED)), CHECKED))
 def test_every_family(name: str) -> None:
     """One adapter of every matrix, then two, the second from a position on."""
-    data, tokens = STATED[name].file(), tokens_of(20, VOCAB, seed=STATED[name].seed)
+    data, tokens = STATED[name].file(), text_of(STATED[name], 20)
     model = Running(data).model
     files = [adapter_of(ModelFile.open(data), model, rank, seed=rank) for rank, _, _ in APPLIED]
-    before = kernel_outputs(Running(data), tokens)
+    before = Running(data).outputs(tokens)
     for n in (1, 2):
         loras = [(LoadedLora.load(f), s, start) for f, (_, s, start) in zip(files[:n], APPLIED)]
-        found = kernel_outputs(Running(data, adapters=loras), tokens)
+        found = Running(data, adapters=loras).outputs(tokens)
         assert same_bits(stated(data, tokens, files[:n]), found)
         assert not same_bits(found, before)
         before = found

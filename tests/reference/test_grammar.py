@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import Grammar, GrammarState, InferenceEngine, Receipt, cli, demo
+from oxillama import Grammar, GrammarState, InferenceEngine, Receipt, demo
+from oxillama.apps import cli
 from oxillama.errors import ConfigError, GrammarError, ReceiptError
 from oxillama.gguf.model_file import ModelFile
-from oxillama.grammar import Vocabulary
-from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.reference.gbnf import Reader, utf8_ranges
 from oxillama.reference.grammar import Recogniser
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
-from oxillama.tokenizer.bridge import TokenizerBridge
-from tests.grammar.test_grammar_masks import CASES, CONTROL, END, STRINGS, VOCABULARY, allowed
-from tests.support.spread import few
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import Vocabulary
+from oxillama.text.grammar.json_schema import JsonSchemaCompiler
+from tests.text.grammar.test_grammar_masks import allowed, check
 
-NO_TEXT = [id for id, string in enumerate(STRINGS) if not string or id in CONTROL | END]
-BYTES = [b"" if id in NO_TEXT else string or b"" for id, string in enumerate(STRINGS)]
 MORE = {
     "JSON": Grammar.json().to_gbnf(),
     "groups over lines": 'root ::= ( "a" |\n  "b" # or\n  [c]\n) {1, 3}\n\n# the end\n',
@@ -33,7 +31,6 @@ MORE = {
     "a class that ends with a dash": 'root ::= [a-] "\\"" | [^]',
     "a dot and a name": "root ::= . a-1\na-1 ::= .?",
 }
-SLOW = {"counted inside recursion"}
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "n": {"type": "integer"}},
@@ -46,33 +43,10 @@ RULES_OF_SCHEMA = Grammar.from_json_schema(SCHEMA, compiler=JsonSchemaCompiler(p
 """As requests compile it."""
 
 
-def no_tokens(text: str) -> list[int]:
-    raise AssertionError(text)
-
-
-def recogniser(gbnf: str) -> Recogniser:
-    return Recogniser(Reader(gbnf, no_tokens).productions, BYTES, END)
-
-
-@pytest.mark.parametrize("name", few(CASES | MORE, set(CASES | MORE) - SLOW))
+@pytest.mark.parametrize("name", MORE)
 def test_masks_are_those_of_the_kernels(name: str) -> None:
-    """Along texts that are drawn among what is allowed."""
-    gbnf = (CASES | MORE)[name]
     for seed in range(2):
-        rng, ours = np.random.default_rng(seed), recogniser(gbnf)
-        kernels = GrammarState(Grammar.parse(gbnf), VOCABULARY)
-        for _ in range(7):
-            expected = allowed(kernels.mask())
-            assert set(np.flatnonzero(ours.allowed()).tolist()) == expected, kernels.tokens
-            for token in sorted(set(range(len(STRINGS))) - expected)[seed::9]:
-                with pytest.raises(GrammarError, match="not allowed"):
-                    ours.advance(token)
-            going_on = sorted(expected - END)
-            if not going_on:
-                break
-            token = going_on[rng.integers(len(going_on))]
-            kernels.advance(token)
-            ours.advance(token)
+        check(Grammar.parse(MORE[name]), np.random.default_rng(seed).integers(0, 100, 6).tolist())
 
 
 @pytest.mark.parametrize("name", ["schema", "JSON", "regex"])
@@ -86,7 +60,7 @@ def test_masks_of_a_model_s_vocabulary(name: str) -> None:
     tokenizer = TokenizerBridge.from_metadata(ModelFile.open(demo.STORY).metadata)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     strings = [s if vocabulary.is_text(i) else b"" for i, s in enumerate(tokenizer.vocab_bytes())]
-    ours = Recogniser(Reader(grammar.to_gbnf(), no_tokens).productions, strings, tokenizer.eog_ids)
+    ours = Recogniser(Reader(grammar.to_gbnf(), lambda text: []).productions, strings, tokenizer.eog_ids)
     kernels = GrammarState(grammar, vocabulary)
     for token in tokenizer.encode(text, add_special=False):
         assert set(np.flatnonzero(ours.allowed()).tolist()) == allowed(kernels.mask())
@@ -98,15 +72,10 @@ def test_masks_of_a_model_s_vocabulary(name: str) -> None:
 @pytest.mark.parametrize(
     ("first", "last"),
     [
-        (0, 0x10FFFF),
-        (0x61, 0x61),
-        (0x7F, 0x80),
-        (0x7FE, 0x801),
-        (0xD7F0, 0xE010),
-        (0xFFFF, 0x10001),
+        (0, 0x10FFFF), (0x61, 0x61), (0x7F, 0x80), (0x7FE, 0x801), (0xD7F0, 0xE010), (0xFFFF, 0x10001),
         (0xD800, 0xDFFF),
     ],
-)
+)  # fmt: skip
 def test_bytes_of_characters(first: int, last: int) -> None:
     """Each character's bytes have one way, and there is none for anything else."""
     ways = list(utf8_ranges(first, last))
@@ -139,7 +108,7 @@ def test_bytes_of_characters(first: int, last: int) -> None:
 )
 def test_what_is_no_grammar_is_named(gbnf: str, named: str) -> None:
     with pytest.raises(GrammarError, match=named):
-        recogniser(gbnf)
+        Recogniser(Reader(gbnf, lambda text: []).productions, [b"a"] * 30, set())
 
 
 # --- receipts ---------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import pack
-from oxillama.formats import FORMATS
+from oxillama.base.formats import FORMATS
 from oxillama.reference import blocks
-from oxillama.reference.products import load_matrix
+from oxillama.reference.products import float_products, load_matrix
 from tests.support.kernels import NAMES, PRESENT, apply, linear, matrix, normal, same_bits
 
 ROWS, COLS = 19, 512
@@ -68,3 +68,10 @@ def test_exact_products_of_bf16() -> None:
     stored = found.floats.view(np.uint8).reshape(ROWS, -1)
     assert same_bits(found.times(x), apply(linear(PRESENT[0], [("F32", stored)], COLS), x))
     assert not same_bits(found.times(x), load_matrix(FORMATS["BF16"], data, ROWS, COLS).times(x))
+
+
+def test_a_sum_of_floats_is_rounded_once() -> None:
+    """Rounded to float64 first, the second sum would be halfway between two float32, and become the other."""
+    odd, near = np.float32(1 + 2**-23), np.float32(2**-15)
+    w, x = np.array([[odd, 1 + near]], np.float32), np.array([[1, 2**-24 * (1 - near)]], np.float32)
+    assert same_bits(float_products(w, x), np.array([[odd]]))

@@ -11,33 +11,19 @@ from oxillama import Sampler, SamplerConfig, SamplingError, demo
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.sampling import ReferenceSampler, Xorshift64
 from oxillama.reference.source import Unsupported
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from tests.engine.sampling.test_sampling import CONFIGS as DRAWN, PLAIN
 from tests.support.kernels import normal
 
-OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "default": {},
+CONFIGS = DRAWN | {
     "greedy": {"temperature": 0.0},
-    "nothing": OFF,
-    "top-k of few": OFF | {"top_k": 7},
-    "top-k of many": OFF | {"top_k": 500},
-    "top-p": OFF | {"top_p": 0.8},
-    "nearly all": OFF | {"top_p": 0.999},
-    "min-p": OFF | {"min_p": 0.02},
-    "typical": OFF | {"typical_p": 0.5},
-    "top-a": OFF | {"top_a": 0.3},
-    "sigma": OFF | {"top_n_sigma": 1.5},
-    "epsilon": OFF | {"epsilon_cutoff": 1e-3},
-    "eta": OFF | {"eta_cutoff": 2e-3},
-    "xtc": OFF | {"xtc_probability": 0.6, "xtc_threshold": 0.02},
-    "cold": OFF | {"temperature": 0.3},
-    "dynamic": OFF | {"dynatemp_range": 0.7, "dynatemp_exponent": 1.5},
-    "mirostat": OFF | {"mirostat": 1, "mirostat_tau": 3.0},
-    "mirostat 2": OFF | {"mirostat": 2, "mirostat_tau": 3.0},
-    "penalties": {"repetition_penalty": 1.4, "frequency_penalty": 0.3, "presence_penalty": -0.2},
+    "top-k of many": PLAIN | {"top_k": 500},
+    "nearly all": PLAIN | {"top_p": 0.999},
+    "mirostat": PLAIN | {"mirostat": 1, "mirostat_tau": 3.0},
+    "mirostat 2": PLAIN | {"mirostat": 2, "mirostat_tau": 3.0},
     "penalties of all": {"repetition_penalty": 1.2, "repetition_window": -1, "top_k": 300},
-    "biases": {"logit_bias": {3: 4.0, 5: -np.inf}, "banned_tokens": (7, 8)},
-    "some": {"allowed_tokens": (9, 2, 40, 41, 42)},
+    "xtc by chance": PLAIN | {"xtc_probability": 0.6, "xtc_threshold": 0.02},
+    "negative presence": {"repetition_penalty": 1.4, "frequency_penalty": 0.3, "presence_penalty": -0.2},
 }
 
 
@@ -46,7 +32,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def test_tokens(name: str, vocab: int) -> None:
     config = SamplerConfig(**CONFIGS[name], seed=11)
     ours, theirs, history = ReferenceSampler(config, frozenset()), Sampler(config), [1, 2, 3]
-    for i in range(30):
+    for i in range(30 if vocab == 50 else 10):
         logits = normal(vocab, seed=i, std=1.0 + i / 10)
         logits[1] = -np.inf
         logits[20:25] = logits[20]
@@ -79,7 +65,7 @@ def test_dry(name: str) -> None:
     """Histories of few tokens, which repeat themselves."""
     options = {"dry_multiplier": 0.8, "dry_sequence_breakers": ()} | DRY[name]
     config, rng = SamplerConfig(**options, seed=5), np.random.default_rng(3)
-    for i in range(60):
+    for i in range(30):  # of each combination of the choices below
         ours, theirs = ReferenceSampler(config, frozenset()), Sampler(config)
         history = rng.integers(2, 7 if i % 2 else 4, int(rng.integers(0, 40))).tolist()
         if i % 3 == 0:

@@ -11,7 +11,7 @@ import pytest
 
 from oxillama import Sampler, SamplerConfig
 from oxillama._kernels import load, pack
-from oxillama.formats import FORMATS
+from oxillama.base.formats import FORMATS
 from oxillama.reference import rows, vectors
 from oxillama.reference.vectors import Case, Expected
 from tests.support.kernels import NAMES, PRESENT, apply, linear
@@ -119,20 +119,10 @@ def model(case: Case, target: str) -> np.ndarray:
 
 
 KERNELS: dict[str, Callable[[Case, str], np.ndarray]] = {
-    "activation": activation,
-    "gate": gate,
-    "norm": norm,
-    "cut gates": cut_gates,
-    "selector": selector,
-    "soft cap": soft_cap,
-    "softmax": softmax,
-    "rotation": rotation,
-    "experts": experts,
-    "product": product,
-    "attention": attention,
-    "sampler": sampler,
-    "model": model,
-}
+    "activation": activation, "gate": gate, "norm": norm, "cut gates": cut_gates, "selector": selector,
+    "soft cap": soft_cap, "softmax": softmax, "rotation": rotation, "experts": experts, "product": product,
+    "attention": attention, "sampler": sampler, "model": model,
+}  # fmt: skip
 """What the kernels of a target make of a case."""
 
 

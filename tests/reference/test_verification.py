@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from oxillama import InferenceEngine, Receipt, cli, demo
+from oxillama import InferenceEngine, Receipt, demo
+from oxillama.apps import cli
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
@@ -100,7 +101,7 @@ def test_what_is_not_stated_is_named(receipt: Receipt) -> None:
 
 ALONE = """
 import importlib, pkgutil, sys
-from oxillama import cli
+from oxillama.apps import cli
 import oxillama.reference
 for module in pkgutil.iter_modules(oxillama.reference.__path__):
     importlib.import_module(f"oxillama.reference.{module.name}")
@@ -123,6 +124,6 @@ def test_the_command_line(receipt: Receipt, tmp_path: Path, capsys: pytest.Captu
     replace(receipt, chain="0" * 64).save(path)
     arguments = ["verify", str(path), "--model", str(demo.STORY), "--reference"]
     assert cli.main(arguments) == 1
-    assert capsys.readouterr().out == "token 6: the logits differ from here on\n"
+    assert capsys.readouterr().out == "NOT verified: token 6: the logits differ from here on\n"
     assert cli.main([*arguments, "-t", "2"]) == 2
-    assert "num_threads" in capsys.readouterr().err
+    assert "--num-threads" in capsys.readouterr().err

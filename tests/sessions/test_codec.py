@@ -13,8 +13,8 @@ import pytest
 
 from oxillama import ConfigError, SamplerConfig
 from oxillama.engine import features
-from oxillama.sampling.logprobs import SampledToken, TokenLogprobs
-from oxillama.sampling.state import LogprobArrays, SamplerState
+from oxillama.engine.sampling.logprobs import SampledToken, TokenLogprobs
+from oxillama.engine.sampling.state import LogprobArrays, SamplerState
 from oxillama.sessions.codec import ANY_TEXT, TOKENS, Hooks, check_fields, decode, encode, parse_json
 from oxillama.sessions.recorder import ReceiptState
 from oxillama.sessions.request_state import RequestState

@@ -8,13 +8,18 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from oxillama import ModelFileError, demo
-from oxillama.atomic_file import replaced_file
+from oxillama import ModelFileError, demo, pack_model
+from oxillama.base.atomic_file import replaced_file
 from oxillama.compat.engine import InferenceEngine
+from oxillama.errors import SnapshotIncompatible
+from oxillama.sessions.restore import resume
+from oxillama.sessions.snapshot import EngineSnapshot
+from tests.support.tiny_file import CHATML, write_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,7 @@ WRITER = '''
 import builtins, errno, io, os, resource, signal, sys, tempfile
 from pathlib import Path
 from oxillama import EngineSnapshot, ModelFileError
-from oxillama import atomic_file
+from oxillama.base import atomic_file
 from oxillama.sessions.container import write_file
 
 path, kind = Path(sys.argv[1]), sys.argv[2]
@@ -240,3 +245,49 @@ def test_a_file_that_may_not_grow_stays(tmp_path: Path, engine: InferenceEngine)
     assert b"cannot be written: File too large" in done.stdout
     assert (tmp_path / "a").read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "new"]
+
+
+# --- files that a snapshot names ----------------------------------------------------------------------------
+def snapshot_with(engine: InferenceEngine, **options: object) -> bytes:
+    """A snapshot of an engine whose options name other files."""
+    taken = EngineSnapshot.deserialize(engine.snapshot())
+    return replace(taken, engine={**taken.engine, **options}).serialize()
+
+
+def test_a_snapshot_has_no_file_written(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf")
+    with InferenceEngine.from_gguf(model) as engine:
+        data = snapshot_with(engine, packed="make")
+        assert EngineSnapshot.deserialize(engine.snapshot()).engine["packed"] == "auto"
+    resume(InferenceEngine, data)[0].close()
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+@pytest.mark.parametrize(
+    "option", ["chat_template", "tokenizer_path", "mmproj", "packed", "speculate", "draft_corpus"]
+)
+def test_a_snapshot_has_no_pipe_opened(engine: InferenceEngine, tmp_path: Path, option: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        data = snapshot_with(engine, **{option: [str(path)] if option == "draft_corpus" else str(path)})
+        with pytest.raises(SnapshotIncompatible, match=f"{option}: expected a regular file"):
+            resume(InferenceEngine, data)
+
+
+def test_the_paths_of_a_snapshot_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf")
+    pack_model(model, tmp_path / "p.packed")
+    (tmp_path / "t.jinja").write_text(CHATML)
+    (tmp_path / "corpus.txt").write_text("once upon a time")
+    monkeypatch.chdir(tmp_path)
+    options = {"packed": "p.packed", "chat_template": "t.jinja", "draft_corpus": ("corpus.txt", b"the fox")}
+    with InferenceEngine.from_gguf(model, speculate="lookup", **options) as engine:
+        data = engine.snapshot()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    engine, _ = resume(InferenceEngine, data)
+    with engine:
+        assert engine.config.packed == str(tmp_path / "p.packed")
+        assert engine.config.chat_template == str(tmp_path / "t.jinja")
+        assert engine.config.draft_corpus == (str(tmp_path / "corpus.txt"),)

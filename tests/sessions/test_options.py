@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, GenerationOptions, Grammar, GrammarError, SamplerConfig, SchedulerConfig
-from oxillama.config import EngineConfig
-from oxillama.config.sampler import ORDER
-from oxillama.grammar.plain import plain_rules, rules_of
+from oxillama.base.config import EngineConfig
+from oxillama.base.config.sampler import ORDER
+from oxillama.engine.features.constraints import compiled
 from oxillama.sessions.options import canonical_json, options_of, plain_options, stage_names
-from oxillama.structured.constraints import compiled
+from oxillama.text.grammar.plain import plain_rules, rules_of
 
 
 def halved(ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> np.ndarray:

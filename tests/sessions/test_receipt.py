@@ -16,23 +16,12 @@ from oxillama.sessions.chain import START, LogitsChain
 from oxillama.sessions.receipt import MOST_BYTES, AdapterUse
 
 RECEIPT = Receipt(
-    library="1.0",
-    model="ab" * 32,
-    compute="int8",
-    quantize="Q4_K",
-    kv_type="f16",
-    context_size=10,
-    adapters=(AdapterUse("cd" * 32, 0.1, 3),),
-    prompt=[1, 2, 3],
-    sampler={"seed": 2**64 - 1, "temperature": 0.1},
-    grammar="ef" * 32,
-    stop=["é\n", "\U0001f600"],
-    max_tokens=None,
-    tokens=[7, 8],
-    finish_reason="stop",
-    points=["01234567", "89abcdef"],
+    library="1.0", model="ab" * 32, compute="int8", quantize="Q4_K", kv_type="f16", context_size=10,
+    adapters=(AdapterUse("cd" * 32, 0.1, 3),), prompt=[1, 2, 3],
+    sampler={"seed": 2**64 - 1, "temperature": 0.1}, grammar="ef" * 32, stop=["é\n", "\U0001f600"],
+    max_tokens=None, tokens=[7, 8], finish_reason="stop", points=["01234567", "89abcdef"],
     chain="89abcdef" * 8,
-)
+)  # fmt: skip
 
 
 def changed(**fields: Any) -> str:

@@ -13,8 +13,10 @@ from oxillama import ConfigError, KvCacheFullError, PromptError, SamplerConfig, 
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine import loading
 from oxillama.engine.sequence import Sequence
+from oxillama.sessions.going_on import go_on
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters
+from tests.support.waiting import stopped
 from tests.support.zoo import MODELS
 
 GREEDY = SamplerConfig.greedy()
@@ -140,6 +142,35 @@ def test_a_cancelled_generation_leaves_what_it_has_run(engine: InferenceEngine) 
         rest = session.stream(sampler=GREEDY, max_tokens=100 - n).result()
         assert expected.tokens[n:] == rest.tokens
     engine.model.check_integrity()
+
+
+def test_a_session_goes_on_behind_a_cancelled_generation(engine: InferenceEngine) -> None:
+    """A whole prompt is compared with the tokens of a generation that has not ended when the call begins."""
+    prompt, longer = engine.tokenize(TEXT), engine.tokenize(TEXT + " the fox said that")
+    with engine.session() as session:
+        session.append(prompt)
+        stream = session.stream(sampler=GREEDY, max_tokens=100)
+        next(stream)
+        with pytest.raises(ConfigError, match="a generation goes on"):
+            go_on(session, longer)
+        calling = threading.Thread(target=go_on, args=(session, longer))
+        with stopped(engine):
+            stream.cancel()
+            calling.start()
+            calling.join(0.1)
+        calling.join(60)
+        assert session.tokens == longer
+        stream = session.stream(sampler=GREEDY, max_tokens=20)
+        next(stream)
+        with stopped(engine):
+            stream.cancel()
+            looking = threading.Thread(target=lambda: found.append(session.tokens))
+            found: list[list[int]] = []
+            looking.start()
+            looking.join(0.1)
+        looking.join(60)
+        assert found[0][: len(longer)] == longer and len(found[0]) > len(longer)
+        assert session.tokens == found[0] and len(session) == len(found[0])
 
 
 class Few(Letters):

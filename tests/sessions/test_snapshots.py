@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blake3 import blake3
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from oxillama import (
     AsyncEngine,
@@ -31,13 +30,13 @@ from oxillama import (
     SchedulerConfig,
     demo,
 )
+from oxillama.base.config.sampler import ORDER
+from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.sampler import ORDER
 from oxillama.engine import loading
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.queues import Fairness
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
-from oxillama.formats import KV_TYPES
 from oxillama.sessions.options import plain_options, stage_names
 from oxillama.sessions.sequences import tokenizer_digest
 from oxillama.sessions.snapshot import EngineSnapshot
@@ -310,11 +309,11 @@ def test_a_prompt_in_the_middle_and_a_request_that_waits(
     prompt = list(range(97, 117))
     options: dict[str, Any] = {"seed": 3, "max_tokens": 9, "logprobs": True}
     expected = engine.stream(prompt, **options).result()
-    taken, all_prompts = [], Scheduler._prompts
+    taken, all_prompts = [], Fairness.prompts
     with monkeypatch.context() as patched:
         steps = iter(range(3))
         patched.setattr(
-            Scheduler, "_prompts", lambda *args: [] if next(steps, None) is None else all_prompts(*args)
+            Fairness, "prompts", lambda *args: [] if next(steps, None) is None else all_prompts(*args)
         )
         first, waits = engine.stream(prompt, **options), engine.stream(prompt, **options)
         while first.prefill_progress < 4:
@@ -348,7 +347,7 @@ def test_requests_of_a_batch(pages: int | None) -> None:
     going = [here.stream(PROMPTS[0], window=8, **each) for each in options]
     for generation in going:
         read(generation, 12)
-    while pages is not None and not here.model.scheduler.preemptions:
+    while pages is not None and not here.model.scheduler.queues.preemptions:
         for generation in going:
             next(generation)
     beside = [there.stream(PROMPTS[1], seed=seed, max_tokens=60) for seed in range(3)]

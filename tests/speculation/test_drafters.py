@@ -18,6 +18,7 @@ from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.models.weights.loader import Weights
 from oxillama.speculation import loading as draft_models
 from oxillama.speculation.drafters import Drafter, HiddenStateDrafter, LookupDrafter, ModelDrafter
 from oxillama.speculation.loading import Drafters, find_draft_model, matrix_bytes
@@ -25,8 +26,7 @@ from oxillama.speculation.mapped import MappedDrafter
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.state import SPECULATION, Speculation
 from oxillama.speculation.token_map import TokenMap
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.loader import Weights
+from oxillama.text.chat.bridge import TokenizerBridge
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import (

@@ -10,11 +10,11 @@ import pytest
 
 from oxillama import ConfigError, EngineConfig, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.grammar import GrammarState
+from oxillama.engine.features.constraints import Constraints
 from oxillama.speculation import jump_forward
 from oxillama.speculation.jump_forward import MOST_TOKENS, JumpForward
-from oxillama.structured.constraints import Constraints
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import GrammarState
 
 NAMES = [f"property_{i}" for i in range(6)]
 SCHEMA = {

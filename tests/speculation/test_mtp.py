@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence as Listed
+from collections.abc import Mapping, Sequence as Listed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,68 +12,113 @@ import numpy as np
 import pytest
 
 from oxillama import SamplerConfig
-from oxillama.cache.pool import cache_pool
+from oxillama._kernels import load
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.cache.kv_pool import cache_pool
 from oxillama.engine.runner import Runner
-from oxillama.engine.sequence import Sequence
+from oxillama.engine.sequence import Output, Sequence
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.next_token import load_next_token_head
+from oxillama.models import read_spec
+from oxillama.models.next_token import block_layer, load_next_token_head
+from oxillama.models.weights.loader import Weights
+from oxillama.models.workspace import STREAMS
+from oxillama.reference import connections, gated_streams
+from oxillama.reference.decoder import ReferenceModel
+from oxillama.reference.products import float_products
+from oxillama.reference.rows import norm
 from oxillama.speculation.mtp import EAGER, RECENT, NextTokenDrafter, offer_next_token
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.state import SPECULATION, Speculation
-from oxillama.weights.loader import Weights
 from tests.models.test_decoder import divergence
 from tests.models.test_options import with_tensors
-from tests.references.transformer import Reference
-from tests.support.kernels import same_bits
+from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import SHARED
 from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of, sampler_of
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
-RECORDED = sorted((SHARED / "parity-2026").glob("*-mtp.npz"))
-NAMES = ("qwen35", "qwen35moe", "qwen3next", "glm4moe")
+RECORDED = sorted(
+    [
+        *(SHARED / "parity-2026").glob("*-mtp.npz"),
+        *(SHARED / "parity-2026c").glob("*-draft.npz"),
+    ]
+)
+NEW = ("qwen4exp", "deepseek4", "glm5-next", "bailingmoe3")
+NAMES = ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "hy_v3", *NEW)
+COPIED = {"deepseek4": 1, "bailingmoe3": 1}
+"""The layer of which the block is a copy, where it is not the last one."""
 GREEDY = SamplerConfig.greedy()
+ENDS_OF = ("norm", "down", "up")
 
 
-def drafting(name: str) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A file of the zoo's model with a block behind its layers, and its tensors: the last layer once more."""
+def drafting(name: str, **more: Any) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A file of the zoo's model with a block behind its layers, and its tensors: a layer once more.
+
+    ``more`` are further keys.
+    """
     model, rng = MODELS[name], np.random.default_rng(7)
     tensors, end, d = model.tensors(), model.n_layers, model.n_embd
-    last = {n: values for n, values in tensors.items() if n.startswith(f"blk.{end - 1}.")}
+    copied = f"blk.{COPIED.get(name, end - 1)}."
+    last = {n: values for n, values in tensors.items() if n.startswith(copied)}
+    if name == "glm5-next":  # its block has no streams
+        last = {n: values for n, values in last.items() if ".hc_" not in n}
     tensors |= {f"blk.{end}.{n.split('.', 2)[2]}": values for n, values in last.items()}
-    for part in ("enorm", "hnorm", "shared_head_norm"):
-        tensors[f"blk.{end}.nextn.{part}.weight"] = rng.uniform(0.5, 1.5, d).astype(np.float32)
+    norms = {"nextn.enorm": d, "nextn.hnorm": d, "nextn.shared_head_norm": d}
+    if name == "bailingmoe3":
+        norms = {"nextn.enorm": d, "nextn.hnorm": d, "layer_output_norm": d}
+    if name == "qwen4exp":
+        wide = len(tensors["output_hc_norm.weight"])
+        norms = {"nextn.enorm": d, "nextn.hnorm": wide, "nextn.hc_head_norm": wide}
+        for part in ("down", "up"):
+            values = tensors[f"output_hc_{part}.weight"]
+            tensors[f"blk.{end}.nextn.hc_head_{part}.weight"] = values[::-1, ::-1].copy()
+    for part, width in norms.items():
+        tensors[f"blk.{end}.{part}.weight"] = rng.uniform(0.5, 1.5, width).astype(np.float32)
     projection = rng.standard_normal((d, 2 * d)) * (2 * d) ** -0.5
     tensors[f"blk.{end}.nextn.eh_proj.weight"] = projection.astype(np.float32)
-    keys: dict[str, Any] = {"block_count": ("u32", end + 1), "nextn_predict_layers": ("u32", 1)}
+    keys: dict[str, Any] = {"block_count": ("u32", end + 1), "nextn_predict_layers": ("u32", 1)} | more
     return with_tensors(replace(model, keys=model.keys | keys), tensors), tensors
 
 
-class Head:
-    """The block of a file, run on its own; ``states`` are the model's, float32 (n, n_embd)."""
+def observed(runner: Runner, sequence: Sequence, n: int) -> np.ndarray:
+    """What a drafter sees of the next tokens, float32 (n, width): their states, or what the runner taps."""
+    seen: list[np.ndarray] = []
 
-    def __init__(self, data: bytes, tokens: list[int]) -> None:
-        running = Running(data)
-        self.states = running.hidden_states([tokens])[0]
-        weights = Weights(running.weights.file, running.model.kernels, 1)
+    def hook(start: int, hidden: np.ndarray, inputs: Mapping[int, np.ndarray]) -> None:
+        seen.append(inputs.get(STREAMS, hidden))
+
+    sequence.schedule(n)
+    runner.run([sequence], [Output.LAST_HIDDEN], None, [hook])
+    sequence.commit()
+    return seen[0]
+
+
+class Head:
+    """The block of a file, run on its own; ``states`` are those of the model that it reads."""
+
+    def __init__(self, data: bytes, tokens: list[int], target: str = PRESENT[0], n_threads: int = 1) -> None:
+        running = Running(data, target, n_threads)
+        weights = Weights(running.weights.file, running.model.kernels, n_threads)
         found = load_next_token_head(running.model.spec, weights, running.model)
         assert found is not None
-        self.model = found
+        self.model, running.runner.tapped = found, found.tapped
+        self.states = observed(running.runner, Sequence(running.pool, tokens), len(tokens))
         pool = cache_pool(found, "f32", 16)
-        self.runner, self.sequence = Runner(found, pool, 1), Sequence(pool)
+        self.runner, self.sequence = Runner(found, pool, n_threads), Sequence(pool)
 
     def run(self, tokens: list[int], given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Normed states and logits after each of the next tokens."""
         self.sequence.tokens += tokens
-        self.model.inputs.given = given
+        self.model.inputs.hidden = given
         states = self.runner.forward([(self.sequence, len(tokens))], all_logits=True, states=True)
         return states, self.runner.logits(states)
 
-    def run_all(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def run_all(self, tokens: list[int], chunk: int = 1000) -> tuple[np.ndarray, np.ndarray]:
         """The same for a text, each token with the model's state of the one before."""
-        first = np.zeros((1, self.states.shape[1]), np.float32)
-        return self.run(tokens, np.concatenate([first, self.states[:-1]]))
+        given = np.concatenate([np.zeros((1, self.states.shape[1]), np.float32), self.states[:-1]])
+        parts = [slice(at, at + chunk) for at in range(0, len(tokens), chunk)]
+        states, logits = zip(*(self.run(tokens[part], given[part]) for part in parts))
+        return np.concatenate(states), np.concatenate(logits)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RECORDED])
@@ -90,21 +135,69 @@ def test_logits_are_those_of_llama_cpp(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_are_those_of_the_formula(name: str) -> None:
+def test_logits_are_those_of_the_reference(name: str) -> None:
     data, tensors = drafting(name)
     tokens, end = tokens_of(20, VOCAB, seed=3), MODELS[name].n_layers
-    reference = Reference(MODELS[name])
-    states = reference.hidden_states(tokens)
-    block = {n: values.astype(np.float64) for n, values in tensors.items() if n.startswith(f"blk.{end}.")}
-    reference.w |= block
-    given = np.concatenate([np.zeros((1, states.shape[1])), states[:-1]])
-    embedded = reference.norm(f"blk.{end}.nextn.enorm", reference.w["token_embd.weight"][tokens])
-    both = np.concatenate([embedded, reference.norm(f"blk.{end}.nextn.hnorm", given)], axis=1)
-    y = reference.layer(end - 1, both @ block[f"blk.{end}.nextn.eh_proj.weight"].T)
-    exact = reference.linear("output", reference.norm(f"blk.{end}.nextn.shared_head_norm", y))
-    _, logits = Head(data, tokens).run_all(tokens)
-    assert np.abs(logits - exact).max() < 2e-4 * np.abs(exact).max()
+    own = {f"output_hc_{part}.weight": f"blk.{end}.nextn.hc_head_{part}.weight" for part in ENDS_OF}
+    ends = {old: tensors[new] for old, new in own.items() if new in tensors}  # the block's, not the model's
+    stated = with_tensors(MODELS[name], MODELS[name].tensors() | ends)
+    reference = ReferenceModel(ModelFile.open(stated), kv_type="f32")
+    source, copied = reference.source, COPIED.get(name, end - 1)
+
+    def normed(part: str, x: np.ndarray) -> np.ndarray:
+        return norm(x, reference.eps, tensors[f"blk.{end}.{part}.weight"].reshape(-1, x.shape[-1]).squeeze())
+
+    states, is_streamed = reference.hidden_states(np.array(tokens)), name in ("qwen4exp", "deepseek4")
+    if is_streamed:
+        states = connections.begin(source, source.embeddings("token_embd.weight", np.array(tokens)))
+        for i in range(end):
+            states = reference.whole_layer(i, states)
+    given = normed("nextn.hnorm", np.concatenate([np.zeros_like(states[:1]), states[:-1]]))
+    embedded = normed("nextn.enorm", source.embeddings("token_embd.weight", np.array(tokens)))
+    embedded = np.repeat(embedded[:, None], given.shape[1], axis=1) if is_streamed else embedded
+    both = np.concatenate([embedded, given], axis=-1)
+    y = float_products(tensors[f"blk.{end}.nextn.eh_proj.weight"], both.reshape(-1, both.shape[-1]))
+    if is_streamed:
+        y = reference.whole_layer(copied, y.reshape(given.shape))
+        ended = gated_streams.read(source, "output_hc", y, reference.eps)[0] if ends else None
+        y = connections.end(source, y, reference.eps) if ended is None else ended
+    else:
+        y = reference.layer(copied, y)
+    last = {"qwen4exp": "", "bailingmoe3": "layer_output_norm"}.get(name, "nextn.shared_head_norm")
+    wanted = source.linear("output", normed(last, y) if last else y)
+    head = Head(data, tokens)
+    states, logits = head.run_all(tokens)
+    assert same_bits(logits, wanted)
+    for chunk, target, n_threads in ((7, PRESENT[0], 2), *((30, each, 1) for each in PRESENT[1:])):
+        again = Head(data, tokens, target, n_threads)
+        assert same_bits(again.states, head.states)
+        assert same_bits(again.run_all(tokens, chunk)[0], states)
     assert same_bits(Running(data).logits(tokens), Running(MODELS[name].file()).logits(tokens))
+
+
+NARROW = {"attention.compress_ratios": ("[u32]", [0, 0, 0, 3, 3])}
+FULL = {"attention.compress_ratios": ("[u32]", [0, 0, 0, 3, 0])}
+LIMITS = {"swiglu_clamp_exp": ("[f32]", [0.5, 0.5, 0.5, 0.25])}
+BOTH = LIMITS | {"swiglu_clamp_shexp": ("[f32]", [0.5, 0.5, 0.5, 0.75])}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "wanted"),
+    [
+        ("qwen4exp", NARROW, {"mixer": "blocked", "selected_by": 4}),
+        ("qwen4exp", FULL, {"mixer": "attention", "selected_by": None}),
+        ("deepseek4", LIMITS, {"expert_limit": 0.25, "limit": 0.25, "window": 6, "block_size": 0}),
+        ("bailingmoe3", BOTH, {"expert_limit": 0.25, "limit": 0.75, "window": 0}),
+        ("bailingmoe3", {}, {"expert_limit": 0.5, "limit": 0.75}),
+        ("glm5-next", {}, {"mixer": "pooled", "selected_by": 4}),
+    ],
+)
+def test_files_have_numbers_for_the_block(name: str, keys: Any, wanted: dict[str, Any]) -> None:
+    file = ModelFile.open(drafting(name, **keys)[0])
+    spec = read_spec(file)
+    layer = block_layer(spec, Weights(file, load(PRESENT[0]), 1))
+    assert {each: getattr(layer, each) for each in wanted} == wanted
+    assert max(spec.attending) < spec.n_layers  # the block is no layer of the model
 
 
 class Noted(NextTokenDrafter):
@@ -127,7 +220,7 @@ def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
     made = offer_next_token(ModelFile.open(drafting(name)[0]), serving.runner, Letters())  # type: ignore[arg-type]
     assert made is not None
     drafter = Noted(made._head, made._runner, n_vocab_of(name), Letters.eog_ids)
-    drafter.notes = []
+    drafter.notes, drafter.tapped = [], made.tapped
     return serving, drafter
 
 
@@ -141,7 +234,7 @@ def submit(serving: Serving, drafter: Noted, prompt: list[int], **options: Any) 
 def drafted(serving: Serving, drafter: Noted, text: list[int], n: int) -> list[int]:
     """What a drafter that sees the states of a text for the first time, and all at once, drafts after it."""
     whole = Sequence(serving.pool, text)
-    states = serving.runner.forward([(whole, len(text) - 1)], all_logits=True, states=True)
+    states = observed(serving.runner, whole, len(text) - 1)
     fresh = NextTokenDrafter(drafter._head, drafter._runner, drafter._n_vocab, drafter._ends)
     fresh.observe(whole, 0, states)
     (found,) = fresh.propose([whole], [DraftSampler(sampler_of(serving.name, GREEDY))], [n])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from oxillama import KvCacheFullError, SamplerConfig
-from oxillama.cache.recurrent import RecurrentCache
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.cache.recurrent import RecurrentCache
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.models.layers.recurrent import RecurrentBlock
-from oxillama.sampling.sampler import Sampler
 from oxillama.speculation.drafters import ModelDrafter
 from oxillama.speculation.sampling import DraftSampler
 from tests.support.kernels import PRESENT, same_bits
@@ -237,7 +237,7 @@ def test_a_request_runs_each_token_of_its_text_once(
 
 
 def test_a_state_of_any_size_speculates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oxillama.cache.recurrent.CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr("oxillama.engine.cache.recurrent.CHECKPOINT_BYTES", 0)
     serving = Serving("mamba2")
     sequence = begun(serving, checkpoints=6)
     for _ in range(3):
@@ -264,9 +264,9 @@ def test_records_count_as_memory() -> None:
     assert limit.available == free - 4 * states.records.slot_bytes
     assert sequence.kv.memory_bytes == held + 4 * states.records.slot_bytes
     sequence.keep_drafts()
-    assert sequence.spare()
+    assert sequence.reclaim()
     assert (sequence.cached_len, limit.available) == (PROMPT + 1, free)
-    assert not sequence.spare()
+    assert not sequence.reclaim()
     sequence.release()
 
 
@@ -292,7 +292,7 @@ def test_drafts_and_records_give_way_before_requests_do(what: str) -> None:
         assert needed > 5 * group.stride
     taken = group.allocate((serving.pool.limit.available - needed) // group.stride)
     batch = serving.scheduler.schedule()
-    assert (len(batch.requests), serving.scheduler.preemptions) == (2, 0)
+    assert (len(batch.requests), serving.scheduler.queues.preemptions) == (2, 0)
     group.release(taken)
     for request in requests:
         serving.scheduler.finish(request, "cancelled")

@@ -42,7 +42,7 @@ class Script:
 
     def prefill(self, tokens: list[int]) -> np.ndarray:
         self.is_waiting.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(60)
         self.tokens += tokens
         self.n_run += len(tokens)
         row = np.zeros(N_VOCAB + 4, np.float32)
@@ -113,7 +113,7 @@ def test_what_was_on_its_way_is_dropped(made: Callable[..., RunAheadDrafter]) ->
     script = Script()
     script.go_on.clear()
     drafter = made(script)
-    assert script.is_waiting.wait(20)  # computes what follows the prompt, as 4
+    assert script.is_waiting.wait(60)  # computes what follows the prompt, as 4
     with drafter._changed:
         drafter._tell([*PROMPT, 9])
     script.go_on.set()
@@ -158,7 +158,7 @@ def test_what_fails_when_it_is_over_is_no_failure(
     script = Script(following)
     script.go_on.clear()
     drafter = made(script)
-    assert script.is_waiting.wait(20)
+    assert script.is_waiting.wait(60)
     drafter.forget()
     script.go_on.set()
     until(lambda: script.is_closed)

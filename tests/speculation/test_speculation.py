@@ -11,10 +11,11 @@ import pytest
 
 from oxillama import ConfigError, ModelFileError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.speculation import speculator as deciding
-from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
+from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter
 from oxillama.speculation.length import COMPARED, CREDIT, IN_A_ROW, SHARE, Acceptance, RowCosts, draft_lengths
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
@@ -229,7 +230,7 @@ def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) 
     )
     serving.run(short, long)
     assert max(used) == 36
-    assert serving.scheduler.preemptions == 0
+    assert serving.scheduler.queues.preemptions == 0
     check_as_alone(serving, short, 6)
     check_as_alone(serving, long, 20)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from oxillama.errors import ConfigError
 from oxillama.speculation.token_map import LEAST_SHARE, TokenMap, same_tokens
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 from tests.support.vocabularies import BYTE, CONTROL, NORMAL, UNUSED, metadata
 
 LETTERS = "abcdefgh"

@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder
-from oxillama.weights.packer import MatrixPart
+from oxillama.models.weights.packer import MatrixPart
 from tests.support import gguf_writer
 from tests.support.zoo import stored
 
@@ -30,15 +30,19 @@ def random_pair(name: str, values: np.ndarray, rank: int, rng: np.random.Generat
 
 
 def adapter_file(
-    architecture: str, pairs: Mapping[str, Pair], alpha: float = 8.0, kind: str = "F32", **metadata: Any
+    architecture: str,
+    pairs: Mapping[str, Pair],
+    alpha: float | None = 8.0,
+    kind: str = "F32",
+    **metadata: Any,
 ) -> bytes:
-    """An adapter in llama.cpp's format; ``metadata`` by the last part of its key."""
+    """An adapter in llama.cpp's format; without alpha for None. ``metadata`` by the last part of its key."""
     values: list[tuple[str, str, Any]] = [
         ("general.type", "str", "adapter"),
         ("general.architecture", "str", architecture),
         ("adapter.type", "str", "lora"),
-        ("adapter.lora.alpha", "f32", alpha),
     ]
+    values += [] if alpha is None else [("adapter.lora.alpha", "f32", alpha)]
     if "invocation_tokens" in metadata:
         tokens = np.array(metadata["invocation_tokens"], np.uint32)
         values.append(("adapter.alora.invocation_tokens", "[u32]", tokens))

@@ -17,7 +17,7 @@ from tests.support.spread import slow
 T = TypeVar("T")
 KINDS = ("chromium", slow("firefox"))
 """The browsers, for `parametrize`."""
-SECONDS = 20
+SECONDS = 90
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -70,13 +70,38 @@ def opened(kind: str, folder: Path) -> AbstractContextManager[Page]:
     return chromium(folder / "downloads") if kind == "chromium" else firefox(folder)
 
 
+class Element:
+    """An element of a page, which is looked up again when the page has drawn it anew.
+
+    Has the attributes of selenium's element, which is ``found``.
+    """
+
+    def __init__(self, page: Page, selector: str, index: int, found: Any) -> None:
+        self.page, self.selector, self.index, self.found = page, selector, index, found
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._done(lambda: getattr(self.found, name))
+        if not callable(value):
+            return value
+        return lambda *arguments: self._done(lambda: getattr(self.found, name)(*arguments))
+
+    def _done(self, action: Callable[[], Any]) -> Any:
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        while True:
+            try:
+                return action()
+            except StaleElementReferenceException:
+                again = self.page.until(lambda: self.page.found(self.selector)[self.index :], self.selector)
+                self.found = again[0]
+
+
 class Page:
     """The page in a browser.
 
-    Attributes
-    ----------
-    driver : selenium's.
-    is_chromium : whether the browser is Chromium, and not Firefox.
+    Attributes:
+        driver: selenium's.
+        is_chromium: whether the browser is Chromium, and not Firefox.
     """
 
     def __init__(self, driver: Any, is_chromium: bool = True) -> None:
@@ -86,7 +111,7 @@ class Page:
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What a script returns."""
-        return self.driver.execute_script(script, *arguments)
+        return self.driver.execute_script(script, *(getattr(each, "found", each) for each in arguments))
 
     def call(self, module: str, script: str, *arguments: Any) -> Any:
         """What ``script`` returns that has a module of the page as ``m``, and ``arguments``."""
@@ -107,11 +132,16 @@ class Page:
         """The same with a store of its own, which may never be opened while the page writes."""
         return self.call("./store.js", f"const store = await m.openStore(); {script}")
 
-    def all(self, selector: str) -> list[Any]:
-        """The elements that can be seen."""
+    def found(self, selector: str) -> list[Any]:
+        """The elements that can be seen, which are lost when the page draws them anew."""
         return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
 
-    def one(self, selector: str) -> Any:
+    def all(self, selector: str) -> list[Element]:
+        """The elements that can be seen."""
+        found = self.until(lambda: (self.found(selector),), selector)[0]
+        return [Element(self, selector, i, each) for i, each in enumerate(found)]
+
+    def one(self, selector: str) -> Element:
         """The element that can be seen; waits for it."""
         return self.until(lambda: self.all(selector), selector)[0]
 
@@ -190,20 +220,23 @@ class Page:
                 chain.key_up(getattr(Keys, each.upper()))
         chain.perform()
 
-    def hover(self, element: Any) -> None:
+    def hover(self, element: Element) -> None:
         """Points at an element."""
         from selenium.webdriver.common.action_chains import ActionChains
 
-        ActionChains(self.driver, duration=0).move_to_element(element).perform()
+        ActionChains(self.driver, duration=0).move_to_element(element.found).perform()
 
     def press(self, label: str, within: str = "body") -> None:
         """Clicks the button with this text or label; waits for it."""
 
-        def found() -> list[Any]:
-            buttons = self.all(f"{within} button, {within} summary")
-            return [b for b in buttons if label in (b.text.strip(), b.get_attribute("aria-label"))]
+        def is_pressed() -> bool:
+            for button in self.found(f"{within} button, {within} summary"):
+                if label in (button.text.strip(), button.get_attribute("aria-label")):
+                    button.click()
+                    return True
+            return False
 
-        self.until(found, label)[0].click()
+        self.until(is_pressed, label)
 
     def set(self, **settings: Any) -> None:
         """Types into the boxes of the settings, whether the panel is open or not."""

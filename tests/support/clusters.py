@@ -21,12 +21,15 @@ ACTOR_CPUS = 4
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 """Of the environment of all processes: the cluster listens to whoever is on this machine."""
 
+PATIENT = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+"""The same: a proxy of Ray Serve that a loaded machine starts slowly is not ended."""
+
 
 @contextmanager
 def cluster() -> Iterator[None]:
     """A cluster of one machine."""
-    os.environ.update(OPEN)  # Ray would write a token to the home folder
-    environment = {"PYTHONPATH": str(ROOT)}
+    os.environ.update({**OPEN, **PATIENT})  # Ray would write a token to the home folder
+    environment = {"PYTHONPATH": str(ROOT), **PATIENT}
     import ray
 
     ray.init(

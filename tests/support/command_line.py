@@ -22,10 +22,13 @@ from tests.support.fork_server import ForkServer
 from tests.support.paths import ROOT
 
 COMMANDS = (
-    *("run", "demo", "chat", "verify", "replay", "sign", "fingerprint", "info", "snapshot"),
+    *(
+        "run", "demo", "chat", "decide", "calibrate", "verify", "replay", "sign", "fingerprint", "info",
+        "snapshot",
+    ),
     *("tokenize", "quantize", "imatrix", "pack", "convert", "pull", "list", "rm", "serve", "batch", "bench"),
     *("perplexity", "compare", "eval", "doctor"),
-)
+)  # fmt: skip
 PROMPT = "once upon a time"
 SUMMARY = re.compile(
     r"prefill (\d+) tokens(, [\d.]+ tokens/s)? \| decode (\d+) tokens(, [\d.]+ tokens/s)? "
@@ -97,7 +100,7 @@ class Terminal:
     def send(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def expect(self, pattern: str, seconds: float = 20) -> str:
+    def expect(self, pattern: str, seconds: float = 60) -> str:
         """Reads until what is new matches; returns it."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen, re.DOTALL)):
@@ -110,7 +113,7 @@ class Terminal:
         text, self.seen = self.seen[: found.end()], self.seen[found.end() :]
         return text
 
-    def exit_code(self, seconds: float = 20, *, interrupting: bool = False) -> int:
+    def exit_code(self, seconds: float = 60, *, interrupting: bool = False) -> int:
         """Waits for the end; ``interrupting`` presses Ctrl-C until it comes.
 
         Once is not enough: CPython does not see a signal just before it waits for a line.

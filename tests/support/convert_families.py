@@ -1,4 +1,4 @@
-"""Random Hugging Face weights and configs of the families that are converted, and their float64 references.
+"""Random Hugging Face weights and configs of the families that are converted, and the reference of each.
 
 The reference gets the source's own values, in GGUF's names, by what is written down here once more: what
 the published modelling code does (where norms stand, which get 1 added, what is fused) is not taken from the
@@ -7,32 +7,29 @@ library.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oxillama.convert import convert
-from tests.references.transformer import Reference
+from oxillama.apps.convert import convert
+from oxillama.gguf.model_file import ModelFile
+from oxillama.reference.decoder import ReferenceModel
 from tests.support import huggingface as hf
 from tests.support.tiny_models import Running
-from tests.support.zoo import Model
+from tests.support.zoo import Model, stored
 
 TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31, 8, 120, 121, 122]
 D, HEADS, KV, DIM, FF, LAYERS = 32, 4, 2, 8, 40, 4
 EXPERTS, WIDTH, SHARED = 6, 24, 20
 
 
-class ReferenceOf(Reference):
-    """With windows given by layer, and logits from a table of another size than the zoo's."""
-
-    def __init__(self, model: Model, weights: dict[str, np.ndarray], windows: list[int] | None) -> None:
-        super().__init__(model, weights)
-        self.windows = windows
-
-    def window(self, i: int) -> int:
-        return super().window(i) if self.windows is None else self.windows[i]
+def reference_model(model: Model, weights: Mapping[str, np.ndarray]) -> ReferenceModel:
+    """The reference of a model with other weights than the zoo's."""
+    file = model._file([stored(name, values, "F32") for name, values in weights.items()])
+    return ReferenceModel(ModelFile.open(file), kv_type="f32")
 
 
 @dataclass
@@ -182,8 +179,8 @@ def config_of(kind: str, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen3 of experts without norms
-    "mistral": "qwen2", "mixtral": "qwen3moe", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen2 of experts
+    "mistral": "qwen2", "mixtral": "qwen2moe", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3", "olmo3": "olmo2",
 }  # fmt: skip
 
@@ -193,6 +190,7 @@ def reference_of(
 ) -> np.ndarray:
     """Logits of TOKENS."""
     widths = {"expert_ff": FF if kind == "mixtral" else WIDTH, "n_experts": EXPERTS, "n_used": 3}
+    keys = {"expert_weights_norm": True, **keys} if kind == "mixtral" else keys
     kinds = {float: "f32", int: "u32", str: "str", bool: "bool", list: "[bool]"}
     model = Model(
         ARCHITECTURES.get(kind, kind),
@@ -201,7 +199,9 @@ def reference_of(
         keys={key.replace("__", "."): (kinds[type(value)], value) for key, value in keys.items()},
         **widths,
     )
-    return ReferenceOf(model, made.reference, windows).logits(TOKENS)
+    reference = reference_model(model, made.reference)
+    reference.windows = reference.windows if windows is None else windows
+    return reference.logits(np.array(TOKENS))
 
 
 def converted(folder: Path, config: dict[str, Any], made: Source, type: str = "F32", **options: Any) -> bytes:

@@ -46,16 +46,10 @@ CHANGING = ("open", "write", "fsync", "close", "rename", "link", "unlink", "trun
 OTHERS = tuple(operation for operation in FAULTS if operation not in CHANGING)
 
 BY_PATH = {
-    "open": ("open",),
-    "rename": ("rename", "replace"),
-    "link": ("link", "symlink"),
-    "unlink": ("unlink", "remove", "rmdir"),
-    "truncate": ("truncate",),
-    "stat": ("stat", "lstat"),
-    "list": ("scandir", "listdir"),
-    "mkdir": ("mkdir",),
-    "change": ("chmod", "utime"),
-}
+    "open": ("open",), "rename": ("rename", "replace"), "link": ("link", "symlink"),
+    "unlink": ("unlink", "remove", "rmdir"), "truncate": ("truncate",), "stat": ("stat", "lstat"),
+    "list": ("scandir", "listdir"), "mkdir": ("mkdir",), "change": ("chmod", "utime"),
+}  # fmt: skip
 """Functions of `os` that take a path, or a descriptor in its place, by their operation."""
 
 BY_DESCRIPTOR = {
@@ -73,17 +67,15 @@ HANG_SECONDS = 120
 class Calls:
     """The calls about files of a folder. The n-th of one operation fails.
 
-    Parameters
-    ----------
-    folder : of the files.
-    operation : of `FAULTS`.
-    n : which call fails, from 1 on.
-    code : with which error.
+    Args:
+        folder: of the files.
+        operation: of `FAULTS`.
+        n: which call fails, from 1 on.
+        code: with which error.
 
-    Attributes
-    ----------
-    has_failed : whether there was an n-th call.
-    open : descriptors of the folder's files that are not closed yet, with the paths.
+    Attributes:
+        has_failed: whether there was an n-th call.
+        open: descriptors of the folder's files that are not closed yet, with the paths.
     """
 
     def __init__(self, folder: Path, operation: str = "", n: int = 0, code: int = 0) -> None:
@@ -279,18 +271,16 @@ def every_fault(
 ) -> dict[str, int]:
     """Lets each call of some work fail in turn, and checks that no descriptor is left.
 
-    Parameters
-    ----------
-    room : what the work is called in the table that is printed.
-    folder : of the files whose calls fail.
-    before : prepares the folder; no call of it fails.
-    work : may raise errors of the library only.
-    after : checks the folder, given the error that came of the fault; no call of it fails.
-    closes : whether the work closes all files; False for a command, whose process would end.
+    Args:
+        room: what the work is called in the table that is printed.
+        folder: of the files whose calls fail.
+        before: prepares the folder; no call of it fails.
+        work: may raise errors of the library only.
+        after: checks the folder, given the error that came of the fault; no call of it fails.
+        closes: whether the work closes all files; False for a command, whose process would end.
 
-    Returns
-    -------
-    The number of calls that failed, by operation.
+    Returns:
+        The number of calls that failed, by operation.
     """
     counts: dict[str, int] = {}
     for operation in operations:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.formats import WRITABLE
+from oxillama.base.formats import WRITABLE
 from tests.support import gguf_writer as ggufwriter
 
 COLS, ROWS = 256, 8

@@ -17,31 +17,19 @@ import pytest
 PROGRAMS = ("firefox", "firefox-esr")
 SECONDS = 60
 COMMANDS = {
-    "newSession": "WebDriver:NewSession",
-    "quit": "Marionette:Quit",
-    "get": "WebDriver:Navigate",
-    "refresh": "WebDriver:Refresh",
-    "goBack": "WebDriver:Back",
-    "getTitle": "WebDriver:GetTitle",
-    "getCurrentUrl": "WebDriver:GetCurrentURL",
-    "w3cExecuteScript": "WebDriver:ExecuteScript",
-    "w3cExecuteScriptAsync": "WebDriver:ExecuteAsyncScript",
-    "findElement": "WebDriver:FindElement",
-    "findElements": "WebDriver:FindElements",
-    "clickElement": "WebDriver:ElementClick",
-    "clearElement": "WebDriver:ElementClear",
-    "sendKeysToElement": "WebDriver:ElementSendKeys",
-    "getElementText": "WebDriver:GetElementText",
-    "getElementProperty": "WebDriver:GetElementProperty",
-    "getElementRect": "WebDriver:GetElementRect",
-    "actions": "WebDriver:PerformActions",
-    "newWindow": "WebDriver:NewWindow",
-    "close": "WebDriver:CloseWindow",
+    "newSession": "WebDriver:NewSession", "quit": "Marionette:Quit", "get": "WebDriver:Navigate",
+    "refresh": "WebDriver:Refresh", "goBack": "WebDriver:Back", "getTitle": "WebDriver:GetTitle",
+    "getCurrentUrl": "WebDriver:GetCurrentURL", "w3cExecuteScript": "WebDriver:ExecuteScript",
+    "w3cExecuteScriptAsync": "WebDriver:ExecuteAsyncScript", "findElement": "WebDriver:FindElement",
+    "findElements": "WebDriver:FindElements", "clickElement": "WebDriver:ElementClick",
+    "clearElement": "WebDriver:ElementClear", "sendKeysToElement": "WebDriver:ElementSendKeys",
+    "getElementText": "WebDriver:GetElementText", "getElementProperty": "WebDriver:GetElementProperty",
+    "getElementRect": "WebDriver:GetElementRect", "actions": "WebDriver:PerformActions",
+    "newWindow": "WebDriver:NewWindow", "close": "WebDriver:CloseWindow",
     "w3cGetCurrentWindowHandle": "WebDriver:GetWindowHandle",
-    "w3cGetWindowHandles": "WebDriver:GetWindowHandles",
-    "switchToWindow": "WebDriver:SwitchToWindow",
+    "w3cGetWindowHandles": "WebDriver:GetWindowHandles", "switchToWindow": "WebDriver:SwitchToWindow",
     "setContext": "Marionette:SetContext",
-}
+}  # fmt: skip
 """Marionette's name of each of selenium's commands."""
 
 

@@ -18,7 +18,15 @@ import sys
 import threading
 from collections.abc import Sequence
 
-MODULES = ("jinja2", "numpy", "tokenizers", "tqdm", "oxillama.cli", "oxillama.quantize", "oxillama.convert")
+MODULES = (
+    "jinja2",
+    "numpy",
+    "tokenizers",
+    "tqdm",
+    "oxillama.apps.cli",
+    "oxillama.apps.quantize",
+    "oxillama.apps.convert",
+)
 MESSAGE = 1 << 20  # bytes, at most
 
 

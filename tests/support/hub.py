@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TREE = re.compile(r"/api/models/([\w.-]+/[\w.-]+)/tree/([^/]+)")
@@ -22,15 +25,15 @@ RESOLVE = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)")
 class Hub:
     """What the server has, and what it was asked.
 
-    Attributes
-    ----------
-    repos : bytes of files by path, by repository.
-    wrong : bytes to send in place of a file's own.
-    cuts : how many of the next answers end in the middle.
-    asked : method, path and Range of each request, in order.
-    tokens : that were sent.
-    private : whether a token is needed.
-    gate : a file's second half is sent when it is open.
+    Attributes:
+        repos: bytes of files by path, by repository.
+        wrong: bytes to send in place of a file's own.
+        cuts: how many of the next answers end in the middle.
+        asked: method, path and Range of each request, in order.
+        tokens: that were sent.
+        private: whether a token is needed.
+        gate: a file's second half is sent when it is open.
+        listed: entries that a search finds; None for the repositories whose names have its words.
     """
 
     repos: dict[str, dict[str, bytes]]
@@ -40,12 +43,30 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     private: bool = False
     gate: threading.Event | None = None
+    listed: list[Any] | None = None
     url: str = ""
 
     def downloads(self) -> list[str]:
         """Names of the files that were asked for, once for each request."""
         found = (RESOLVE.fullmatch(path) for method, path, _ in self.asked if method == "GET")
         return [match[3] for match in found if match]
+
+
+@contextmanager
+def used(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Serves ``hub`` inside the block, as the hub of this process, with a cache in ``folder``."""
+    import huggingface_hub
+
+    constants = huggingface_hub.constants
+    with serving(hub):
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
 
 
 @contextmanager
@@ -68,6 +89,11 @@ def serving(hub: Hub) -> Iterator[Hub]:
             path = unquote(urlsplit(self.path).path)
             hub.asked.append((self.command, path, self.headers.get("Range")))
             hub.tokens.append(self.headers.get("Authorization"))
+            if path == "/api/models":
+                words = parse_qs(urlsplit(self.path).query)["search"][0]
+                found = [{"id": repo, "downloads": 1234} for repo in hub.repos if words in repo]
+                self.answer(json.dumps(found if hub.listed is None else hub.listed).encode())
+                return
             tree, file = TREE.fullmatch(path), RESOLVE.fullmatch(path)
             repo = (tree or file or {1: ""})[1]
             if repo not in hub.repos or (hub.private and not self.headers.get("Authorization")):
@@ -122,7 +148,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(20)
+        thread.join(60)
 
 
 def entry(path: str, data: bytes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,10 @@ LLAMA3_WORDS = (
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-3,
-    "rope_theta": 100.0,
+    "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-3, "rope_theta": 100.0,
     "hidden_act": "silu",
-}
+}  # fmt: skip
 N_VOCAB = 400
 
 
@@ -60,69 +55,66 @@ def as_stored(values: np.ndarray, kind: str) -> np.ndarray:
     return floats.astype(np.float16).astype(np.float32) if kind == "F16" else floats
 
 
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def weights_of(shapes: Shapes) -> dict[str, np.ndarray]:
+    """Random values that depend on the names: vectors are small; norms, factors and the lengths of rows are
+    about 1."""
+    found = {}
+    for name, shape in shapes.items():
+        values = np.asarray(
+            np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape), np.float32
+        )
+        if len(shape) > 1:
+            values *= np.float32(shape[-1] ** -0.5)
+        else:
+            is_factor = ("norm" in name.lower() and name.endswith("weight")) or name.endswith(FACTORS)
+            values = np.float32(0.2) * values + np.float32(is_factor)
+        found[name] = values
+    return found
+
+
+FACTORS = ("scale", "scalar")
+
+
 def decoder_weights(config: Mapping[str, Any], *, qkv_biases: bool, norms: bool) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(7)
+    """Weights of a Llama or a Qwen."""
     d, n_ff, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     kv, dim = config["num_key_value_heads"], config.get("head_dim", d // heads)
-    found: dict[str, np.ndarray] = {}
-
-    def matrix(name: str, rows: int, cols: int, bias: bool = False) -> None:
-        found[f"{name}.weight"] = rng.standard_normal((rows, cols)).astype(np.float32) * cols**-0.5
-        if bias:
-            found[f"{name}.bias"] = rng.standard_normal(rows).astype(np.float32) * np.float32(0.3)
-
-    def norm(name: str, n: int) -> None:
-        found[f"{name}.weight"] = (1 + 0.2 * rng.standard_normal(n)).astype(np.float32)
-
-    matrix("model.embed_tokens", config["vocab_size"], d)
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], d)}
     for i in range(config["num_hidden_layers"]):
         block = f"model.layers.{i}"
-        norm(f"{block}.input_layernorm", d)
-        matrix(f"{block}.self_attn.q_proj", heads * dim, d, qkv_biases)
-        matrix(f"{block}.self_attn.k_proj", kv * dim, d, qkv_biases)
-        matrix(f"{block}.self_attn.v_proj", kv * dim, d, qkv_biases)
-        matrix(f"{block}.self_attn.o_proj", d, heads * dim, bool(config.get("attention_bias")))
-        if norms:
-            norm(f"{block}.self_attn.q_norm", dim)
-            norm(f"{block}.self_attn.k_norm", dim)
-        norm(f"{block}.post_attention_layernorm", d)
-        matrix(f"{block}.mlp.gate_proj", n_ff, d)
-        matrix(f"{block}.mlp.up_proj", n_ff, d)
-        matrix(f"{block}.mlp.down_proj", d, n_ff)
-    norm("model.norm", d)
+        attention = {"q": (heads * dim, d), "k": (kv * dim, d), "v": (kv * dim, d), "o": (d, heads * dim)}
+        feed = {"gate": (n_ff, d), "up": (n_ff, d), "down": (d, n_ff)}
+        shapes |= {f"{block}.self_attn.{x}_proj.weight": shape for x, shape in attention.items()}
+        shapes |= {f"{block}.mlp.{name}_proj.weight": shape for name, shape in feed.items()}
+        biased = ("qkv" if qkv_biases else "") + ("o" if config.get("attention_bias") else "")
+        shapes |= {f"{block}.self_attn.{x}_proj.bias": attention[x][:1] for x in biased}
+        shapes |= {f"{block}.{x}_layernorm.weight": (d,) for x in ("input", "post_attention")}
+        shapes |= {f"{block}.self_attn.{x}_norm.weight": (dim,) for x in ("qk" if norms else "")}
+    shapes["model.norm.weight"] = (d,)
     if not config.get("tie_word_embeddings"):
-        matrix("lm_head", config["vocab_size"], d)
-    return found
+        shapes["lm_head.weight"] = (config["vocab_size"], d)
+    return weights_of(shapes)
 
 
 def bert_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(8)
     d, n_ff = config["hidden_size"], config["intermediate_size"]
-    found: dict[str, np.ndarray] = {}
-
-    def matrix(name: str, rows: int, cols: int, bias: bool = True) -> None:
-        found[f"{name}.weight"] = rng.standard_normal((rows, cols)).astype(np.float32) * cols**-0.5
-        if bias:
-            found[f"{name}.bias"] = rng.standard_normal(rows).astype(np.float32) * np.float32(0.3)
-
-    def norm(name: str) -> None:
-        found[f"{name}.weight"] = (1 + 0.2 * rng.standard_normal(d)).astype(np.float32)
-        found[f"{name}.bias"] = (0.2 * rng.standard_normal(d)).astype(np.float32)
-
-    matrix("embeddings.word_embeddings", config["vocab_size"], d, False)
-    matrix("embeddings.position_embeddings", config["max_position_embeddings"], d, False)
-    matrix("embeddings.token_type_embeddings", 2, d, False)
-    norm("embeddings.LayerNorm")
+    rows = {"word": config["vocab_size"], "position": config["max_position_embeddings"], "token_type": 2}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"embeddings.{name}_embeddings.weight": (n, d) for name, n in rows.items()
+    }
+    biased: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (d,)}
     for i in range(config["num_hidden_layers"]):
         block = f"encoder.layer.{i}"
-        for name in ("query", "key", "value"):
-            matrix(f"{block}.attention.self.{name}", d, d)
-        matrix(f"{block}.attention.output.dense", d, d)
-        norm(f"{block}.attention.output.LayerNorm")
-        matrix(f"{block}.intermediate.dense", n_ff, d)
-        matrix(f"{block}.output.dense", d, n_ff)
-        norm(f"{block}.output.LayerNorm")
-    return found
+        biased |= {f"{block}.attention.self.{name}": (d, d) for name in ("query", "key", "value")}
+        biased |= {f"{block}.attention.output.dense": (d, d), f"{block}.attention.output.LayerNorm": (d,)}
+        biased |= {f"{block}.intermediate.dense": (n_ff, d), f"{block}.output.dense": (d, n_ff)}
+        biased[f"{block}.output.LayerNorm"] = (d,)
+    for name, shape in biased.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return weights_of(shapes)
 
 
 def byte_level_tokenizer(words: str | None = LLAMA3_WORDS, *, ignore_merges: bool = True) -> Tokenizer:
@@ -145,15 +137,8 @@ def sentence_piece_tokenizer() -> Tokenizer:
     """Llama 2's kind: three special tokens, the bytes, letters, and what merges make of them."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["\u2581", *"abcdefghijklmnopqrstuvwxyz"]
-    merges = [
-        ("h", "e"),
-        ("t", "he"),
-        ("\u2581", "the"),
-        ("\u2581", "he"),
-        ("l", "l"),
-        ("he", "ll"),
-        ("i", "n"),
-    ]
+    pairs = ("h e", "t he", "\u2581 the", "\u2581 he", "l l", "he ll", "i n")
+    merges = [(a, b) for a, b in map(str.split, pairs)]
     tokens += [a + b for a, b in merges]
     tokenizer: Any = Tokenizer(
         models.BPE(
@@ -173,20 +158,8 @@ def sentence_piece_tokenizer() -> Tokenizer:
 
 
 WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "fox",
-    "##es",
-    "caf",
-    "##e",
-    "##s",
-    ",",
-    "!",
-    "世",
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es", "caf", "##e", "##s"),
+    *(",", "!", "世"),
 ]
 
 

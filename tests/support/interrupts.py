@@ -1,4 +1,4 @@
-"""Interrupts `MadeOnce` at every place: ``python -m tests.support.interrupts value|error``."""
+"""Interrupts `SingleFlight` at every place: ``python -m tests.support.interrupts value|error``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from oxillama.made_once import MadeOnce
+from oxillama.base.single_flight import SingleFlight
 
 ADD = ctypes.pythonapi.Py_AddPendingCall
 ADD.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
@@ -61,7 +61,7 @@ def main(what: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     places = Places()
     for n in range(1, 500):
-        found = MadeOnce[int](1)
+        found = SingleFlight[int](1)
         found.get("other", lambda: 1)
         get = found.get
         is_interrupted = places.interrupts(n, lambda: get("key", lambda: 4 if what == "value" else 1 // 0))  # noqa: B023
@@ -71,10 +71,10 @@ def main(what: str) -> None:
         again.join(30)
         assert results in ([4], [5]), f"place {n}: {results}"
         assert found.get("next", lambda: 6) == 6
-        assert list(found._found) == ["next"], f"place {n}: {list(found._found)}"
+        assert list(found._entries) == ["next"], f"place {n}: {list(found._entries)}"
         if not is_interrupted:
             break
-    assert 20 < n < 400, n
+    assert 10 < n < 400, n
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ was taken and should not have been.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,19 +19,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from oxillama._kernels.grammar.classes import Classes
-from oxillama._kernels.grammar.corrections import Corrections
-from oxillama._kernels.grammar.covers import Covers
-from oxillama._kernels.grammar.machines import Machine
-from oxillama._kernels.grammar.registers import Registers
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.classes import Classes
 from oxillama._kernels.grammar.closure import Closure
+from oxillama._kernels.grammar.corrections import Corrections
+from oxillama._kernels.grammar.covers import Covers
 from oxillama._kernels.grammar.dfa import Dfa, of_texts
 from oxillama._kernels.grammar.languages import Language, meet
+from oxillama._kernels.grammar.machines import Machine
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network, Program
 from oxillama._kernels.grammar.nodes import (
@@ -44,16 +45,18 @@ from oxillama._kernels.grammar.nodes import (
 )
 from oxillama._kernels.grammar.numbers import compared, multiples
 from oxillama._kernels.grammar.parser_states import ParserStates
+from oxillama._kernels.grammar.registers import Registers
 from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.stacks import Stacks
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
+from oxillama._kernels.media.polyphase import polyphase
 from oxillama._kernels.recurrent.state_batch import StateBatch
+from oxillama.base.formats import FORMATS
+from oxillama.base.targets import TARGETS
 from oxillama.errors import GrammarError
-from oxillama.formats import FORMATS
-from oxillama.grammar.grammar import Grammar
-from oxillama.grammar.rules import Chars, Ref, Repeat
-from oxillama.targets import TARGETS
+from oxillama.text.grammar.grammar import Grammar
+from oxillama.text.grammar.rules import Chars, Ref, Repeat
 from tests.support.kernels import linear, matrix, normal, packed
 
 KERNELS = Path(_kernels.__file__).parent
@@ -66,22 +69,46 @@ HUGE = (2**31 - 1, 2**62)
 class Call:
     """A callable and arguments that it takes.
 
-    Parameters
-    ----------
-    outputs : names of arrays that are written.
-    optional : names of arguments that may be None.
-    sizes : names of arguments that may be of another size, or any number, because they say what is meant;
-        ``x:0`` is only the first axis of x.
+    Attributes:
+        outputs: names of arrays that are written.
+        optional: names of arguments that may be None.
+        sizes: names of arguments that may be of another size, or any number, because they say what is meant;
+            ``x:0`` is only the first axis of x.
     """
 
-    def __init__(
-        self, of: Callable[..., Any], outputs: str = "", optional: str = "", sizes: str = "", **arguments: Any
-    ) -> None:
-        self.of, self.arguments = of, arguments
-        self.outputs, self.optional, self.sizes = outputs.split(), optional.split(), sizes.split()
+    def __init__(self, of: Callable[..., Any], spec: str, given: dict[str, Any]) -> None:
+        self.of = of
+        self.arguments: dict[str, Any] = {}
+        self.outputs, self.optional, self.sizes = set[str](), set[str](), set[str]()
+        for name, written, optional, sized, axis, value in ARGUMENT.findall(spec):
+            self.arguments[name] = made(value) if value else given[name]
+            self.outputs |= {name} if written else set()
+            self.optional |= {name} if optional else set()
+            self.sizes |= {f"{name}:{axis}" if axis else name} if sized else set()
+        self.arguments |= {name: value for name, value in given.items() if name not in self.arguments}
 
 
 Maker = Callable[[], Call]
+ARGUMENT = re.compile(r"(\w+)(!?)(\??)(\*?)(\d?)(?:=(\S+))?")
+ARRAY = re.compile(r"([fiu])(\d+(?:x\d+)*)")
+
+
+def made(value: str) -> Any:
+    """``f3x20``: random float32 (3, 20); ``i3``, ``u3``: zeros, int32 or uint8; else a literal of Python."""
+    found = ARRAY.fullmatch(value)
+    if found is None:
+        return ast.literal_eval(value)
+    shape = [int(n) for n in found[2].split("x")]
+    return normal(*shape) if found[1] == "f" else np.zeros(shape, {"i": np.int32, "u": np.uint8}[found[1]])
+
+
+def call(of: Callable[..., Any], spec: str = "", **given: Any) -> Maker:
+    """Makes a call from words ``name=value``, or ``name`` for an argument that is given.
+
+    Behind a name: ``!`` if the array is written, ``?`` if it may be None, ``*`` if it may be of any size,
+    ``*0`` if it may be of any size in axis 0. Arguments that need no mark may be given without a word.
+    """
+    return lambda: Call(of, spec, given)
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -97,127 +124,53 @@ def i32(*values: Any) -> np.ndarray:
 
 def of_vector(k: Kernels) -> dict[str, Maker]:
     v = k.vector
-
-    def norm(of: Any) -> Maker:
-        return lambda: Call(
-            of,
-            "out",
-            "weight bias",
-            "x:0",
-            x=normal(3, 20),
-            weight=normal(20),
-            eps=1e-5,
-            out=zeros(3, 20),
-            n_threads=1,
-            bias=normal(20),
-            accumulate=False,
-        )
-
+    norm = "x*0=f3x20 weight?=f20 eps=1e-5 out!=f3x20 n_threads=1 bias?=f20 accumulate=False"
+    positions = i32(0, 1, 2**31 - 1)
     return {
-        "rms_norm": norm(v.rms_norm),
-        "layer_norm": norm(v.layer_norm),
-        "head_norm": lambda: Call(
+        "rms_norm": call(v.rms_norm, norm),
+        "layer_norm": call(v.layer_norm, norm),
+        "head_norm": call(
             v.head_norm,
-            "x",
-            "weight bias",
-            "x:0",
-            x=normal(3, 24),
-            heads=2,
-            head_dim=10,
-            weight=normal(2, 10),
-            eps=1e-5,
-            n_threads=1,
-            column=4,
-            centred=False,
-            bias=normal(2, 10),
+            "x!*0=f3x24 heads=2 head_dim=10 weight?=f2x10 eps=1e-5 n_threads=1 column=4 centred=False"
+            " bias?=f2x10",
         ),
-        "activate": lambda: Call(
-            v.activate, "out", sizes="x", x=normal(3, 20), name="silu", out=zeros(3, 20), n_threads=1
+        "activate": call(v.activate, "x*=f3x20 name='silu' out!=f3x20 n_threads=1"),
+        "gate": call(v.gate, "gate_up=f3x40 name='silu' out!*0=f3x20 n_threads=1"),
+        "gate_heads": call(
+            v.gate_heads, "x!*0=f3x20 heads=2 gates=f3x40 column=10 step=20 name='sigmoid' n_threads=1"
         ),
-        "gate": lambda: Call(
-            v.gate, "out", sizes="out:0", gate_up=normal(3, 40), name="silu", out=zeros(3, 20), n_threads=1
+        "cut": call(v.cut, "x!*=f3x20 d*=12 scale=0.5 n_threads=1"),
+        "soft_cap": call(v.soft_cap, "x!*=f3x20 cap=30.0 n_threads=1"),
+        "add_scaled": call(v.add_scaled, "x!=f3x20 y*0=f3x20 factor=0.5 n_threads=1"),
+        "add_rows": call(v.add_rows, "x!=f4x20 rows factors=f3 y*0=f3x20 n_threads=1", rows=i32(3, 0, 3)),
+        "mix_streams": call(
+            v.mix_streams,
+            "x*=f3x64 streams*=3 weights*1=f3x6 out!=f3x40 n_threads=1 added?=f3x20 factors?=f3x2",
         ),
-        "gate_heads": lambda: Call(
-            v.gate_heads,
-            "x",
-            sizes="x:0",
-            x=normal(3, 20),
-            heads=2,
-            gates=normal(3, 40),
-            column=10,
-            step=20,
-            name="sigmoid",
-            n_threads=1,
-        ),
-        "cut": lambda: Call(v.cut, "x", sizes="d x", x=normal(3, 20), d=12, scale=0.5, n_threads=1),
-        "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
-        "add_scaled": lambda: Call(
-            v.add_scaled, "x", sizes="y:0", x=normal(3, 20), y=normal(3, 20), factor=0.5, n_threads=1
-        ),
-        "add_rows": lambda: Call(
-            v.add_rows,
-            "x",
-            sizes="y:0",
-            x=normal(4, 20),
-            rows=i32(3, 0, 3),
-            factors=normal(3),
-            y=normal(3, 20),
-            n_threads=1,
-        ),
-        "rope_table": lambda: Call(
+        "balance": call(v.balance, "x!*0=f3x9 streams*=3 epsilon=0.01 rounds*=4 n_threads=1"),
+        "rope_table": call(
             v.rope_table,
-            "out",
-            sizes="positions",
-            positions=i32(0, 1, 2**31 - 1),
+            "positions* frequencies magnitude=1.0 out!=f3x2x2",
+            positions=positions,
             frequencies=np.array([1.0, 1e9]),
-            magnitude=1.0,
-            out=zeros(3, 2, 2),
         ),
-        "rope": lambda: Call(
-            v.rope,
-            "x",
-            sizes="x:0 table:2",
-            x=normal(3, 24),
-            heads=2,
-            head_dim=10,
-            table=normal(3, 2, 5),
-            neox=True,
-            n_threads=1,
-            column=4,
-        ),
-        "softmax": lambda: Call(v.softmax, "out", sizes="x", x=normal(20), out=zeros(20)),
-        "apply_mask": lambda: Call(
-            v.apply_mask, "logits", sizes="logits", logits=normal(65), mask=zeros(3, dtype=np.uint32)
-        ),
+        "rope": call(v.rope, "x!*0=f3x24 heads=2 head_dim=10 table*2=f3x2x5 neox=True n_threads=1 column=4"),
+        "softmax": call(v.softmax, "x*=f20 out!=f20"),
+        "apply_mask": call(v.apply_mask, "logits!*=f65 mask", mask=zeros(3, dtype=np.uint32)),
     }
 
 
 def of_routing(k: Kernels) -> dict[str, Maker]:
     return {
-        "route": lambda: Call(
+        "route": call(
             k.routing.route,
-            "chosen weights",
-            "bias",
-            "logits:0",
-            logits=normal(3, 8),
-            bias=normal(8),
-            gating="softmax",
-            groups=4,
-            kept=2,
-            normalize=True,
-            scale=1.0,
-            chosen=zeros(3, 2, dtype=np.int32),
-            weights=zeros(3, 2),
+            "logits*0=f3x8 bias?=f8 gating='softmax' groups=4 kept=2 normalize=True scale=1.0 chosen!=i3x2"
+            " weights!=f3x2",
         ),
-        "group": lambda: Call(
+        "group": call(
             k.routing.group,
-            "counts rows factors",
-            sizes="chosen:0",
+            "chosen*0 weights=f2x2 counts!=i8 rows!=i4 factors!=f4",
             chosen=i32([0, 7], [1, 7]),
-            weights=normal(2, 2),
-            counts=zeros(8, dtype=np.int32),
-            rows=zeros(4, dtype=np.int32),
-            factors=zeros(4),
         ),
     }
 
@@ -225,26 +178,20 @@ def of_routing(k: Kernels) -> dict[str, Maker]:
 def of_roofline(k: Kernels) -> dict[str, Maker]:
     r = k.roofline
     return {
-        "read_bytes": lambda: Call(r.read_bytes, sizes="data", data=zeros(512, dtype=np.uint8), n_threads=1),
-        "integer_products": lambda: Call(r.integer_products, rounds=3, n_threads=1),
-        "float_products": lambda: Call(r.float_products, rounds=3, n_threads=1),
+        "read_bytes": call(r.read_bytes, "data*=u512 n_threads=1"),
+        "integer_products": call(r.integer_products, "rounds=3 n_threads=1"),
+        "float_products": call(r.float_products, "rounds=3 n_threads=1"),
     }
 
 
 def of_quantize(k: Kernels) -> dict[str, Maker]:
     def quantize(name: str) -> Maker:
         fmt = FORMATS[name]
-        return lambda: Call(
+        return call(
             k.quantize.quantize,
-            "out",
-            "importance",
-            format_id=fmt.id,
-            x=normal(2, 256),
-            rows=2,
-            cols=256,
+            f"format_id={fmt.id} x=f2x256 rows=2 cols=256 importance? out!=u{2 * fmt.nbytes(256)}"
+            " n_threads=1",
             importance=np.ones(256, np.float32),
-            out=zeros(2 * fmt.nbytes(256), dtype=np.uint8),
-            n_threads=1,
         )
 
     return {"quantize": quantize("Q4_K"), "quantize (nibbles)": quantize("Q4_0")}
@@ -259,50 +206,29 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
     low_rank = k.linear.LowRank(a, [(b, 0, 0)], np.ones(4))
     plan = k.linear.LowRankPlan([low_rank], np.ones(1), i32(0), i32(2))
     room = layer.scratch_bytes(3) + plan.scratch_bytes
+    matrices = [packed("Q4_0", rows, 64), packed("Q8_0", matrix("Q8_0", 7, 64), 64)]
+    factors = [low_rank, low_rank]
     return {
-        "LowRank": lambda: Call(k.linear.LowRank, a=a, parts=[(b, 0, 7)], factors=np.ones(4)),
-        "LowRank.scratch_bytes": lambda: Call(low_rank.scratch_bytes, sizes="n", n=3),
-        "LowRankPlan": lambda: Call(
+        "LowRank": call(k.linear.LowRank, a=a, parts=[(b, 0, 7)], factors=np.ones(4)),
+        "LowRank.scratch_bytes": call(low_rank.scratch_bytes, "n*=3"),
+        "LowRankPlan": call(
             k.linear.LowRankPlan,
-            sizes="starts counts",
-            factors=[low_rank, low_rank],
-            scales=np.ones(2),
-            starts=i32(0, 2),
-            counts=i32(1, 3),
+            "factors scales starts* counts*",
+            **{"factors": factors, "scales": np.ones(2), "starts": i32(0, 2), "counts": i32(1, 3)},
         ),
-        "Linear": lambda: Call(
-            k.linear.Linear,
-            optional="bias",
-            matrices=[packed("Q4_0", rows, 64), packed("Q8_0", matrix("Q8_0", 7, 64), 64)],
-            cols=64,
-            bias=normal(27),
-        ),
-        "computes_bf16_dot": lambda: Call(k.linear.computes_bf16_dot, way=1),
-        "Linear.give": lambda: Call(late.give, optional="panels", panels=[panels]),
-        "Linear.scratch_bytes": lambda: Call(layer.scratch_bytes, sizes="n", n=3),
-        "Linear.apply": lambda: Call(
+        "Linear": call(k.linear.Linear, "matrices cols=64 bias?=f27", matrices=matrices),
+        "computes_bf16_dot": call(k.linear.computes_bf16_dot, "way=1"),
+        "Linear.give": call(late.give, "panels?", panels=[panels]),
+        "Linear.scratch_bytes": call(layer.scratch_bytes, "n*=3"),
+        "Linear.apply": call(
             layer.apply,
-            "out scratch",
-            sizes="x",
-            x=normal(3, 64),
-            out=zeros(3, 20),
-            scratch=zeros(room, dtype=np.uint8),
-            n_threads=1,
-            accumulate=True,
+            f"x*=f3x64 out!=f3x20 scratch!=u{room} n_threads=1 accumulate=True",
             plans=(plan,),
         ),
-        "apply_groups": lambda: Call(
+        "apply_groups": call(
             k.linear.apply_groups,
-            "out scratch",
-            "rows",
-            linears=[layer, layer],
-            counts=i32(1, 2),
-            x=normal(3, 64),
-            rows=i32(2, 1, 2),
-            out=zeros(3, 20),
-            scratch=zeros(room, dtype=np.uint8),
-            n_threads=1,
-            plans=(plan,),
+            f"linears counts x=f3x64 rows? out!=f3x20 scratch!=u{room} n_threads=1",
+            **{"linears": [layer, layer], "counts": i32(1, 2), "rows": i32(2, 1, 2), "plans": (plan,)},
         ),
     }
 
@@ -311,84 +237,51 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
     shape = k.attention.KvShape(2, 2, 16, 16, 0, 0, 16)
     pages = PageTable(shape.page_bytes)
     pages.put(0, zeros(3, shape.page_bytes, dtype=np.uint8))
-
-    def batch() -> Any:
-        return k.attention.PagedBatch(shape, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
-
-    made = batch()
+    where: dict[str, Any] = {
+        "tables": i32([0, 1], [2, 2]),
+        "row_start": i32(0, 2, 3),
+        "position": i32(20, 19),
+    }
+    made = k.attention.PagedBatch(shape, pages, **where)
     keys = k.attention.KvShape(1, 1, 16, 0, 0, 0, 16)
-    choosing = k.attention.PagedBatch(keys, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
+    choosing = k.attention.PagedBatch(keys, pages, **where)
+    attend = f"layer=1 q=f3x64 n_heads=4 scale=0.25 out!=f3x64 scratch!=u{made.scratch_bytes(2)} n_threads=2 "
     return {
-        "KvShape": lambda: Call(
+        "KvShape": call(
             k.attention.KvShape,
-            sizes="page_size",
-            n_layers=2,
-            n_heads=2,
-            key_dim=16,
-            value_dim=16,
-            key_type=0,
-            value_type=0,
-            page_size=16,
+            "n_layers=2 n_heads=2 key_dim=16 value_dim=16 key_type=0 value_type=0 page_size*=16",
         ),
-        "PagedBatch": lambda: Call(
+        "PagedBatch": call(
             k.attention.PagedBatch,
-            sizes="tables:0",
+            "shape pages tables*0 row_start position",
             shape=shape,
             pages=pages,
-            tables=i32([0, 1], [2, 2]),
-            row_start=i32(0, 2, 3),
-            position=i32(20, 19),
+            **where,
         ),
-        "PagedBatch.store": lambda: Call(
-            made.store, layer=1, x=normal(3, 64), key_column=0, value_column=32, n_threads=1
-        ),
-        "PagedBatch.scratch_bytes": lambda: Call(made.scratch_bytes, n_threads=2),
-        "PagedBatch.attend": lambda: Call(
+        "PagedBatch.store": call(made.store, "layer=1 x=f3x64 key_column=0 value_column=32 n_threads=1"),
+        "PagedBatch.scratch_bytes": call(made.scratch_bytes, "n_threads=2"),
+        "PagedBatch.attend": call(
             made.attend,
-            "out scratch",
-            "sinks slopes biases",
-            "window chunk",
-            layer=1,
-            q=normal(3, 64),
-            n_heads=4,
-            scale=0.25,
-            out=zeros(3, 64),
-            scratch=zeros(made.scratch_bytes(2), dtype=np.uint8),
-            n_threads=2,
-            window=5,
-            chunk=8,
-            causal=True,
-            softcap=3.0,
-            sinks=normal(4),
-            slopes=normal(4),
-            biases=normal(4, 7),
+            attend + "window*=5 chunk*=8 causal=True softcap=3.0 sinks?=f4 slopes?=f4 biases?=f4x7",
         ),
-        "PagedBatch.attend (chosen)": lambda: Call(
+        "PagedBatch.attend (chosen)": call(
+            made.attend, attend + "chosen?*1", chosen=i32([0, 2, 20], [1, 8, 21], [0, 1, 2])
+        ),
+        "PagedBatch.attend (counts)": call(
             made.attend,
-            "out scratch",
-            "chosen",
-            "chosen:1",
-            layer=1,
-            q=normal(3, 64),
-            n_heads=4,
-            scale=0.25,
-            out=zeros(3, 64),
-            scratch=zeros(made.scratch_bytes(2), dtype=np.uint8),
-            n_threads=2,
-            chosen=i32([0, 2, 20], [1, 8, 21], [0, 1, 2]),
+            attend + "chosen*1 counts*",
+            chosen=i32([2, 0, 20], [1, 21, 5], [0, 1, 2]),
+            counts=i32(3, 3, 3),
         ),
-        "PagedBatch.choose": lambda: Call(
+        "PagedBatch.choose (blocks)": call(
             choosing.choose,
-            "scores out scratch",
-            sizes="scores:0 out:1",
-            layer=0,
-            q=normal(3, 64),
-            n_heads=4,
-            weights=normal(3, 4),
-            scores=zeros(2, 64),
-            out=zeros(3, 5, dtype=np.int32),
-            scratch=zeros(choosing.scratch_bytes(2), dtype=np.uint8),
-            n_threads=2,
+            f"layer=0 q*1=f3x64 n_heads=1 weights=f3x1 scores!*0=f2x64 out!*1=i3x2"
+            f" scratch!=u{choosing.scratch_bytes(2)} n_threads=2 block*=4 whole=True local*=1",
+        ),
+        "PagedBatch.choose": call(
+            choosing.choose,
+            f"layer=0 q=f3x64 n_heads=4 weights=f3x4 scores!*0=f2x64 out!*1=i3x5"
+            f" scratch!=u{choosing.scratch_bytes(2)} n_threads=2",
         ),
     }
 
@@ -413,131 +306,50 @@ def state_batch() -> dict[str, Any]:
 
 def of_recurrent(k: Kernels) -> dict[str, Maker]:
     r = k.recurrent
-    batch = StateBatch(**state_batch())
+    states = StateBatch(**state_batch())
+    wkv = "offset=16 record=10 heads=2 r=f3x20 w=f3x20 k=f3x20 v=f3x20 out!=f3x20 n_threads=1 "
 
-    def wkv(**more: Any) -> Maker:
-        names = ("r", "w", "k", "v")
-        return lambda: Call(
-            r.wkv,
-            "out",
-            states=batch,
-            offset=16,
-            record=10,
-            heads=2,
-            **{name: normal(3, 20) for name in names},
-            out=zeros(3, 20),
-            n_threads=1,
-            **{name: value.copy() for name, value in more.items()},
-        )
+    def scan(of: Any, spec: str) -> Maker:
+        return call(of, f"states offset=10 record=20 {spec}", states=states)
 
     return {
-        "causal_conv1d": lambda: Call(
+        "causal_conv1d": scan(
             r.causal_conv1d,
-            "out",
-            "bias",
-            "weight:0",
-            states=batch,
-            offset=10,
-            record=20,
-            x=normal(3, 24),
-            column=4,
-            weight=normal(4, 20),
-            bias=normal(20),
-            silu=True,
-            out=zeros(3, 20),
-            n_threads=1,
+            "x=f3x24 column=4 weight*0=f4x20 bias?=f20 silu=True out!=f3x20 n_threads=1",
         ),
-        "shift": lambda: Call(
-            r.shift, "out", states=batch, offset=10, record=20, x=normal(3, 20), out=zeros(3, 20)
-        ),
-        "selective_scan": lambda: Call(
+        "shift": scan(r.shift, "x=f3x20 out!=f3x20"),
+        "selective_scan": scan(
             r.selective_scan,
-            "out",
-            sizes="a:1",
-            states=batch,
-            offset=10,
-            record=20,
-            x=normal(3, 20),
-            dt=normal(3, 20),
-            a=normal(2, 5, 16),
-            d=normal(20),
-            bc=normal(3, 12),
-            b_column=2,
-            c_column=7,
-            z=normal(3, 24),
-            z_column=4,
-            out=zeros(3, 20),
-            n_threads=1,
+            "x=f3x20 dt=f3x20 a*1=f2x5x16 d=f20 bc=f3x12 b_column=2 c_column=7 z=f3x24 z_column=4 out!=f3x20"
+            " n_threads=1",
         ),
-        "head_scan": lambda: Call(
+        "head_scan": scan(
             r.head_scan,
-            "out",
-            states=batch,
-            offset=10,
-            record=20,
-            heads=2,
-            groups=1,
-            n=5,
-            xbc=normal(3, 30),
-            dt=normal(3, 2),
-            decay=normal(3, 2),
-            d=normal(2),
-            z=normal(3, 24),
-            z_column=4,
-            out=zeros(3, 20),
-            n_threads=1,
+            "heads=2 groups=1 n=5 xbc=f3x30 dt=f3x2 decay=f3x2 d=f2 z=f3x24 z_column=4 out!=f3x20"
+            " n_threads=1",
         ),
-        "wkv": wkv(u=normal(20)),
-        "wkv (version 7)": wkv(a=normal(3, 20), b=normal(3, 20)),
-        "head_steps": lambda: Call(
-            r.head_steps,
-            "dt decay",
-            sizes="bias x:0",
-            x=normal(3, 10),
-            column=4,
-            bias=normal(6),
-            a=normal(6),
-            dt=zeros(3, 6),
-            decay=zeros(3, 6),
-            n_threads=1,
-        ),
-        "unit_heads": lambda: Call(r.unit_heads, "x", sizes="x", x=normal(3, 20), heads=2, least=1e-6),
-        "add_bonus": lambda: Call(
-            r.add_bonus,
-            "out",
-            sizes="r:0",
-            r=normal(3, 20),
-            k=normal(3, 20),
-            weight=normal(20),
-            v=normal(3, 20),
-            heads=2,
-            out=zeros(3, 20),
-        ),
+        "wkv": call(r.wkv, wkv + "u=f20", states=states),
+        "wkv (version 7)": call(r.wkv, wkv + "a=f3x20 b=f3x20", states=states),
+        "head_steps": call(r.head_steps, "x*0=f3x10 column=4 bias*=f6 a=f6 dt!=f3x6 decay!=f3x6 n_threads=1"),
+        "unit_heads": call(r.unit_heads, "x!*=f3x20 heads=2 least=1e-6"),
+        "add_bonus": call(r.add_bonus, "r*0=f3x20 k=f3x20 weight=f20 v=f3x20 heads=2 out!=f3x20"),
     }
 
 
 def of_delta(k: Kernels) -> dict[str, Maker]:
     def delta_scan(decays: int) -> Maker:
-        return lambda: Call(
+        return call(
             k.delta.delta_scan,
-            "out",
+            "offset=20 record=10 heads=4 interleaved=True qkv=f3x40 beta=f3x4 out!=f3x20 n_threads=1 "
+            f"decay=f3x{decays}",
             states=StateBatch(**state_batch()),
-            offset=20,
-            record=10,
-            heads=4,
-            interleaved=True,
-            qkv=normal(3, 40),
-            decay=normal(3, decays),
-            beta=normal(3, 4),
-            out=zeros(3, 20),
-            n_threads=1,
         )
 
     return {"delta_scan": delta_scan(4), "delta_scan (by channel)": delta_scan(20)}
 
 
 def of_state_batch() -> dict[str, Maker]:
-    return {"StateBatch": lambda: Call(StateBatch, **state_batch())}
+    return {"StateBatch": call(StateBatch, **state_batch())}
 
 
 def of_sampling(k: Kernels) -> dict[str, Maker]:
@@ -563,51 +375,37 @@ def of_sampling(k: Kernels) -> dict[str, Maker]:
         assert workspace.start(normal(70)) == 0
         return workspace
 
+    def of_workspace(method: str, spec: str = "", **given: Any) -> Maker:
+        return lambda: Call(getattr(ready(), method), spec, given)
+
+    all_rows = [
+        (program, normal(70), history, mask, 0.5, 3.0, 0.5),
+        (cut, normal(70), history, None, 0, 0, 0.9),
+    ]
     return {
-        "Program": lambda: Call(s.Program, stages=list(stages)),
-        "Workspace": lambda: Call(s.Workspace, vocab=70),
-        "Workspace.start": lambda: Call(ready().start, logits=normal(70)),
-        "Workspace.apply": lambda: Call(
-            ready().apply,
-            "",
-            "mask",
-            "history",
-            program=program,
-            history=history.copy(),
-            mask=mask.copy(),
-            chance=0.5,
-            mu=3.0,
+        "Program": call(s.Program, stages=stages),
+        "Workspace": call(s.Workspace, "vocab=70"),
+        "Workspace.start": of_workspace("start", "logits=f70"),
+        "Workspace.apply": of_workspace(
+            "apply", "program history* mask? chance=0.5 mu=3.0", program=program, history=history, mask=mask
         ),
-        "Workspace.draw": lambda: Call(ready().draw, u=0.5),
-        "Workspace.candidates": lambda: Call(ready().candidates),
-        "Workspace.replace": lambda: Call(ready().replace, sizes="ids", ids=i32(4, 69), logits=normal(2)),
-        "Workspace.distribution": lambda: Call(ready().distribution),
-        "Workspace.top": lambda: Call(ready().top, sizes="k", k=3),
-        "Workspace.logprob": lambda: Call(ready().logprob, token=69),
-        "sample_rows": lambda: Call(
-            s.sample_rows,
-            rows=[
-                (program, normal(70), history, mask, 0.5, 3.0, 0.5),
-                (cut, normal(70), history, None, 0, 0, 0.9),
-            ],
-            workspaces=[ready(), ready()],
-        ),
-        "log": lambda: Call(s.log, x=2.0),
-        "exp": lambda: Call(s.exp, x=2.0),
+        "Workspace.draw": of_workspace("draw", "u=0.5"),
+        "Workspace.candidates": of_workspace("candidates"),
+        "Workspace.replace": of_workspace("replace", "ids* logits=f2", ids=i32(4, 69)),
+        "Workspace.distribution": of_workspace("distribution"),
+        "Workspace.top": of_workspace("top", "k*=3"),
+        "Workspace.logprob": of_workspace("logprob", "token=69"),
+        "sample_rows": lambda: Call(s.sample_rows, "", {"rows": all_rows, "workspaces": [ready(), ready()]}),
+        "log": call(s.log, "x=2.0"),
+        "exp": call(s.exp, "x=2.0"),
     }
 
 
 OF_TARGET: dict[str, Callable[[Kernels], dict[str, Maker]]] = {
-    "attention.attention": of_attention,
-    "linear.linear": of_linear,
-    "machine.roofline": of_roofline,
-    "quantize.quantize": of_quantize,
-    "recurrent.delta": of_delta,
-    "recurrent.recurrent": of_recurrent,
-    "sampling.sampling": of_sampling,
-    "vector.routing": of_routing,
-    "vector.vector": of_vector,
-}
+    "attention.attention": of_attention, "linear.linear": of_linear, "machine.roofline": of_roofline,
+    "quantize.quantize": of_quantize, "recurrent.delta": of_delta, "recurrent.recurrent": of_recurrent,
+    "sampling.sampling": of_sampling, "vector.routing": of_routing, "vector.vector": of_vector,
+}  # fmt: skip
 """The calls of a module that is built for each target."""
 
 
@@ -622,69 +420,50 @@ BLOCKS.flush()
 
 def of_pack() -> dict[str, Maker]:
     pack, fmt = _kernels.pack, FORMATS["Q4_K"]
+    rows = f"format_id={fmt.id} rows=20 cols=256 "
+    out = f"out!=u{pack.packed_bytes(fmt.id, 20, 256)} n_threads=1"
     return {
-        "dequantize": lambda: Call(
-            pack.dequantize,
-            "out",
-            sizes="out",
-            format_id=fmt.id,
-            blocks=zeros(fmt.nbytes(512), dtype=np.uint8),
-            out=zeros(512),
-            n_threads=1,
+        "dequantize": call(
+            pack.dequantize, f"format_id={fmt.id} blocks=u{fmt.nbytes(512)} out!*=f512 n_threads=1"
         ),
-        "packed_bytes": lambda: Call(pack.packed_bytes, sizes="rows", format_id=fmt.id, rows=20, cols=256),
-        "pack": lambda: Call(
-            pack.pack,
-            "out",
-            format_id=fmt.id,
-            blocks=zeros(20 * fmt.nbytes(256), dtype=np.uint8),
-            rows=20,
-            cols=256,
-            out=zeros(pack.packed_bytes(fmt.id, 20, 256), dtype=np.uint8),
-            n_threads=1,
-        ),
-        "pack_file": lambda: Call(
-            pack.pack_file,
-            "out",
-            sizes="fd start",
-            format_id=fmt.id,
-            fd=BLOCKS.fileno(),
-            start=0,
-            rows=20,
-            cols=256,
-            out=zeros(pack.packed_bytes(fmt.id, 20, 256), dtype=np.uint8),
-            n_threads=1,
-        ),
+        "packed_bytes": call(pack.packed_bytes, f"format_id={fmt.id} rows*=20 cols=256"),
+        "pack": call(pack.pack, f"{rows} blocks=u{20 * fmt.nbytes(256)} {out}"),
+        "pack_file": call(pack.pack_file, f"{rows} fd*={BLOCKS.fileno()} start*=0 {out}"),
     }
+
+
+def of_polyphase() -> dict[str, Maker]:
+    weights = np.ones((2, 4))
+    spec = "samples*=f17 first* weights*1 step*=3 out!*0=f5x2"
+    return {"polyphase": call(polyphase, spec, first=i32(0, 1), weights=weights)}
 
 
 def of_cpu() -> dict[str, Maker]:
     return {
-        "has": lambda: Call(_kernels.cpu.has, sizes="feature", feature="avx2"),
-        "openmp_threads": lambda: Call(_kernels.cpu.openmp_threads),
+        "has": call(_kernels.cpu.has, "feature*='avx2'"),
+        "openmp_threads": call(_kernels.cpu.openmp_threads),
+        "ask_for_tiles": call(_kernels.cpu.ask_for_tiles),
     }
 
 
 def of_team() -> dict[str, Maker]:
-    return {
-        "processors": lambda: Call(team.processors, n_threads=1),
-        "spread": lambda: Call(team.spread, n_threads=1),
-    }
+    return {"processors": call(team.processors, "n_threads=1"), "spread": call(team.spread, "n_threads=1")}
 
 
 def of_page_table() -> dict[str, Maker]:
-    def table() -> PageTable:
-        made = PageTable(100)
-        made.put(0, zeros(2, 128, dtype=np.uint8))
-        return made
+    def of_table(method: str, spec: str) -> Maker:
+        def maker() -> Call:
+            table = PageTable(100)
+            table.put(0, zeros(2, 128, dtype=np.uint8))
+            return Call(getattr(table, method), spec, {})
+
+        return maker
 
     return {
-        "PageTable": lambda: Call(PageTable, sizes="page_bytes", page_bytes=100),
-        "PageTable.has": lambda: Call(table().has, sizes="page", page=1),
-        "PageTable.put": lambda: Call(
-            table().put, "memory", sizes="memory", first=2, memory=zeros(3, 100, dtype=np.uint8)
-        ),
-        "PageTable.remove": lambda: Call(table().remove, first=0),
+        "PageTable": call(PageTable, "page_bytes*=100"),
+        "PageTable.has": of_table("has", "page*=1"),
+        "PageTable.put": of_table("put", "first=2 memory!*=u3x100"),
+        "PageTable.remove": of_table("remove", "first=0"),
     }
 
 
@@ -694,30 +473,22 @@ PROGRAM = Grammar.parse('root ::= ("a" | "b"){2,40} [0-9]*').program
 
 def of_trie() -> dict[str, Maker]:
     return {
-        "Trie": lambda: Call(Trie, strings=[b"a", b"", b"ab"], inside=bytes(3)),
-        "Trie.token_bytes": lambda: Call(TRIE.token_bytes, token=2),
-        "Trie.holds": lambda: Call(TRIE.holds, sizes="token", token=2),
+        "Trie": call(Trie, strings=[b"a", b"", b"ab"], inside=bytes(3)),
+        "Trie.token_bytes": call(TRIE.token_bytes, "token=2"),
+        "Trie.holds": call(TRIE.holds, "token*=2"),
     }
 
 
 def of_builder() -> dict[str, Maker]:
-    rules = {"root": Chars(((0x61, 0x7A),))}
-
-    def builder(**given: Any) -> Builder:
-        return Builder(rules, {"root"}, {"root": 1}, set(), set(), {}, 99)
-
+    given: dict[str, Any] = {
+        "rules": {"root": Chars(((0x61, 0x7A),))},
+        "called": {"root"},
+        "known_sizes": {"root": 1},
+    }
+    given |= {"nullable": set(), "productive": set(), "units": {}, "most": 99}
     return {
-        "Builder": lambda: Call(
-            Builder,
-            rules=rules,
-            called={"root"},
-            known_sizes={},
-            nullable=set(),
-            productive=set(),
-            units={},
-            most=99,
-        ),
-        "Builder.build": lambda: Call(builder().build, root="root", optional="pieces", pieces=None),
+        "Builder": call(Builder, **given | {"known_sizes": {}}),
+        "Builder.build": lambda: Call(Builder(*given.values()).build, "root='root' pieces?=None", {}),
     }
 
 
@@ -725,150 +496,124 @@ def of_dfa() -> dict[str, Maker]:
     edges = (((97, 97, 1), (98, 99, 0)), ())
     made = Dfa(edges, {1})
     return {
-        "Dfa": lambda: Call(Dfa, edges=edges, accepting={1}),
-        "Dfa.size": lambda: Call(made.size),
-        "Dfa.to_the_end": lambda: Call(made.to_the_end, optional="spelled", spelled=1),
-        "Dfa.accepts_empty": lambda: Call(made.accepts_empty),
-        "Dfa.holds_text": lambda: Call(made.holds_text),
-        "of_texts": lambda: Call(of_texts, texts=("a", "ab"), others=True),
+        "Dfa": call(Dfa, edges=edges, accepting={1}),
+        "Dfa.size": call(made.size),
+        "Dfa.to_the_end": call(made.to_the_end, "spelled?=1"),
+        "Dfa.accepts_empty": call(made.accepts_empty),
+        "Dfa.holds_text": call(made.holds_text),
+        "of_texts": call(of_texts, texts=("a", "ab"), others=True),
     }
-
-
-def of_classes() -> dict[str, Maker]:
-    return {"Classes": lambda: Call(Classes)}
-
-
-def of_machines() -> dict[str, Maker]:
-    return {"Machine": lambda: Call(Machine)}
 
 
 def of_numbers() -> dict[str, Maker]:
     return {
-        "compared": lambda: Call(compared, bound="12.5", positive=4, negative=0, exponents=True),
-        "multiples": lambda: Call(multiples, sizes="modulus places", modulus=25, places=1),
+        "compared": call(compared, "bound='12.5' positive=4 negative=0 exponents=True"),
+        "multiples": call(multiples, "modulus*=25 places*=1"),
     }
 
 
 def of_languages() -> dict[str, Maker]:
     made = Language(Chars(((97, 122),)))
     return {
-        "Language": lambda: Call(Language, node=Chars(((97, 122),))),
-        "Language.accepts": lambda: Call(made.accepts, sizes="text", text="a"),
-        "Language.automaton": lambda: Call(made.automaton),
-        "meet": lambda: Call(
-            meet,
-            optional="most",
-            sizes="least most",
-            wanted=(made.automaton(),),
-            unwanted=(),
-            least=1,
-            most=3,
-        ),
+        "Language": call(Language, node=Chars(((97, 122),))),
+        "Language.accepts": call(made.accepts, "text*='a'"),
+        "Language.automaton": call(made.automaton),
+        "meet": call(meet, "least*=1 most?*=3", wanted=(made.automaton(),), unwanted=()),
     }
 
 
 def of_nodes() -> dict[str, Maker]:
     node = Repeat(Ref("a"), 1, 2)
     return {
-        "references": lambda: Call(references, node=node),
-        "productive_rules": lambda: Call(productive_rules, rules={"a": node}, refs={"a": ["a"]}),
-        "nullable_rules": lambda: Call(nullable_rules, rules={"a": node}, refs={"a": []}),
-        "find_calls": lambda: Call(find_calls, rules={"a": node}, root="a", deferred=(), refs={"a": []}),
-        "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
-        "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
-        "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
-        "matches": lambda: Call(matches, node=node, rules={"a"}),
+        "references": call(references, node=node),
+        "productive_rules": call(productive_rules, rules={"a": node}, refs={"a": ["a"]}),
+        "nullable_rules": call(nullable_rules, rules={"a": node}, refs={"a": []}),
+        "find_calls": call(find_calls, rules={"a": node}, root="a", deferred=(), refs={"a": []}),
+        "size": call(size, node=node, called={"b"}, known={"a": 3}),
+        "repeat_copies": call(repeat_copies, "item_size*=3", node=node),
+        "is_nullable": call(is_nullable, node=node, rules={"b"}),
+        "matches": call(matches, node=node, rules={"a"}),
     }
 
 
 def of_spelling() -> dict[str, Maker]:
-    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), ways=0)}
+    return {"spell": call(spell, dfa=Dfa((((97, 97, 0),),), {0}), ways=0)}
 
 
 def of_network() -> dict[str, Maker]:
-    return {"Program": lambda: Call(Program), "Network": lambda: Call(Network, program=PROGRAM)}
+    return {"Program": call(Program), "Network": call(Network, program=PROGRAM)}
+
+
+LIMITS = f"limit*={1 << 20} budget*=99"
 
 
 def of_parser_states() -> dict[str, Maker]:
-    def states() -> ParserStates:
-        return ParserStates(PROGRAM, 1 << 20, 1 << 20)
+    def of_states(method: str, spec: str = "", **given: Any) -> Maker:
+        return lambda: Call(getattr(ParserStates(PROGRAM, 1 << 20, 1 << 20), method), spec, given)
 
     return {
-        "ParserStates": lambda: Call(
-            ParserStates, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99
-        ),
-        "ParserStates.start": lambda: Call(states().start),
-        "ParserStates.accepts": lambda: Call(states().accepts, state=0),
-        "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
-        "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
-        "ParserStates.next_token_sets": lambda: Call(states().next_token_sets, state=0),
-        "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
+        "ParserStates": call(ParserStates, LIMITS, program=PROGRAM),
+        "ParserStates.start": of_states("start"),
+        "ParserStates.accepts": of_states("accepts", "state=0"),
+        "ParserStates.advance": of_states("advance", "state=0 text=b'ab'"),
+        "ParserStates.advance_token": of_states("advance_token", "state=0 after_bytes=0 hits=b''"),
+        "ParserStates.next_token_sets": of_states("next_token_sets", "state=0"),
+        "ParserStates.located": of_states("located", "state=0", error=GrammarError("no")),
     }
-
-
-def of_stacks() -> dict[str, Maker]:
-    return {"Stacks": lambda: Call(Stacks, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
-
-
-def of_closure() -> dict[str, Maker]:
-    return {"Closure": lambda: Call(Closure, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99)}
 
 
 def of_matcher() -> dict[str, Maker]:
-    def matcher() -> Any:
-        states = ParserStates(PROGRAM, 1 << 20, 1 << 20)
-        states.start()
-        return Matcher(TRIE, states)
+    def of_matcher(method: str, spec: str, **given: Any) -> Maker:
+        def maker() -> Call:
+            states = ParserStates(PROGRAM, 1 << 20, 1 << 20)
+            states.start()
+            return Call(getattr(Matcher(TRIE, states), method), spec, given)
+
+        return maker
 
     return {
-        "Matcher": lambda: Call(Matcher, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99)),
-        "Matcher.advance": lambda: Call(matcher().advance, state=1, token=2),
-        "Matcher.compute_bitmask": lambda: Call(
-            matcher().compute_bitmask, "mask", state=1, mask=zeros(2, dtype=np.uint32)
+        "Matcher": lambda: Call(Matcher, "", {"trie": TRIE, "states": ParserStates(PROGRAM, 1 << 20, 99)}),
+        "Matcher.advance": of_matcher("advance", "state=1 token=2"),
+        "Matcher.compute_bitmask": of_matcher(
+            "compute_bitmask", "state=1 mask!", mask=zeros(2, dtype=np.uint32)
         ),
     }
 
 
-def of_covers() -> dict[str, Maker]:
-    return {"Covers": lambda: Call(Covers, states=ParserStates(PROGRAM, 1 << 20, 99))}
+def of_class(of: Callable[..., Any], spec: str = "", **given: Any) -> Callable[[], dict[str, Maker]]:
+    """The calls of a module that offers one class."""
+    return lambda: {of.__name__: call(of, spec, **given)}
 
 
-def of_registers() -> dict[str, Maker]:
-    return {"Registers": lambda: Call(Registers)}
-
-
-def of_corrections() -> dict[str, Maker]:
-    states = ParserStates(PROGRAM, 1 << 20, 99)
-    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states)}
-
-
+STATE = ParserStates(PROGRAM, 1 << 20, 99)
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
-    "grammar.classes": of_classes,
+    "grammar.classes": of_class(Classes),
     "grammar.characters": dict,
-    "grammar.closure": of_closure,
-    "grammar.corrections": of_corrections,
-    "grammar.covers": of_covers,
+    "grammar.closure": of_class(Closure, LIMITS, program=PROGRAM),
+    "grammar.corrections": of_class(Corrections, trie=TRIE, states=STATE),
+    "grammar.covers": of_class(Covers, states=STATE),
     "grammar.dfa": of_dfa,
     "grammar.languages": of_languages,
-    "grammar.machines": of_machines,
+    "grammar.machines": of_class(Machine),
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
     "grammar.numbers": of_numbers,
     "grammar.pruning": dict,
-    "grammar.registers": of_registers,
+    "grammar.registers": of_class(Registers),
     "grammar.rows": dict,
     "grammar.slices": dict,
     "grammar.spelling": of_spelling,
-    "grammar.stacks": of_stacks,
+    "grammar.stacks": of_class(Stacks, LIMITS, program=PROGRAM),
     "grammar.told_apart": dict,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
     "machine.team": of_team,
+    "media.polyphase": of_polyphase,
     "packing.pack": of_pack,
     "recurrent.state_batch": of_state_batch,
 }

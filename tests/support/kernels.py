@@ -10,7 +10,10 @@ import numpy as np
 from benchmarks.random_blocks import random_rows
 from oxillama._kernels import Kernels, load, pack, targets
 from oxillama._kernels.memory import aligned_empty
-from oxillama.formats import FORMATS, IN_MEMORY, LAYOUTS, W8A8, Format
+from oxillama.base.formats import FORMATS, IN_MEMORY, LAYOUTS, W8A8, Format
+from oxillama.reference.blocks import dequantize
+from oxillama.reference.products import load_matrix
+from oxillama.reference.vectors import HALVES, WITH_MINIMUM
 
 PRESENT: list[str] = [name for name, reason in targets().items() if reason is None]
 """Targets that can run here, best first; portable, which always can, is the last."""
@@ -43,6 +46,46 @@ def matrix(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
     """Random weights of deviation 1 / sqrt(cols): uint8 (rows, bytes of a row)."""
     name = "F32" if name == W8A8.name else name
     return random_rows(name, rows, cols, cols**-0.5, np.random.default_rng(seed))
+
+
+def scale_places(name: str) -> tuple[int, ...]:
+    """Where a block's scale begins, and its minimum if it has one."""
+    return HALVES.get(name, (0, 2) if name in WITH_MINIMUM else (0,))
+
+
+def put_scale(name: str, blocks: np.ndarray, halves: np.ndarray | int, at: int | None = None) -> None:
+    """Sets scale and minimum of blocks, uint8 (n, block_bytes), to f16 bits, or the one at byte ``at``.
+
+    Formats with other scales get the nearest one below.
+    """
+    halves = np.broadcast_to(np.asarray(halves, np.uint16), len(blocks)).copy()
+    exponent, fraction = (halves >> 10 & 31).astype(int), halves >> 7 & 7
+    if name == "Q8_K":
+        with np.errstate(invalid="ignore"):  # Arm reports signalling NaNs
+            blocks[:, :4] = halves.view(np.float16).astype("<f4")[:, None].view(np.uint8)
+    elif name == "IQ1_M":  # four bits each in the upper ends of four words
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | (halves >> 4 * i & 15).astype(np.uint8) << 4
+    elif name == "MXFP4":  # powers of two
+        blocks[:, 0] = np.where(exponent == 0, 0, exponent + 113)
+    elif name == "NVFP4":  # 4 bits of exponent, 3 of fraction; a small scale is 2^-9
+        scale = np.clip(8 * (exponent - 8) + fraction, 0, 0x7E)
+        blocks[:, :4] = np.where(exponent < 9, halves & 0x7FFF > 0, scale)[:, None]
+    else:
+        for place in scale_places(name) if at is None else (at,):
+            blocks[:, place : place + 2] = halves.astype("<u2")[:, None].view(np.uint8)
+
+
+def dequantized(name: str, rows: np.ndarray) -> np.ndarray:
+    """The reference's values of rows, uint8 (n, bytes of a row), as float64 (n, cols)."""
+    return dequantize(FORMATS[name], rows).reshape(len(rows), -1).astype(np.float64)
+
+
+def product(name: str, rows: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The reference's float32 (len(x), len(rows)): x times the transposed matrix of rows."""
+    fmt, compute = (FORMATS["F32"], "w8a8") if name == W8A8.name else (FORMATS[name], "int8")
+    with np.errstate(all="ignore"):
+        return load_matrix(fmt, rows, len(rows), x.shape[1], compute).times(x)
 
 
 def packed(name: str, rows: np.ndarray, cols: int, n_threads: int = 1) -> tuple[int, int, np.ndarray]:

@@ -23,20 +23,15 @@ PROJECTORS = ("mlp", "gemma3", "qwen2vl_merger")
 TEXT = "the little fox <__media__> said hello"
 
 KEYS: dict[str, tuple[str, Any]] = {
-    "general.architecture": ("str", "clip"),
-    "clip.has_vision_encoder": ("bool", True),
-    "clip.projector_type": ("str", "mlp"),
-    "clip.vision.image_size": ("u32", 28),
-    "clip.vision.patch_size": ("u32", 7),
-    "clip.vision.embedding_length": ("u32", 24),
-    "clip.vision.feed_forward_length": ("u32", 40),
-    "clip.vision.projection_dim": ("u32", WIDTH),
-    "clip.vision.block_count": ("u32", 2),
-    "clip.vision.attention.head_count": ("u32", 2),
+    "general.architecture": ("str", "clip"), "clip.has_vision_encoder": ("bool", True),
+    "clip.projector_type": ("str", "mlp"), "clip.vision.image_size": ("u32", 28),
+    "clip.vision.patch_size": ("u32", 7), "clip.vision.embedding_length": ("u32", 24),
+    "clip.vision.feed_forward_length": ("u32", 40), "clip.vision.projection_dim": ("u32", WIDTH),
+    "clip.vision.block_count": ("u32", 2), "clip.vision.attention.head_count": ("u32", 2),
     "clip.vision.attention.layer_norm_epsilon": ("f32", 1e-5),
     "clip.vision.image_mean": ("[f32]", [0.5, 0.4, 0.3]),
     "clip.vision.image_std": ("[f32]", [0.25, 0.5, 0.3]),
-}
+}  # fmt: skip
 
 
 def tensors(projector: str) -> dict[str, tuple[int, ...]]:
@@ -93,7 +88,7 @@ def picture(width: int = 28, height: int = 28, seed: int = 0) -> np.ndarray:
 
 
 def opened(folder: Path, kind: str, **config: Any) -> InferenceEngine:
-    """The model of a projector in a folder of `tests/media/conftest.py`."""
+    """The model of a projector in a folder of `tests/models/media/conftest.py`."""
     return InferenceEngine.from_gguf(folder / kind / "text.gguf", num_threads=1, **config)
 
 

@@ -1,4 +1,4 @@
-"""What the attention tests share: pages of one target, random rows, what the reference makes of them."""
+"""What the attention tests share: pages of one target, random rows, the reference's attention."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.formats import KV_PAIRS, KV_TYPES
-from tests.references import attention as reference
+from oxillama.base.formats import KV_PAIRS, KV_TYPES
+from oxillama.reference.attention import View, attend
+from oxillama.reference.kv import store
 from tests.support.kernels import normal
 
 
@@ -97,40 +98,51 @@ def rows(n: int, shape: tuple[int, int, int, int], heads: int, seed: int = 0) ->
     return normal(n, heads * key_dim + kv_heads * (key_dim + value_dim), seed=seed)
 
 
+def attended(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float,
+    kv_type: str = "f32",
+    first: int | None = None,
+    **options: Any,
+) -> np.ndarray:
+    """The reference's float32 (rows, heads, value_dim).
+
+    ``q`` is (rows, heads, key_dim), at positions from ``first`` on, or the last ones; ``k`` and ``v`` are
+    (positions, kv_heads, dim); the options are those of `PagedBatch.attend`.
+    """
+    view = View(soft_cap=options.pop("softcap", 0.0), **options)
+    return attend(q, store(k, v, kv_type), scale, view, first)
+
+
 def wanted(
     qkv: np.ndarray,
     shape: tuple[int, int, int, int],
     heads: int,
     kv_type: str,
     scale: float,
+    n: int = 0,
     **options: Any,
 ) -> np.ndarray:
+    """The reference's float32 (rows, heads * value_dim) of rows (q, k, v), or of the last ``n`` of them."""
     _, kv_heads, key_dim, value_dim = shape
     q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
-    n = len(qkv)
-    key_type, value_type = KV_PAIRS[kv_type]
-    k = reference.rounded(k.reshape(n, kv_heads, key_dim), key_type)
-    v = reference.rounded(v.reshape(n, kv_heads, value_dim), value_type)
-    return reference.attend(q.reshape(n, heads, key_dim), k, v, scale, **options).reshape(n, -1)
+    k, v = k.reshape(-1, kv_heads, key_dim), v.reshape(-1, kv_heads, value_dim)
+    found = attended(q[-n:].reshape(-1, heads, key_dim), k, v, scale, kv_type, **options)
+    return found.reshape(len(found), -1)
 
 
 KINDS = (*KV_TYPES, "q8_0:q4_0", "f16:q5_1", "iq4_nl:bf16", "q8_0:f32")
 """Every type, and some pairs."""
 
 SHAPES = {
-    "multi-head": ((1, 4, 32, 32), 4),
-    "grouped": ((2, 2, 64, 64), 8),
-    "multi-query": ((1, 1, 48, 48), 5),
-    "narrow keys": ((1, 2, 24, 80), 6),
-    "wide keys": ((1, 2, 80, 16), 2),
-    "odd keys": ((1, 3, 7, 32), 9),
-    "odd values": ((1, 3, 16, 37), 6),
-    "few values": ((2, 2, 16, 5), 4),
-    "full group": ((1, 1, 16, 16), 64),
-    "large group": ((1, 1, 16, 16), 130),
-    "two large groups": ((1, 2, 8, 24), 140),
+    "multi-head": ((1, 4, 32, 32), 4), "grouped": ((2, 2, 64, 64), 8), "multi-query": ((1, 1, 48, 48), 5),
+    "narrow keys": ((1, 2, 24, 80), 6), "wide keys": ((1, 2, 80, 16), 2), "odd keys": ((1, 3, 7, 32), 9),
+    "odd values": ((1, 3, 16, 37), 6), "few values": ((2, 2, 16, 5), 4), "full group": ((1, 1, 16, 16), 64),
+    "large group": ((1, 1, 16, 16), 130), "two large groups": ((1, 2, 8, 24), 140),
     "latent": ((1, 1, 576, 512), 128),
-}
+}  # fmt: skip
 
 
 def some_options(rng: np.random.Generator, heads: int) -> dict[str, Any]:

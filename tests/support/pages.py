@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oxillama import InferenceEngine, demo, quantize_model
-from oxillama.server.models import Hosted
+from oxillama.apps.server.models import Hosted
 from tests.support import hub
 from tests.support.paths import DOCS, ROOT
 from tests.support.server import serving_models

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
-from oxillama.offload.memory import mapped
-from oxillama.offload.pager import LayerPager
-from oxillama.offload.parts import Fetch
-from oxillama.weights.packer import Packer
+from oxillama.models.offload.memory import mapped
+from oxillama.models.offload.pager import LayerPager
+from oxillama.models.offload.parts import Fetch
+from oxillama.models.weights.packer import Packer
 from tests.support.kernels import PRESENT
 from tests.support.tiny_models import Running
 
@@ -42,9 +42,8 @@ def sizes(data: bytes) -> tuple[int, int]:
 class CountedMemory:
     """In the place of `mapped`: the bytes of its arrays that are alive.
 
-    Attributes
-    ----------
-    peak : max bytes that were alive at a time.
+    Attributes:
+        peak: max bytes that were alive at a time.
     """
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from blake3 import blake3
 
 from oxillama import pack_model
-from oxillama.formats import FORMATS
-from oxillama.weights.packed_file import PANELS_VERSION, PackedFile
+from oxillama.base.formats import FORMATS
+from oxillama.models.weights.packed_file import PANELS_VERSION, PackedFile
 from tests.support.kernels import NAMES, matrix, packed
 from tests.support.paths import ROOT
 from tests.support.zoo import MODELS, VARIANTS

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from oxillama import demo, pack_model, quantize_model
-from oxillama.batch.tables import write_parquet
-from oxillama.cli.conversation import Conversation
+from oxillama.apps.batch.tables import write_parquet
+from oxillama.apps.cli.conversation import Conversation
+from oxillama.apps.convert import convert
+from oxillama.apps.quantize.imatrix import Entry, ImportanceMatrix
 from oxillama.compat.engine import InferenceEngine
-from oxillama.convert import convert
 from oxillama.gguf import fingerprint, known_hashes
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.quantize.imatrix import Entry, ImportanceMatrix
+from oxillama.models.weights.packed_file import PackedFile
 from oxillama.sessions.receipt import Receipt
 from oxillama.sessions.snapshot import read as read_snapshot
-from oxillama.weights.packed_file import PackedFile
 from tests.support import huggingface as hf
 from tests.support.tiny_file import write_tiny_model
 
@@ -36,12 +36,11 @@ OLD = (1e9, 1e9)
 class Room:
     """What publishes a file.
 
-    Attributes
-    ----------
-    prepare : writes the sources into a folder.
-    write : writes `TARGET` in the folder, in one of `VARIANTS` variants.
-    read : reads the target; raises an error of the library if it is not whole.
-    overwrites : whether a target that is there is replaced.
+    Attributes:
+        prepare: writes the sources into a folder.
+        write: writes `TARGET` in the folder, in one of `VARIANTS` variants.
+        read: reads the target; raises an error of the library if it is not whole.
+        overwrites: whether a target that is there is replaced.
     """
 
     prepare: Callable[[Path], object]

@@ -32,10 +32,10 @@ from oxillama import (
     Session,
     demo,
 )
-from oxillama.cache.prefix import PinnedPrefix
+from oxillama.base.config.generation import OPTION_NAMES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.generation import OPTION_NAMES
 from oxillama.engine import loading
+from oxillama.engine.cache.prefix import PinnedPrefix
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters
 from tests.support.zoo import MODELS
@@ -578,33 +578,21 @@ class World:
         calls: list[Callable[[], object]] = [
             lambda: engine.generate([5, 6], **{"max_tokens": 2, name: bad}),
             lambda: engine.generate([5, 6], **{"max_tokens": 2, name: bad}),
-            lambda: engine.stream(bad, max_tokens=2),
-            lambda: engine.stream([5], bad),
+            lambda: engine.stream(bad, max_tokens=2), lambda: engine.stream([5], bad),
             lambda: engine.generate([5], max_tokens=3, callback=bad),
-            lambda: engine.generate_batch([bad], max_tokens=2),
-            lambda: engine.embed(bad),
-            lambda: engine.embed([5], pooling=bad),
-            lambda: engine.embed([5], normalize=bad),
-            lambda: engine.hidden_states(bad),
-            lambda: engine.rerank(bad, bad),
-            lambda: engine.chat(bad, max_tokens=2),
-            lambda: engine.chat([bad], max_tokens=2),
-            lambda: engine.prime_with_prefix(bad),
-            lambda: engine.prime_with_prefix([5], salt=bad),
-            lambda: engine.logits(bad),
-            lambda: engine.detokenize(bad),
-            lambda: engine.metrics.prometheus({bad: "x"}),
-            lambda: engine.metrics.prometheus({"x": bad}),
-            lambda: session.prefill(bad),
-            lambda: session.forward(bad),
-            lambda: session.rewind(bad),
-            lambda: session.kv_restore(bad),
-            lambda: session.generate(bad),
+            lambda: engine.generate_batch([bad], max_tokens=2), lambda: engine.embed(bad),
+            lambda: engine.embed([5], pooling=bad), lambda: engine.embed([5], normalize=bad),
+            lambda: engine.hidden_states(bad), lambda: engine.rerank(bad, bad),
+            lambda: engine.chat(bad, max_tokens=2), lambda: engine.chat([bad], max_tokens=2),
+            lambda: engine.prime_with_prefix(bad), lambda: engine.prime_with_prefix([5], salt=bad),
+            lambda: engine.logits(bad), lambda: engine.detokenize(bad),
+            lambda: engine.metrics.prometheus({bad: "x"}), lambda: engine.metrics.prometheus({"x": bad}),
+            lambda: session.prefill(bad), lambda: session.forward(bad), lambda: session.rewind(bad),
+            lambda: session.kv_restore(bad), lambda: session.generate(bad),
             lambda: EngineConfig(**{draw.choice(CONFIG_NAMES): bad}),
-            lambda: SchedulerConfig(**{draw.choice(SCHEDULER_NAMES): bad}),
-            lambda: AsyncEngine(bad),
+            lambda: SchedulerConfig(**{draw.choice(SCHEDULER_NAMES): bad}), lambda: AsyncEngine(bad),
             lambda: InferenceEngine(bad),
-        ]
+        ]  # fmt: skip
         try:
             made = draw.choice(calls)()
             if isinstance(made, PinnedPrefix):
@@ -744,7 +732,7 @@ class World:
 def requests_of(engine: InferenceEngine) -> tuple[int, int]:
     """Requests that have arrived, and those that have ended, run and wait. For the engine thread."""
     scheduler, finished = engine.model.scheduler, sum(engine.metrics.finished.values())
-    ended = finished + len(scheduler._finished)
+    ended = finished + len(scheduler.queues.finished)
     return scheduler._arrivals, ended + len(scheduler.running) + len(scheduler.waiting)
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from oxillama.grammar.rules import (
+from oxillama.text.grammar.rules import (
     Alt,
     Chars,
     Counted,
@@ -21,7 +21,6 @@ from oxillama.grammar.rules import (
     Seq,
     Text,
 )
-from tests.references.grammar import written_out
 
 NEVER = 10**9
 SURROGATES = 0xD800, 0xDFFF
@@ -184,9 +183,28 @@ class Sampler:
 
 
 @cache
+def written_out(node: Counted) -> Dfa:
+    """An automaton with a state for every state and number of characters that are reached."""
+    rows, cap = node.dfa.edges, node.least if node.most is None else node.most
+    number, order, edges = {(0, 0): 0}, [(0, 0)], []
+    for q, n in order:  # grows while it is read
+        found = []
+        for first, last, target in rows[q]:
+            after = n + (target < node.whole)
+            if node.most is None or after <= node.most:
+                key = target, min(after, cap)
+                if number.setdefault(key, len(order)) == len(order):
+                    order.append(key)
+                found.append((first, last, number[key]))
+        edges.append(found)
+    ends = node.dfa.accepting
+    return Dfa(edges, {i for i, (q, n) in enumerate(order) if q in ends and n >= node.least})
+
+
+@cache
 def ways_out(node: Dfa | Counted) -> tuple[Sequence[Sequence[tuple[int, int, int]]], list[int]]:
     """The edges of each state, and how many characters are needed from it to an accepting one."""
-    dfa = written_out(node)
+    dfa = node if isinstance(node, Dfa) else written_out(node)
     rows, accepting = dfa.edges, dfa.accepting
     away = [0 if q in accepting else NEVER for q in range(len(rows))]
     sources: list[list[int]] = [[] for _ in rows]

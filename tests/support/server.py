@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama import InferenceEngine
-from oxillama.config.server import ServerConfig
-from oxillama.server.listening import Listening
-from oxillama.server.models import Hosted, Models
+from oxillama.apps.server.listening import Listening
+from oxillama.apps.server.models import Hosted, Models
+from oxillama.base.config.server import ServerConfig
 from tests.support.waiting import until
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from oxillama import InferenceEngine
-from oxillama.config.server import ServerConfig
-from oxillama.server.app import create_app
-from oxillama.server.models import Hosted, Models
-from oxillama.server.options import HARMLESS, OPTIONS
-from oxillama.server.routes import ROUTES
+from oxillama.apps.server.app import create_app
+from oxillama.apps.server.models import Hosted, Models
+from oxillama.apps.server.options import HARMLESS, OPTIONS
+from oxillama.apps.server.routes import ROUTES
+from oxillama.base.config.server import ServerConfig
 from tests.support.tiny_file import write_tiny_model
 
 MESSAGES = [
@@ -54,6 +54,19 @@ SEEDS: dict[str, list[Any]] = {
         {"messages": MESSAGES, "stream": True, "logprobs": True, "top_logprobs": 2, **TEXT},
         {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto", **TEXT},
         {"messages": MESSAGES, "response_format": SCHEMA, **TEXT},
+    ],
+    "/v1/systemone": [
+        {"model": "tiny", "state": {"a": 1}, "questions": {"q": {"type": "noul", "instructions": "Is it?"}}}
+    ],
+    "/v1/decisions": [
+        {"model": "tiny", "input": "hello", "questions": [{"type": "predicate", "instructions": "Is it?"}]},
+        {
+            "model": "tiny",
+            "input": MESSAGES[1:2],
+            "questions": [
+                {"type": "choice", "instructions": "?", "choices": [{"value": "a"}, {"value": True}]}
+            ],
+        },
     ],
     "/mcp/call": [{"name": "files__read", "arguments": {"path": "a"}}],
     "/v1/chat/completions/input_tokens": [{"messages": MESSAGES}],
@@ -194,9 +207,8 @@ PATHS = [path for path in SEEDS if route_of(path) in POSTS]
 class Application:
     """The application for one model, in an event loop of its own, without a socket.
 
-    Parameters
-    ----------
-    folder : where slots may be saved.
+    Args:
+        folder: where slots may be saved.
     """
 
     def __init__(self, engine: InferenceEngine, folder: Path) -> None:

@@ -6,8 +6,7 @@ import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Sequence as Listed
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,41 +15,47 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
-from oxillama.adapters.bind import bind
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
-from oxillama.beams.search import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
-from oxillama.cache.pool import cache_pool
-from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
-from oxillama.config.sampler import SamplerConfig
+from oxillama.base.config import EngineConfig, GenerationOptions, SchedulerConfig
+from oxillama.base.config.sampler import SamplerConfig
+from oxillama.engine.cache.kv_pool import cache_pool
+from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.features.beam_search import (
+    UNCHANGED,
+    BeamHypothesis,
+    BeamSearchConfig,
+    EngineBeams,
+    search,
+)
+from oxillama.engine.features.observability.metrics import EngineMetrics
+from oxillama.engine.features.pipeline.links import LocalLink, StageLink
+from oxillama.engine.features.pipeline.pool import CommandLog, spread_pool
+from oxillama.engine.features.pipeline.runner import PipelinedRunner
+from oxillama.engine.features.pipeline.stage import Stage
+from oxillama.engine.features.sample_seeds import seeded
+from oxillama.engine.features.shared_prompts import SharedPrompts, share_prompt
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.protocols import Drafter
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
+from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.gguf.model_file import ModelFile
-from oxillama.grammar import GrammarState
-from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.models import Decoder, read_spec
+from oxillama.models.adapters.bind import bind
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation, Applied
 from oxillama.models.page_groups import page_groups
-from oxillama.observability.metrics import EngineMetrics
-from oxillama.pipeline.links import LocalLink, StageLink
-from oxillama.pipeline.pool import CommandLog, spread_pool
-from oxillama.pipeline.runner import PipelinedRunner
-from oxillama.pipeline.stage import Stage
-from oxillama.samples.seeds import seeded
-from oxillama.samples.shared_prompts import SharedPrompts, share_prompt
-from oxillama.sampling.sampler import Sampler
+from oxillama.models.weights.loader import Weights
+from oxillama.models.weights.low_rank import Adapter
 from oxillama.speculation.jump_forward import JumpForward, next_tokens
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
 from oxillama.speculation.state import SPECULATION, Speculation
-from oxillama.weights.loader import Weights
-from oxillama.weights.low_rank import Adapter
+from oxillama.text.grammar import GrammarState
+from oxillama.text.grammar.vocabulary import Vocabulary
 from tests.support import zoo
 from tests.support.adapters import adapter_of
 from tests.support.kernels import PRESENT, same_bits
@@ -96,6 +101,9 @@ class Letters:
 
     def stream_decoder(self, continuing: bool, shown: object = ()) -> Letters:
         return self
+
+    def hidden_ids(self, texts: object) -> dict[int, str]:
+        return {}
 
     def restore(self, undecoded: bytes) -> None:
         assert not undecoded
@@ -178,11 +186,10 @@ def n_vocab_of(name: str) -> int:
 class Recorded(TextRequest):
     """A request that notes its events, and whose consumer may leave pieces unread.
 
-    Attributes
-    ----------
-    pieces : texts that were not read yet.
-    tokens, logits : of all pieces.
-    adapters : name of its stack, and where the last of the stack begins.
+    Attributes:
+        pieces: texts that were not read yet.
+        tokens, logits: of all pieces.
+        adapters: name of its stack, and where the last of the stack begins.
     """
 
     adapters: tuple[str, int] = ("", 0)
@@ -229,10 +236,9 @@ class Clock:
 class Guesses:
     """A drafter that knows what one request will generate, and says something else now and then.
 
-    Parameters
-    ----------
-    prompt, tokens : of the request, and what follows.
-    right : the share of right tokens.
+    Args:
+        prompt, tokens: of the request, and what follows.
+        right: the share of right tokens.
     """
 
     def __init__(self, prompt: Listed[int], tokens: Listed[int], right: float, n_vocab: int) -> None:
@@ -379,8 +385,8 @@ class Serving:
         """Samples of one prompt, with the seeds after the sampler's."""
         samplers = [each.sampler for each in seeded(GenerationOptions(sampler=sampler), n, 0)]
         requests = [self.request(prompt, sampler=each, **options) for each in samplers]
-        if not isinstance(self.scheduler.prefixes, SharedPrompts):
-            self.scheduler.prefixes = SharedPrompts(self.scheduler.prefixes)
+        if not isinstance(self.scheduler.queues.prefixes, SharedPrompts):
+            self.scheduler.queues.prefixes = SharedPrompts(self.scheduler.queues.prefixes)
         share_prompt(requests)
         for request in requests:
             self.loop.add(request)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support import huggingface as hf
+from tests.support import newer_configs
 
 PICTURE = 380
 """The token that stands for a row of a picture, and those that begin and end one."""
 BEGIN, END = 381, 382
 
-TEXT: dict[str, Any] = {
-    **hf.SIZES, "head_dim": 8, "vocab_size": hf.N_VOCAB, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "tie_word_embeddings": False,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-}  # fmt: skip
+TEXT: dict[str, Any] = {**newer_configs.SIZES, "num_hidden_layers": 2, "tie_word_embeddings": False}
 PLAIN_EPS = {"rms_norm_eps": 1e-5}
 """That of the encoder, which GGUF has for both."""
 
@@ -52,24 +48,24 @@ GEMMA4_VISION: dict[str, Any] = {
 GEMMA4_TOKENS = {**TOKENS, "tie_word_embeddings": True, "boi_token_id": BEGIN, "eoi_token_id": END}
 
 SIZES: dict[str, tuple[int, int]] = {
-    "qwen2_vl": (112, 56),
-    "qwen2_5_vl": (140, 140),
-    "qwen3_vl": (64, 48),
-    "glm4v": (64, 48),
-    "glm_ocr": (64, 48),
-    "pixtral": (40, 24),
-    "mistral3": (64, 48),
-    "paddleocr_vl": (32, 32),
-    "lfm2_vl": (128, 144),
-    "gemma4": (128, 160),
-    "gemma4_unified": (64, 80),
-    "lighton_ocr": (32, 16),
-}
+    "qwen2_vl": (112, 56), "qwen2_5_vl": (140, 140), "qwen3_vl": (64, 48), "glm4v": (64, 48),
+    "glm_ocr": (64, 48), "pixtral": (40, 24), "mistral3": (64, 48), "paddleocr_vl": (32, 32),
+    "lfm2_vl": (128, 144), "gemma4": (128, 160), "gemma4_unified": (64, 80), "lighton_ocr": (32, 16),
+}  # fmt: skip
 """Width and height of pictures that the rules of these models do not resize; 32 x 32 of others."""
 
-CONFIGS: dict[str, dict[str, Any]] = {
+CLASSES: dict[str, str] = {
+    "gemma3": "Gemma3", "qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL",
+    "idefics3": "Idefics3", "smolvlm": "SmolVLM", "llava": "Llava", "llava-siglip": "Llava",
+    "pixtral": "Llava", "mistral3": "Mistral3", "lighton_ocr": "LightOnOcr", "internvl": "InternVL",
+    "lfm2_vl": "Lfm2Vl", "glm4v": "Glm4v", "glm_ocr": "GlmOcr", "paddleocr_vl": "PaddleOCRVL",
+    "gemma4": "Gemma4", "gemma4_sound": "Gemma4", "gemma4_unified": "Gemma4Unified", "llama4": "Llama4",
+    "qwen2_audio": "Qwen2Audio", "voxtral": "Voxtral",
+}  # fmt: skip
+"""Names of their classes, without "ForConditionalGeneration"."""
+
+MODELS: dict[str, dict[str, Any]] = {
     "gemma3": {
-        "architectures": ["Gemma3ForConditionalGeneration"],
         "text_config": {
             **TEXT, "hidden_act": None, "model_type": "gemma3_text", "sliding_window": 6,
             "query_pre_attn_scalar": 8,
@@ -80,13 +76,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "boi_token_index": BEGIN, "eoi_token_index": END,
     },
     "qwen2_vl": {
-        "architectures": ["Qwen2VLForConditionalGeneration"],
         "text_config": {**TEXT, **FINE, "model_type": "qwen2_vl_text", "rope_parameters": MROPE},
         "vision_config": {**SIZED, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "patch_size": 14},
         **TOKENS,
     },
     "qwen2_5_vl": {
-        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
         "text_config": {**TEXT, **FINE, "model_type": "qwen2_5_vl_text", "rope_parameters": MROPE},
         "vision_config": {
             **SIZED, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32, "patch_size": 14,
@@ -95,7 +89,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
     "qwen3_vl": {
-        "architectures": ["Qwen3VLForConditionalGeneration"],
         "text_config": {
             **TEXT, "model_type": "qwen3_vl_text", "num_hidden_layers": 3,
             "rope_parameters": {**MROPE, "mrope_interleaved": True},
@@ -107,45 +100,37 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
     "idefics3": {
-        "architectures": ["Idefics3ForConditionalGeneration"],
         "text_config": LLAMA, "vision_config": {**SIGLIP, "model_type": "idefics3_vision"},
         "scale_factor": 2, **TOKENS,
     },
     "smolvlm": {
-        "architectures": ["SmolVLMForConditionalGeneration"],
         "text_config": LLAMA, "vision_config": {**SIGLIP, "model_type": "smolvlm_vision"},
         "scale_factor": 2, **TOKENS,
     },
     "llava": {
-        "architectures": ["LlavaForConditionalGeneration"],
         "text_config": LLAMA, "vision_config": {**CLIP, "num_hidden_layers": 3}, **TOKENS,
     },
     "llava-siglip": {
-        "architectures": ["LlavaForConditionalGeneration"],
         "text_config": QWEN2,
         "vision_config": {**SIGLIP, "num_hidden_layers": 3, "vision_use_head": False},
         "vision_feature_select_strategy": "full", "projector_hidden_act": "gelu", **TOKENS,
     },
     "pixtral": {
-        "architectures": ["LlavaForConditionalGeneration"],
         "text_config": MISTRAL,
         "vision_config": {**TOWER, "model_type": "pixtral", "hidden_act": "silu", "head_dim": 16},
         "vision_feature_layer": -1, "vision_feature_select_strategy": "full", **TOKENS,
     },
     "mistral3": {
-        "architectures": ["Mistral3ForConditionalGeneration"],
         "text_config": MISTRAL,
         "vision_config": {**TOWER, "model_type": "pixtral", "hidden_act": "silu", "head_dim": 16},
         "spatial_merge_size": 2, "vision_feature_layer": -1, "multimodal_projector_bias": False, **TOKENS,
     },
     "lighton_ocr": {
-        "architectures": ["LightOnOcrForConditionalGeneration"],
         "text_config": QWEN3,
         "vision_config": {**TOWER, "model_type": "pixtral", "hidden_act": "silu", "head_dim": 16},
         "spatial_merge_size": 2, **TOKENS,
     },
     "internvl": {
-        "architectures": ["InternVLForConditionalGeneration"],
         "text_config": QWEN2,
         "vision_config": {
             **TOWER, "model_type": "internvl_vision", "image_size": [32, 32], "patch_size": [8, 8],
@@ -155,7 +140,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "downsample_ratio": 0.5, **TOKENS,
     },
     "lfm2_vl": {
-        "architectures": ["Lfm2VlForConditionalGeneration"],
         "text_config": {
             **TEXT, "rms_norm_eps": None, "model_type": "lfm2",
             "layer_types": ["conv", "full_attention"], "conv_L_cache": 3,
@@ -167,7 +151,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "projector_hidden_size": 40, "downsample_factor": 2, **TOKENS, "tie_word_embeddings": True,
     },
     "glm4v": {
-        "architectures": ["Glm4vForConditionalGeneration"],
         "text_config": {
             **TEXT, "model_type": "glm4v_text",
             "rope_parameters": {**MROPE, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5},
@@ -178,7 +161,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS, "image_start_token_id": BEGIN, "image_end_token_id": END,
     },
     "glm_ocr": {
-        "architectures": ["GlmOcrForConditionalGeneration"],
         "text_config": {
             **TEXT, "model_type": "glm_ocr_text",
             "rope_parameters": {**MROPE, "mrope_section": [2, 1, 1]},
@@ -187,7 +169,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS, "image_start_token_id": BEGIN, "image_end_token_id": END,
     },
     "paddleocr_vl": {
-        "architectures": ["PaddleOCRVLForConditionalGeneration"],
         "text_config": {
             **TEXT, "model_type": "paddleocr_vl_text", "rope_parameters": MROPE, "hidden_size": 32,
         },
@@ -195,11 +176,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
     "gemma4": {
-        "architectures": ["Gemma4ForConditionalGeneration"],
         "text_config": GEMMA4_TEXT, "vision_config": GEMMA4_VISION, "audio_config": None, **GEMMA4_TOKENS,
     },
     "gemma4_sound": {
-        "architectures": ["Gemma4ForConditionalGeneration"],
         "text_config": GEMMA4_TEXT, "vision_config": GEMMA4_VISION,
         "audio_config": {
             "model_type": "gemma4_audio", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -208,7 +187,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **GEMMA4_TOKENS, "image_token_id": 384, "audio_token_id": PICTURE,
     },
     "gemma4_unified": {
-        "architectures": ["Gemma4UnifiedForConditionalGeneration"],
         "text_config": {
             **{key: value for key, value in GEMMA4_TEXT.items() if key != "hidden_size_per_layer_input"},
             "model_type": "gemma4_unified_text",
@@ -221,7 +199,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **GEMMA4_TOKENS, "audio_token_id": 384,
     },
     "llama4": {
-        "architectures": ["Llama4ForConditionalGeneration"],
         "text_config": {
             **TEXT, "model_type": "llama4_text", "num_hidden_layers": 4, "intermediate_size_mlp": 48,
             "num_local_experts": 3, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
@@ -233,7 +210,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
     "qwen2_audio": {
-        "architectures": ["Qwen2AudioForConditionalGeneration"],
         "text_config": QWEN2,
         "audio_config": {
             "model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "encoder_layers": 2, "d_model": 32,
@@ -242,7 +218,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "audio_token_index": PICTURE, "audio_token_id": PICTURE,
     },
     "voxtral": {
-        "architectures": ["VoxtralForConditionalGeneration"],
         "text_config": LLAMA,
         "audio_config": {
             "model_type": "voxtral_encoder", "num_mel_bins": 16, "num_hidden_layers": 2, "hidden_size": 16,
@@ -251,3 +226,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "audio_token_id": PICTURE,
     },
 }  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    name: {"architectures": [f"{CLASSES[name]}ForConditionalGeneration"], **config}
+    for name, config in MODELS.items()
+}

@@ -15,8 +15,8 @@ import numpy as np
 from oxillama import InferenceEngine
 from oxillama._kernels import best
 from oxillama.engine.sequence import Sequence
-from oxillama.media.decode import Picture, Sound
-from oxillama.media.encoder import MediaEncoder
+from oxillama.models.media.decode import Picture, Sound
+from oxillama.models.media.encoder import MediaEncoder
 from tests.support import huggingface as hf
 from tests.support.paths import DATA
 from tests.support.sighted_configs import BEGIN, CONFIGS, END, PICTURE, SIZES
@@ -77,10 +77,10 @@ def our_logits(text: Path, mmproj: Path, asked: Picture | Sound) -> np.ndarray:
             starts.append(at)
             at += len(rows.values)
         tokens = [*BEFORE, *(at - len(BEFORE)) * [0], *BEHIND]
-        given = media.given([asked], [starts], len(tokens))
+        given = media.embeddings([asked], [starts], len(tokens))
 
         def run() -> np.ndarray:
-            sequence = Sequence(engine.model.pool, tokens, given=given)
+            sequence = Sequence(engine.model.pool, tokens, embeddings=given)
             rows = engine.model.runner.forward([(sequence, len(tokens))], all_logits=True)
             sequence.release()
             return np.array(rows)
@@ -101,10 +101,9 @@ def divergence(wanted: np.ndarray, found: np.ndarray) -> float:
 def make_model(name: str, folder: Path) -> tuple[dict[str, Any], Shapes]:
     """A folder as `transformers` saves it, with weights that follow from the names of its tensors.
 
-    Raises
-    ------
-    ModuleNotFoundError : torch or transformers is not installed.
-    LookupError : this version of transformers does not have the architecture.
+    Raises:
+        ModuleNotFoundError: torch or transformers is not installed.
+        LookupError: this version of transformers does not have the architecture.
     """
     import transformers
 

@@ -40,9 +40,8 @@ METHODS = ("recv", "recv_into", "send", "sendall", "getpeername", "getsockname",
 class SocketCalls:
     """The calls of a thread about its clients. The n-th of one operation fails.
 
-    Attributes
-    ----------
-    has_failed : whether there was an n-th call.
+    Attributes:
+        has_failed: whether there was an n-th call.
     """
 
     def __init__(self, listener: socket.socket, thread: str, operation: str, n: int, code: int) -> None:

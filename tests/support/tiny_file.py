@@ -6,14 +6,14 @@ ChatML template. The same arguments give the same file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
-from oxillama.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
+from oxillama.text.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
 
 WORDS = ("the", "and", "once", "upon", "time", "fox", "little", "said", "there", "was", "hello", "world")
 BOS, EOS, TURN, END_OF_TURN = "<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>"
@@ -25,8 +25,12 @@ CHATML = (
 )
 
 
-def tiny_vocabulary() -> tuple[list[str], list[int], list[str]]:
-    """Tokens, their types and the merges of a byte-level vocabulary: 256 bytes, words, control tokens."""
+def tiny_vocabulary(pieces: Sequence[str] = (), eos: str = EOS) -> tuple[list[str], list[int], list[str]]:
+    """Tokens, their types and the merges of a byte-level vocabulary: 256 bytes, words, control tokens.
+
+    ``pieces`` are further texts, which have a token and no merge: a model can write the token,
+    and the tokens of a prompt do not have it. ``eos`` is the text of the token that ends a text.
+    """
     tokens, merges = [BYTE_TO_CHAR[byte] for byte in range(256)], []
     for word in WORDS:
         for spelled in (word, BYTE_TO_CHAR[32] + word):
@@ -34,8 +38,9 @@ def tiny_vocabulary() -> tuple[list[str], list[int], list[str]]:
                 if spelled[:end] not in tokens:
                     tokens.append(spelled[:end])
                     merges.append(f"{spelled[: end - 1]} {spelled[end - 1]}")
+    tokens += ["".join(BYTE_TO_CHAR[byte] for byte in piece.encode()) for piece in pieces]
     types = [int(gguf.TokenType.NORMAL)] * len(tokens) + [int(gguf.TokenType.CONTROL)] * N_CONTROL
-    return [*tokens, BOS, EOS, TURN, END_OF_TURN], types, merges
+    return [*tokens, BOS, eos, TURN, END_OF_TURN], types, merges
 
 
 def write_tiny_model(
@@ -54,6 +59,8 @@ def write_tiny_model(
     tied: bool = False,
     ends: bool = True,
     seed: int = 0,
+    pieces: Sequence[str] = (),
+    eos: str = EOS,
     metadata: Mapping[str, int | float | str | bool] | None = None,
     tensors: Mapping[str, np.ndarray | None] | None = None,
 ) -> Path:
@@ -65,7 +72,7 @@ def write_tiny_model(
     name, in NumPy's order of dimensions, stored as they are; None leaves one out.
     """
     assert ends or not tied
-    tokens, types, merges = tiny_vocabulary()
+    tokens, types, merges = tiny_vocabulary(pieces, eos)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(context_length)
@@ -82,7 +89,7 @@ def write_tiny_model(
     writer.add_token_types(types)
     writer.add_token_merges(merges)
     writer.add_bos_token_id(tokens.index(BOS))
-    writer.add_eos_token_id(tokens.index(EOS))
+    writer.add_eos_token_id(tokens.index(eos))
     writer.add_eot_token_id(tokens.index(END_OF_TURN))
     writer.add_add_bos_token(add_bos)
     if chat_template is not None:

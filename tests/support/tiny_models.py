@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Sequence as Listed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
-from oxillama.adapters.bind import bind
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
-from oxillama.cache.pool import cache_pool
+from oxillama.base.formats import FORMATS
+from oxillama.engine.cache.kv_pool import cache_pool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.weights.linear import PanelStore, ResidentStore
-from oxillama.weights.loader import Weights
-from oxillama.weights.packer import Packer
-from tests.references import formats as reference_formats
-from tests.references.llama import Sizes
+from oxillama.models.adapters.bind import bind
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation, Applied
+from oxillama.models.weights.linear import PanelStore, ResidentStore
+from oxillama.models.weights.loader import Weights
+from oxillama.models.weights.packer import Packer
+from oxillama.reference.decoder import ReferenceModel
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import PRESENT, matrix, normal
 
@@ -62,21 +60,6 @@ class Tiny:
     def but(self, **changes: Any) -> Tiny:
         """The same, but for what is named."""
         return replace(self, **changes)
-
-    @property
-    def sizes(self) -> Sizes:
-        """For the reference."""
-        return Sizes(
-            self.n_layers,
-            self.n_heads,
-            self.n_kv_heads,
-            self.key_dim,
-            self.value_dim,
-            self.n_rot,
-            neox=self.architecture == "qwen2",
-            rope_base=float(np.float32(self.rope_base)),
-            rope_scale=1.0 if self.rope_factor is None else 1 / self.rope_factor,
-        )
 
     @cached_property
     def tensors(self) -> dict[str, Rows]:
@@ -120,11 +103,6 @@ class Tiny:
         if not self.tied:
             add("output", self.n_vocab, self.n_embd)
         return made
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """float64, for the reference: matrices (rows, cols), vectors (n,)."""
-        found = {name: reference_formats.weights(*rows) for name, rows in self.tensors.items()}
-        return {name: w[0] if is_vector(name) else w for name, w in found.items()}
 
     def file(self, **replaced: Rows | None) -> bytes:
         """The GGUF file; tensors can be replaced or, with None, left out."""
@@ -231,3 +209,33 @@ class Running:
         sequence.release()
         self.pool.check_integrity()
         return np.concatenate(found)
+
+    def in_pieces(self, lists: Listed[Listed[int]], rng: np.random.Generator) -> list[np.ndarray]:
+        """float32 (n, vocab) of each list, run in random pieces and in batches with random others."""
+        sequences = [Sequence(self.pool, tokens) for tokens in lists]
+        found: list[list[np.ndarray]] = [[] for _ in lists]
+        while any(sequence.pending for sequence in sequences):
+            going = [i for i in rng.permutation(len(lists)) if sequences[i].pending]
+            going = going[: rng.integers(1, len(lists) + 1)]
+            parts = [(sequences[i], int(rng.integers(1, sequences[i].pending + 1))) for i in going]
+            rows = self.runner.forward(parts, all_logits=True)
+            for i, piece in zip(going, np.split(rows, np.cumsum([n for _, n in parts])[:-1]), strict=True):
+                found[i].append(piece)
+        return [np.concatenate(pieces) for pieces in found]
+
+    def outputs(self, tokens: Listed[int]) -> np.ndarray:
+        """Logits, or an encoder's hidden states."""
+        is_encoder = self.model.spec.family.output == "none"
+        return self.hidden_states([tokens])[0] if is_encoder else self.logits(tokens)
+
+
+def stated(
+    data: bytes,
+    tokens: Listed[int],
+    compute: str = "int8",
+    kv_type: str = "f32",
+    context: int | None = None,
+) -> np.ndarray:
+    """The reference's logits, or an encoder's hidden states, of a file."""
+    model = ReferenceModel(ModelFile.open(data), compute, kv_type, context=context)
+    return (model.hidden_states if model.facts.encoder else model.logits)(np.array(tokens))

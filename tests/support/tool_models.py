@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from oxillama import Grammar, GrammarState
-from oxillama.grammar import Vocabulary
-from oxillama.toolcalls import ToolCallGrammar
+from oxillama.text.grammar import Vocabulary
+from oxillama.text.toolcalls import ToolCallGrammar
 from tests.support.tiny_file import write_tiny_model
 
 TOOLS: list[dict[str, Any]] = [
@@ -74,6 +74,10 @@ AS_JSON = QWEN.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}")
 
 
 STOPS = ("\n</parameter>\n", "</arg_value>\n", "</｜DSML｜parameter>\n", "</function>", "</｜DSML｜invoke>")
+
+
+NO_THOUGHTS = AS_IT_IS[: AS_IT_IS.index("{% if m.reasoning")] + AS_IT_IS[AS_IT_IS.index("{{ m.content }}") :]
+"""Without reasoning, which a random model would not end."""
 
 
 def tool_model(path: Path, template: str = AS_IT_IS, seed: int = 0) -> Path:

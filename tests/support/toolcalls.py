@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from oxillama.toolcalls import (
+from oxillama.text.toolcalls import (
     GRAMMARS,
     ArgumentsPart,
     CallEnd,
@@ -20,7 +20,7 @@ from oxillama.toolcalls import (
     ToolCall,
     ToolCallGrammar,
 )
-from oxillama.toolcalls.schemas import type_of
+from oxillama.text.toolcalls.schemas import type_of
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},

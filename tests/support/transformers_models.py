@@ -6,7 +6,6 @@ So recorded numbers (``tools/record_transformers.py``) can be compared where the
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.support import huggingface as hf
+from tests.support.huggingface import Shapes, weights_of
 from tests.support.newer_configs import CONFIGS
 from tests.support.paths import DATA
 
@@ -21,25 +21,6 @@ RECORDED = DATA / "transformers.npz"
 TOKENS: list[int] = np.random.default_rng(1).integers(0, hf.N_VOCAB, 40).tolist()
 LAST = 3
 """Rows of logits that are recorded."""
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def weights_of(shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for each name: vectors are small, those of norms and factors about 1, and so are the
-    lengths of rows."""
-    found = {}
-    for name, shape in shapes.items():
-        values = np.asarray(
-            np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape), np.float32
-        )
-        if len(shape) > 1:
-            values *= np.float32(shape[-1] ** -0.5)
-        else:
-            factors = ("norm" in name and name.endswith("weight")) or name.endswith(("scale", "scalar"))
-            values = np.float32(0.2) * values + np.float32(factors)
-        found[name] = values
-    return found
 
 
 def write_model(folder: Path, config: Mapping[str, Any], shapes: Shapes) -> Path:
@@ -51,10 +32,9 @@ def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, n
     """The config and the shapes that `transformers` saves, and its logits, float32 (40, vocab), or, of an
     encoder, its hidden states, float32 (40, n_embd).
 
-    Raises
-    ------
-    ModuleNotFoundError : torch or transformers is not installed.
-    LookupError : this version of transformers does not have the architecture.
+    Raises:
+        ModuleNotFoundError: torch or transformers is not installed.
+        LookupError: this version of transformers does not have the architecture.
     """
     import torch
     import transformers

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
+from oxillama.text.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
 
 # Members of every class the pre-tokenizers tell apart.
 CHARACTERS = (
@@ -89,40 +89,10 @@ def sentence_piece(**more: Any) -> dict[str, Any]:
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256]
     scores = [0.0] * len(tokens)
     words = [
-        "▁",
-        "a",
-        "b",
-        "c",
-        "e",
-        "h",
-        "l",
-        "o",
-        "t",
-        "▁t",
-        "he",
-        "▁h",
-        "ll",
-        "lo",
-        "▁the",
-        "ell",
-        "hello",
-        "▁hello",
-        "o▁",
-        "o▁t",
-        "▁▁",
-        "▁▁▁▁",
-        "▁▁▁",
-        "aa",
-        "aaa",
-        "aaaa",
-        "ab",
-        "ba",
-        "bab",
-        "abab",
-        "é",
-        "中",
+        "▁", "a", "b", "c", "e", "h", "l", "o", "t", "▁t", "he", "▁h", "ll", "lo", "▁the", "ell", "hello",
+        "▁hello", "o▁", "o▁t", "▁▁", "▁▁▁▁", "▁▁▁", "aa", "aaa", "aaaa", "ab", "ba", "bab", "abab", "é", "中",
         "中文",
-    ]
+    ]  # fmt: skip
     for i, word in enumerate(words):
         tokens.append(word)
         types.append(NORMAL)
@@ -150,26 +120,9 @@ def plain_byte_pair(**more: Any) -> dict[str, Any]:
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256]
     merges = [
-        "▁ t",
-        "h e",
-        "▁t he",
-        "▁ h",
-        "l l",
-        "e ll",
-        "▁h ell",
-        "▁hell o",
-        "o ▁",
-        "a a",
-        "aa a",
-        "a aa",
-        "aa aa",
-        "b a",
-        "a b",
-        "ab ab",
-        "▁ ▁",
-        "▁▁ ▁▁",
-        "中 文",
-    ]
+        "▁ t", "h e", "▁t he", "▁ h", "l l", "e ll", "▁h ell", "▁hell o", "o ▁", "a a", "aa a", "a aa",
+        "aa aa", "b a", "a b", "ab ab", "▁ ▁", "▁▁ ▁▁", "中 文",
+    ]  # fmt: skip
     plain = [*"▁abcehlot中文é", "\n", "\n\n", "\n\n\n"]
     tokens += dict.fromkeys(plain + [merge.replace(" ", "") for merge in merges])
     types += [NORMAL] * (len(tokens) - len(types))
@@ -211,27 +164,10 @@ def unigram(**more: Any) -> dict[str, Any]:
     tokens = ["<s>", "<pad>", "</s>", "<unk>"]
     types, scores = [CONTROL, CONTROL, CONTROL, UNKNOWN], [0.0] * 4
     pieces = {
-        "▁": -2.0,
-        "▁the": -3.5,
-        "the": -4.0,
-        "▁t": -3.0,
-        "he": -2.5,
-        "h": -4.0,
-        "e": -3.0,
-        "t": -3.1,
-        "l": -3.2,
-        "lo": -4.0,
-        "hel": -5.0,
-        "▁hello": -6.0,
-        "o": -3.3,
-        "a": -2.0,
-        "aa": -4.0,
-        "aaa": -6.0,
-        "é": -7.0,
-        "中": -5.5,
-        "中文": -8.0,
-        "1/2": -9.0,
-    }
+        "▁": -2.0, "▁the": -3.5, "the": -4.0, "▁t": -3.0, "he": -2.5, "h": -4.0, "e": -3.0, "t": -3.1,
+        "l": -3.2, "lo": -4.0, "hel": -5.0, "▁hello": -6.0, "o": -3.3, "a": -2.0, "aa": -4.0, "aaa": -6.0,
+        "é": -7.0, "中": -5.5, "中文": -8.0, "1/2": -9.0,
+    }  # fmt: skip
     tokens += pieces
     scores += pieces.values()
     types += [NORMAL] * len(pieces)
@@ -261,39 +197,10 @@ def word_piece(**more: Any) -> dict[str, Any]:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     types = [CONTROL] * 5
     words = [
-        "▁hello",
-        "▁he",
-        "llo",
-        "▁world",
-        "ld",
-        "▁wor",
-        "▁!",
-        "▁,",
-        "▁'",
-        "▁a",
-        "▁e",
-        "▁caf",
-        "e",
-        "s",
-        "ing",
-        "▁run",
-        "n",
-        "▁中",
-        "▁文",
-        "▁$",
-        "▁€",
-        "x",
-        "▁o",
-        "o",
-        "▁1",
-        "2",
-        "3",
-        "12",
-        "▁í",
-        "▁.",
-        "▁ß",
+        "▁hello", "▁he", "llo", "▁world", "ld", "▁wor", "▁!", "▁,", "▁'", "▁a", "▁e", "▁caf", "e", "s",
+        "ing", "▁run", "n", "▁中", "▁文", "▁$", "▁€", "x", "▁o", "o", "▁1", "2", "3", "12", "▁í", "▁.", "▁ß",
         "▁ㄱ",
-    ]
+    ]  # fmt: skip
     tokens += words
     types += [NORMAL] * len(words)
     named = {
@@ -328,20 +235,9 @@ def plamo2(**more: Any) -> dict[str, Any]:
     ]
     types = [UNKNOWN, CONTROL, CONTROL, CONTROL, *[BYTE] * 256]
     pieces = {
-        "a": -2.0,
-        "aa": -4.0,
-        "aaa": -5.99999,
-        "h": -3.0,
-        "he": -3.5,
-        "hello": -7.0,
-        "l": -3.0,
-        "lo": -3.1,
-        " ": -1.0,
-        " hello": -7.5,
-        "中": -5.0,
-        "中文": -9.0,
-        "\n": -2.0,
-    }
+        "a": -2.0, "aa": -4.0, "aaa": -5.99999, "h": -3.0, "he": -3.5, "hello": -7.0, "l": -3.0, "lo": -3.1,
+        " ": -1.0, " hello": -7.5, "中": -5.0, "中文": -9.0, "\n": -2.0,
+    }  # fmt: skip
     scores = [0.0] * len(tokens) + list(pieces.values())
     tokens += pieces
     types += [NORMAL] * len(pieces)

@@ -40,18 +40,20 @@ def asleep(pid: int, seconds: float = 60) -> None:
 
 @contextmanager
 def stopped(engine: InferenceEngine) -> Iterator[None]:
-    """The engine's thread takes no steps and no commands."""
+    """The engine's thread takes no steps and no commands. The block must not wait for one."""
     reached, go_on = threading.Event(), threading.Event()
+    in_time: list[bool] = []
 
     def wait() -> None:
         reached.set()
-        go_on.wait(60)
+        in_time.append(go_on.wait(60))
 
     caller = threading.Thread(target=lambda: engine.model.call(wait))
     caller.start()
     try:
-        assert reached.wait(20)
+        assert reached.wait(60)
         yield
     finally:
         go_on.set()
-        caller.join(20)
+        caller.join(60)
+    assert in_time == [True], "the block has waited for the engine's thread"

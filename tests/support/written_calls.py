@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from oxillama import Grammar
-from oxillama.chat.template import ChatTemplate
 from oxillama.errors import OxiLlamaError
-from oxillama.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
-from oxillama.toolcalls.conversation import for_template, takes_many, tool_variables
-from oxillama.toolcalls.message_rules import message_rules
-from oxillama.toolcalls.value_rules import Tool
+from oxillama.text.chat.fitting import tool_variables
+from oxillama.text.chat.template import ChatTemplate
+from oxillama.text.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
+from oxillama.text.toolcalls.message_rules import message_rules
+from oxillama.text.toolcalls.parameters import Tool
 from tests.support.conversations import ARGUMENTS, ASK, TOOLS, called
+from tests.support.fitted import fitted, rule_names
 
 TURNS = {
     "a call": called(("weather", ARGUMENTS)),
@@ -32,7 +33,7 @@ def turn_of(template: ChatTemplate, form: ToolCallGrammar, message: dict[str, An
     """A prompt and what a template writes behind it in the place of the answer; None if they do not fit."""
     why = ""
     values = tool_variables(template, TOOLS)
-    told = for_template([ASK, message], template)
+    told = fitted([ASK, message], template)
     prompt = template.render([ASK], **values)
     texts = []
     for behind in ([], [{"role": "user", "content": "Thanks"}]):
@@ -57,7 +58,7 @@ def read_calls(name: str, source: str, form: ToolCallGrammar) -> list[str]:
     template, wrong = ChatTemplate(source, "<s>", "</s>"), []
     definitions = [tool["function"] for tool in TOOLS]
     for title, message in TURNS.items():
-        if len(message["tool_calls"]) > 1 and not takes_many(template):
+        if "one call each" in rule_names([ASK, message], template):
             continue  # it is given a message for each
         found = turn_of(template, form, message)
         if found is None:

@@ -1,12 +1,12 @@
-"""Has the clients that people use talk to the server: chats, streams, tools, schemas, vectors, leaving.
+"""Runs well-known clients against the server: chats, streams, tools, schemas, embeddings, disconnects.
 
     python tools/server_clients [--client NAME ...] [--url URL --model NAME]
 
-Each client is a package of its own, except for the shapes of requests of editors that are no Python packages.
-Those that are not installed are said to be missing. Without a URL a server is started with a small model of
-random weights and a template for tools: what a schema or a tool asks for holds all the same. With a URL it is
-the server there, which needs a chat template for tools; the project need not be installed then, so that this
-runs in an environment of a client's own. Exits with 1 if anything fails.
+A client is a Python package, or requests in the form of an editor's. A client that is not installed is
+reported and skipped. Without a URL a server is started with a small model of random weights, whose chat
+template has tools: grammars make its answers and calls valid. With a URL the checks use the server there,
+whose model needs a chat template with tools; then this project need not be installed, and each client can
+have its own environment. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tools.server_clients import agents, chains, editors, vendors
 from tools.server_clients.checks import CHECKS, MODULES, Server
 
 FILES = (vendors, chains, agents, editors)
-"""The files with the checks, which fill `CHECKS`."""
+"""The modules of checks. Their imports fill `CHECKS`."""
 
 
 @contextmanager
 def own_server() -> Iterator[Server]:
-    """A server in a process of its own."""
+    """Starts a server in a child process."""
     from tests.support.tiny_file import write_tiny_model
     from tests.support.tool_models import AS_IT_IS
 
-    # random weights would think for as long as the context is
+    # random weights do not end their reasoning before the context is full
     template = re.sub(r"{% if m.reasoning_content.*?{% endif %}", "", AS_IT_IS, flags=re.DOTALL)
     with tempfile.TemporaryDirectory() as folder:
         model = write_tiny_model(Path(folder) / "tiny.gguf", chat_template=template, ends=False)
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def run(server: Server, clients: list[str] | None) -> int:
-    """Runs the checks of clients, all for None; 1 if one fails."""
+    """Runs the checks of clients, of all clients for None. Returns 1 if a check fails."""
     failed = 0
     for client in clients or CHECKS:
         module = MODULES.get(client, client.replace("-", "_"))

@@ -1,6 +1,7 @@
-"""Libraries of agents and of structured answers, over their OpenAI models.
+"""Checks of libraries for agents and structured answers, with their classes for OpenAI servers.
 
-What random weights write ends no loop of an agent: the checks ask for calls and answers that must come.
+An agent's loop does not end on the text of random weights, so the checks require calls and answers by
+grammar.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _(server: Server) -> None:
 
 @check("pydantic-ai-slim", "tools")
 def _(server: Server) -> None:
-    # the answer is the arguments of a call that must come
+    # the library requires a call, whose arguments are the answer
     assert isinstance(pydantic_agent(server, output_type=Answer).run_sync("hello").output, Answer)
 
 
@@ -105,7 +106,7 @@ def _(server: Server) -> None:
     from agents import Runner
 
     async def main(kind: str) -> None:
-        # a stream of responses that is cut is an error to this client
+        # this client raises an error if the text of a response is cut
         settings = {"extra_body": {"guided_regex": "[a-z]{9}"}}
         done = Runner.run_streamed(openai_agent(server, kind, settings), "hello")
         text = ""
@@ -140,7 +141,7 @@ def _(server: Server) -> None:
 
 @check("openai-agents", "tool results")
 def _(server: Server) -> None:
-    """What the model says of a result: the second turn has the call and its result in the body."""
+    """The body of the second turn has the call and its result."""
     from agents import Runner, function_tool
 
     for kind in AGENT_MODELS:
@@ -170,7 +171,7 @@ def _(server: Server) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     for mode in ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "JSON", "RESPONSES_TOOLS"):
         made = instructor.from_openai(client, mode=getattr(instructor.Mode, mode))
-        # JSON alone rules no schema: the library would ask again for as long as the answer does not fit
+        # the mode JSON alone sends no schema, and the library would ask again until the answer fits
         wanted = {"type": "json_object", "schema": Answer.model_json_schema()}
         schema = {"extra_body": {"response_format": wanted}} if mode == "JSON" else {}
         done = made.chat.completions.create(
@@ -196,7 +197,7 @@ def _(server: Server) -> None:
 
 
 def dspy_model(server: Server, **options: Any) -> Any:
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # instead of downloading a list of prices
     import dspy
 
     return dspy.LM(
@@ -217,7 +218,7 @@ def _(server: Server) -> None:
 
 @check("dspy", "schema")
 def _(server: Server) -> None:
-    # its JSONAdapter asks for a schema by itself where its catalog of models has the name
+    # dspy's JSONAdapter sends a schema only for models of its catalog
     schema = {"name": "answer", "schema": Answer.model_json_schema(), "strict": True}
     model = dspy_model(server, response_format={"type": "json_schema", "json_schema": schema})
     Answer.model_validate_json(model("hello")[0])
@@ -272,7 +273,7 @@ def _(server: Server) -> None:
 
 @check("smolagents", "agent")
 def _(server: Server) -> None:
-    """A call of a tool, its result, and the next call."""
+    """Two steps: a call of a tool, its result, and the next call."""
     from smolagents import ToolCallingAgent, tool
 
     agent = ToolCallingAgent(

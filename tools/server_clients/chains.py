@@ -1,4 +1,4 @@
-"""Libraries that speak to any OpenAI server: litellm, langchain-openai, llm, llama-index, haystack."""
+"""Checks of libraries for any OpenAI server: litellm, langchain-openai, llm, llama-index, haystack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.server_clients.checks import (
 
 
 def litellm_arguments(server: Server) -> dict[str, Any]:
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # instead of downloading a list of prices
     return {"model": f"openai/{server.model}", "api_base": f"{server.url}/v1", "api_key": "none"}
 
 
@@ -145,7 +145,7 @@ def _(server: Server) -> None:
 def _(server: Server) -> None:
     from langchain_openai import OpenAIEmbeddings
 
-    # otherwise it counts tokens with a vocabulary that it fetches from OpenAI
+    # otherwise the library counts tokens with a vocabulary that it downloads from OpenAI
     embeddings = OpenAIEmbeddings(
         base_url=f"{server.url}/v1", api_key="none", model=server.model, check_embedding_ctx_length=False
     )

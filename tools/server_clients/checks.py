@@ -1,4 +1,4 @@
-"""What the checks of clients share: the server, the registry, a tool and a schema."""
+"""Common parts of the checks of clients: the server, the registry, a tool and a schema."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ TOOL = {
 }
 CALLED = {"type": "function", "function": {"name": "weather"}}
 LONG = 3000
-"""Tokens of a text that nobody waits for."""
+"""Tokens of a text that is longer than a client waits."""
 
 
 class Answer(BaseModel):
-    """What a schema asks for."""
+    """An answer with a schema."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,19 +38,19 @@ class Answer(BaseModel):
 
 @dataclass
 class Server:
-    """Where the server is, and what its model is called."""
+    """The URL of a server, and the name of its model."""
 
     url: str
     model: str
 
     def running(self) -> float:
-        """Requests that run now."""
+        """The number of requests that run now."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             text = answer.read().decode()
         return sum(map(float, re.findall(r"^llamacpp:requests_processing\S* (\S+)$", text, re.MULTILINE)))
 
     def check_gone(self, began: bool = True) -> None:
-        """Waits until no request runs; only what a client has left can have ended one that is so long."""
+        """Waits until no request runs: a request this long ends in time only if the server stops it."""
         assert began, "the text had ended before the client left"
         deadline = time.monotonic() + 10
         while self.running():
@@ -58,7 +58,7 @@ class Server:
             time.sleep(0.02)
 
     def check_leaving(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Asks for a long text, leaves once it runs, and waits until it runs no more."""
+        """Asks for a long text, disconnects while it runs, and waits until the server has stopped it."""
 
         async def main() -> None:
             task = asyncio.ensure_future(ask())
@@ -74,7 +74,7 @@ class Server:
 
 Check = Callable[[Server], Any]
 CHECKS: dict[str, dict[str, Check]] = {}
-"""By package, then by what is checked."""
+"""The checks by package and by title."""
 
 MODULES = {
     "openai-agents": "agents",
@@ -85,11 +85,11 @@ MODULES = {
     "codex": "",
     "aider-chat": "aider",
 }
-"""Modules of packages whose names are others; "" for shapes of requests that need no package."""
+"""The module of a package if its name differs; "" for requests that need no package."""
 
 
 def check(client: str, what: str) -> Callable[[Check], Check]:
-    """Adds a check of a client."""
+    """A decorator that adds a check of a client."""
 
     def add(run: Check) -> Check:
         CHECKS.setdefault(client, {})[what] = run
@@ -105,11 +105,11 @@ def arguments_of(text: str | dict[str, Any]) -> None:
 
 
 CALLS: list[tuple[str, int]] = []
-"""What `weather` was called with."""
+"""The arguments of the calls of `weather`."""
 
 
 City = Annotated[str, Field(max_length=8)]
-"""A text that random weights end."""
+"""A short text, so that random weights end it."""
 
 
 class Weather(BaseModel):
@@ -119,7 +119,7 @@ class Weather(BaseModel):
     days: int
 
 
-# libraries read its annotations: so they are no strings here
+# libraries evaluate the annotations, so this module has no `from __future__ import annotations`
 def weather(city: City, days: int) -> str:
     """Tells the weather.
 
@@ -132,6 +132,6 @@ def weather(city: City, days: int) -> str:
 
 
 def check_called(n_before: int) -> None:
-    """Asserts that `weather` was called, with what its types say."""
+    """Asserts that `weather` was called with arguments of its types."""
     assert len(CALLS) > n_before
     assert all(isinstance(city, str) and isinstance(days, int) for city, days in CALLS[n_before:])

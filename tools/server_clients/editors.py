@@ -1,4 +1,4 @@
-"""Editors: aider, which is a package, and the shapes of requests of two that are none, Codex and Continue."""
+"""Checks of editors: the package aider, and requests in the form of Codex and of Continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _(server: Server) -> None:
             done = subprocess.run(
                 words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
             )
-            # random weights write until the context ends, which aider tells, too
+            # random weights write until the context is full, which aider reports
             assert done.returncode == 0, done.stdout + done.stderr
             assert "Tokens:" in done.stdout or "Output tokens:" in done.stdout, done.stdout
             assert "RequestError" not in done.stdout and "APIError" not in done.stdout, done.stdout
@@ -47,7 +47,7 @@ def _(server: Server) -> None:
 
 
 def posted(server: Server, path: str, body: dict[str, Any]) -> str:
-    """The answer to a body."""
+    """Posts a body; returns the text of the answer."""
     head = {"Content-Type": "application/json", "Authorization": "Bearer none"}
     request = urllib.request.Request(server.url + path, json.dumps(body).encode(), head)
     with urllib.request.urlopen(request) as answer:
@@ -55,7 +55,7 @@ def posted(server: Server, path: str, body: dict[str, Any]) -> str:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The objects of a stream."""
+    """The JSON objects of an event stream."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
@@ -81,7 +81,7 @@ PATCH = {
 
 
 def codex(server: Server, items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A turn; texts are short, as random weights do not end by themselves."""
+    """The body of a turn. Texts are limited, because random weights do not end by themselves."""
     tools = [SHELL, PATCH, {"type": "web_search"}, {"type": "local_shell"}]
     return codex_body(server.model, items, tools, max_output_tokens=64) | more
 

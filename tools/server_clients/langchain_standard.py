@@ -1,9 +1,9 @@
-"""LangChain's standard tests of chat models and embeddings, over `langchain-openai` and a server that runs.
+"""LangChain's standard tests of chat models and embeddings, by `langchain-openai` and a running server.
 
     pip install langchain-openai langchain-tests pytest pytest-asyncio
     SERVER_URL=http://127.0.0.1:8080 SERVER_MODEL=NAME pytest tools/server_clients/langchain_standard.py
 
-Some tests look at what the model writes, and need one that has learnt to call tools.
+Some tests check what the model writes; they need a model that was trained to call tools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clients that vendors ship for their own interfaces: openai, anthropic, ollama."""
+"""Checks of the vendors' clients: openai, anthropic, ollama."""
 
 from __future__ import annotations
 

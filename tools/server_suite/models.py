@@ -1,4 +1,4 @@
-"""The models that stand for those of llama-server's test suite: the story model and small random encoders."""
+"""Models that replace the models of llama-server's test suite: the story model and random encoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # imported where they are needed: the shim starts sooner
+if TYPE_CHECKING:  # functions import gguf and numpy when they need them, so that the shim starts fast
     import gguf
 
 CHATML = (
@@ -30,10 +30,10 @@ NAMED_TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "command-r": COMMAND_R}
 """Templates that llama-server knows by name."""
 
 CONTEXT = 8192
-"""Tokens of context that the files promise; the story model was trained with 512."""
+"""Context length in the files' metadata; the story model was trained with 512 tokens."""
 
 RANK_SEED = 14
-"""Of the reranker's weights: with these the documents of the suite have the order that it expects."""
+"""Seed of the reranker's weights, chosen so that the suite's documents have the expected order."""
 
 WIDTH, FEED, LAYERS, HEADS, POSITIONS = 64, 96, 2, 4, 512
 
@@ -41,9 +41,8 @@ WIDTH, FEED, LAYERS, HEADS, POSITIONS = 64, 96, 2, 4, 512
 def make_all(folder: Path, texts: list[str]) -> None:
     """Writes all models into a folder.
 
-    Parameters
-    ----------
-    texts : whose words the vocabulary of the encoders has, one token each.
+    Args:
+        texts: each word of them is a token in the vocabulary of the encoders.
     """
     from oxillama import demo
 
@@ -88,7 +87,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def with_template(model: Path, template: str) -> Path:
-    """The path of a copy of a model that has a chat template. It is made once."""
+    """The path of a copy of a model with a chat template; the copy is made once."""
     digest = hashlib.sha256(template.encode()).hexdigest()[:12]
     target = model.with_name(f"{model.stem}-{digest}.gguf")
     if not target.exists():
@@ -98,7 +97,7 @@ def with_template(model: Path, template: str) -> Path:
 
 
 def write_encoder(path: Path, words: list[str], *, ranks: bool, seed: int = 0) -> None:
-    """Writes a BERT of random weights whose vocabulary is whole words, pieces of a letter and marks."""
+    """Writes a BERT of random weights. Its tokens are whole words, single letters and marks."""
     import gguf
     import numpy as np
 
@@ -154,11 +153,10 @@ def write_encoder(path: Path, words: list[str], *, ranks: bool, seed: int = 0) -
 
 
 def write_projector(path: Path, width: int) -> None:
-    """Writes an encoder of pictures of random weights, as LLaVA has them: 64 rows for a picture.
+    """Writes a picture encoder of LLaVA's form with random weights: 64 rows for a picture.
 
-    Parameters
-    ----------
-    width : of the embeddings of the model beside it.
+    Args:
+        width: of the token embeddings of the language model.
     """
     import gguf
     import numpy as np
@@ -198,7 +196,7 @@ def write_projector(path: Path, width: int) -> None:
 
 
 def texts_of(folder: Path) -> list[str]:
-    """What is written between quotes in the suite's files, whose words the encoders have to know."""
+    """The quoted texts in the suite's files, whose words the encoders have as tokens."""
     found: list[str] = []
     for path in sorted(folder.glob("test_*.py")):
         found += re.findall(r'"([^"\n]{1,600})"', path.read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
-"""What pytest changes in llama-server's test suite: texts of other models, names of models, known deviations.
+"""A pytest plugin that adapts llama-server's test suite to other models, and marks known deviations.
 
-All of it is listed in `changes.toml`:
+`changes.toml` lists the changes:
 
-``words`` : regular expressions for the words of the suite's models; any text that is not empty matches them.
-``[[parameter]]`` : what a parameter of a test has in place of its value.
-``[[replaced]]`` : texts of the suite that `run.py` replaces: numbers and words of other models.
-``[[deviation]]`` : tests that are expected to fail, and why. One that passes is an error.
+``words`` : regular expressions for texts of the suite's models; here any text that is not empty matches.
+``[[parameter]]`` : new values of tests' parameters.
+``[[replaced]]`` : texts in the suite's files that `run.py` replaces: numbers and words of the suite's models.
+``[[deviation]]`` : tests that are expected to fail, and why. If such a test passes, the run fails.
 ``[[left_out]]`` : tests that are not run, and why.
 """
 
@@ -36,17 +36,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     matches, words = utils.match_regex, frozenset(CHANGES["words"])
     utils.match_regex = lambda regex, text: text != "" if regex in words else matches(regex, text)
-    utils.ServerPreset.load_all = staticmethod(lambda: None)  # nothing has to be downloaded
+    utils.ServerPreset.load_all = staticmethod(lambda: None)  # no downloads
     ask = utils.ServerProcess.make_request
 
     @functools.wraps(ask)
     def asking(self: Any, method: str, path: str, data: Any = None, *others: Any, **named: Any) -> Any:
         data = with_name(utils, data)
         if self.debug and path == "/chat/completions" and isinstance(data, dict):
-            data = {"verbose": True, **data}  # `--verbose` of the server is a matter of the request
+            data = {"verbose": True, **data}  # an option of the request here
         answer = ask(self, method, path, data, *others, **named)
         answer.body = with_fingerprint(answer.body)
-        answer.headers = CaseInsensitiveDict(answer.headers)  # as HTTP has it
+        answer.headers = CaseInsensitiveDict(answer.headers)  # names of headers have no case
         return answer
 
     stream = utils.ServerProcess.make_stream_request
@@ -74,7 +74,7 @@ def is_picture(url: str) -> bool:
 
 
 def picture(url: str) -> requests.Response:
-    """A picture in the place of one that would be downloaded: random, another one for each address."""
+    """A random picture in place of a download; each address has another picture."""
     rng = np.random.default_rng(list(url.encode()))
     data = BytesIO()
     Image.fromarray(rng.integers(0, 256, (32, 32, 3)).astype(np.uint8)).save(data, "png")
@@ -84,19 +84,19 @@ def picture(url: str) -> requests.Response:
 
 
 def served_name(utils: Any) -> str:
-    """What the server that runs calls its model."""
+    """The name of the running server's model."""
     return next(iter(utils.server_instances)).model_alias
 
 
 def with_name(utils: Any, body: Any) -> Any:
-    """A body that names the model as the server does: llama-server takes any name."""
+    """A body with the server's name of the model: llama-server accepts any name."""
     if isinstance(body, dict) and isinstance(body.get("model"), str):
         return {**body, "model": served_name(utils)}
     return body
 
 
 def with_fingerprint(body: Any) -> Any:
-    """An answer whose fingerprint begins with a b, as that of a build of llama.cpp does."""
+    """An answer whose fingerprint begins with a b, like the fingerprints of llama.cpp."""
     if isinstance(body, dict) and "system_fingerprint" in body:
         return {**body, "system_fingerprint": f"b-{body['system_fingerprint']}"}
     return body
@@ -136,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def fits(entry: dict[str, Any], name: str) -> bool:
-    """Whether an entry is for a test, by its names or patterns; brackets stand for themselves."""
+    """Whether the names or patterns of an entry match a test. Brackets in patterns match literally."""
     tests = entry["tests"]
     patterns = [pattern.replace("[", "[[]") for pattern in tests]
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -3,9 +3,9 @@
     python tools/server_suite/run.py LLAMA_CPP [PYTEST ARGUMENTS]
 
 LLAMA_CPP is a checkout of llama.cpp, or ``vendor/llama.cpp`` of the unpacked sdist of llama-cpp-python. Its
-tests are copied to a folder outside of the checkout and run there; `shim.py` stands for llama-server, and
-`changes.toml` says what is changed and which failures are known. What the suite needs beside the packages of
-the extras ``test`` and ``server``: ``pip install openai requests wget filelock``.
+tests are copied to a folder outside of the checkout and run there with `shim.py` in place of llama-server;
+`changes.toml` lists changes and known failures. The suite needs the extras ``test`` and ``server``, and
+``pip install openai requests wget filelock``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from oxillama import demo
 from tools.server_suite import models
 
 QUIET = ("-p", "no:hypothesispytest")
-"""A plugin of ours that the suite does not need."""
+"""Switches off a plugin that the suite does not need."""
 
 DOWNLOADS = {
     "moe_shakespeare15M.gguf": demo.PIRATE,
     "stories15M-q4_0.gguf": demo.DRAFT,
 }
-"""Files that the suite would download, and ours that stand for them."""
+"""Files that the suite would download, and the files that replace them."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def prepare(source: Path, folder: Path) -> Path:
-    """Lays out the folder in which the suite runs; the path of its copy."""
+    """Fills the folder in which the suite runs; returns the path of the suite's copy."""
     tests = folder / "tools" / "server" / "tests"
     shutil.rmtree(tests, ignore_errors=True)
     shutil.copytree(source / "tools" / "server" / "tests", tests)
@@ -84,7 +84,7 @@ def prepare(source: Path, folder: Path) -> Path:
     link = folder / "models"
     if not link.exists():
         link.symlink_to(source / "models")
-    picture = Path("tools", "mtmd", "test-1.jpeg")  # for --media-path; no link, which would lead out of it
+    picture = Path("tools", "mtmd", "test-1.jpeg")  # a copy: --media-path does not follow links
     (folder / picture).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source / picture, folder / picture)
     (tests / "tmp").mkdir(exist_ok=True)

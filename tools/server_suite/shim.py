@@ -1,4 +1,4 @@
-"""Stands in for llama-server in its own test suite: takes its flags and runs `oxillama serve`.
+"""Replaces llama-server in its test suite: accepts its flags and runs `oxillama serve`.
 
 `run.py` sets the environment: SUITE_MODELS is the folder with the models of `models.py`.
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from tools.server_suite import models
 
 TODAY = datetime.date.today()
-"""llama-server tells every template the date."""
+"""llama-server passes the date to every chat template."""
 
 MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
@@ -29,7 +29,7 @@ MODELS = {
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "rank.gguf",
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "story.gguf",
 }
-"""Models of the suite, by file or repository, and ours that stand for them."""
+"""Models of the suite, by file or repository, and the models that replace them."""
 
 SAME = {
     "--port": "--port",
@@ -46,7 +46,7 @@ SAME = {
     "--pooling": "--pooling",
     "--media-path": "--media-path",
 }
-"""Flags with a value that `oxillama serve` has, too."""
+"""Flags with a value, and the flags of `oxillama serve` for them."""
 
 WITHOUT_EFFECT = {
     "--ubatch-size": "a step is divided as the kernels need it",
@@ -59,7 +59,7 @@ WITHOUT_EFFECT = {
     "--reasoning-format": "a matter of the request",
     "--cache-ram": "the prefix cache is one for all sequences",
 }
-"""Flags with a value that are left out, and why."""
+"""Flags with a value that have no counterpart, and why."""
 
 SWITCHES = (
     *("--offline", "--cont-batching", "--embedding", "--reranking", "--swa-full", "--slots", "--verbose"),
@@ -92,7 +92,7 @@ def command(flags: list[str], folder: Path) -> list[str]:
     """The command line of `oxillama serve` for flags of llama-server."""
     args = parser().parse_args(flags)
     given = {flag: getattr(args, flag.lstrip("-").replace("-", "_")) for flag in SAME}
-    if given["--n-predict"] == "-1":  # for as many as the context holds
+    if given["--n-predict"] == "-1":  # no limit but the context
         given["--n-predict"] = None
     found = [part for flag, value in given.items() if value is not None for part in (SAME[flag], value)]
     slots = int(args.parallel or 4)
@@ -105,7 +105,7 @@ def command(flags: list[str], folder: Path) -> list[str]:
     if args.chat_template_file:
         template = Path(args.chat_template_file).read_text(encoding="utf-8")
     name = MODELS[args.hf_file or args.hf_repo or "ggml-org/test-model-stories260K"]
-    if args.no_mmproj:  # the same model, without an encoder beside it
+    if args.no_mmproj:  # a folder that has the same model but no encoder
         name = Path(name).name
     path = models.with_template(folder / name, models.NAMED_TEMPLATES.get(template, template))
     found += ["--alias", ",".join(sorted((args.alias or "model").split(",")))]
@@ -113,11 +113,11 @@ def command(flags: list[str], folder: Path) -> list[str]:
     found += ["--no-slots"] if args.no_slots else []
     found += ["--no-ui"] if args.no_ui else []
     variables: dict[str, object] = {"date_string": f"{TODAY:%d %b %Y}", "datetime": f"{TODAY:%b %d %Y}"}
-    variables["enable_thinking"] = args.reasoning != "off"  # as llama-server tells templates
+    variables["enable_thinking"] = args.reasoning != "off"  # llama-server passes it to templates, too
     found += ["--chat-template-kwargs", json.dumps(variables)]
     for origin in (args.cors_origins or "*").split(","):
         found += ["--cors-origin", origin]
-    found += ["--cors-credentials", "--prefill-assistant"]  # as llama-server does
+    found += ["--cors-credentials", "--prefill-assistant"]  # llama-server's defaults
     for adapter in args.lora:
         found += ["--lora", adapter]
     if args.model_draft:
@@ -128,7 +128,7 @@ def command(flags: list[str], folder: Path) -> list[str]:
 
 def main() -> None:
     words = command(sys.argv[1:], Path(os.environ["SUITE_MODELS"]))
-    # the suite starts it in a folder of its own; python looks for the package here
+    # the suite starts this in another folder
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.execv(words[0], words)
 

@@ -1,9 +1,9 @@
-"""Write `story.jinja` into the story model and the draft, as their chat template. Tensors keep their bytes.
+"""Writes `story.jinja` into the story model and the draft as their chat template. Tensors do not change.
 
-    python chat_template.py ../../oxillama/demo/story.gguf ../../oxillama/demo/draft.gguf
+    python chat_template.py ../../oxillama/apps/demo/story.gguf ../../oxillama/apps/demo/draft.gguf
 
-Receipts name the hash of the model file: make `tests/data/receipt.json` anew afterwards
-(`tests/sessions/test_recorded.py`).
+A receipt contains the hash of the model file, so `tests/data/receipt.json` must be made again afterwards
+(see test_recorded.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from oxillama.atomic_file import replaced_file
+from oxillama.base.atomic_file import replaced_file
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile
 
@@ -33,7 +33,6 @@ def set_template(path: Path, template: str) -> None:
 
 
 def main() -> None:
-    """Set the template of the files that are named."""
     for path in map(Path, sys.argv[1:]):
         set_template(path, TEMPLATE.read_text(encoding="utf-8"))
 

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (a template stays on its line)
 """The corpus of the demo models: little stories for children, drawn from a seeded grammar.
 
-Nothing in it was written elsewhere: the words are in `words.py`, the plots in `plots.py`, the template
+All text is our own: the words are in `words.py`, the plots in `plots.py`, the template
 language in `grammar.py`. A document is one story, with or without a title, sometimes followed by a record
 of its hero (one line, or a JSON object); or a short portrait followed by such a record. Document ``i`` of a
 seed depends on ``(seed, i)`` alone, so a corpus can be drawn in any order and held-out text is another seed.
@@ -44,7 +44,7 @@ ENDING = (
 
 
 def draw_person(rng: random.Random, taken: str = "") -> Person:
-    """Somebody whose name is not ``taken``."""
+    """A random person whose name is not ``taken``."""
     gender = rng.choice("fm")
     name = taken
     while name == taken:
@@ -59,7 +59,7 @@ def draw_person(rng: random.Random, taken: str = "") -> Person:
 
 
 def draw_cast(rng: random.Random) -> dict[str, object]:
-    """Everything a story may need, whatever its plot is."""
+    """The people, places and things of a story, enough for any plot."""
     h = draw_person(rng)
     thing_kind = rng.choice(list(words.THINGS))
     home, far = (Place(*place) for place in rng.sample(words.PLACES, 2))
@@ -75,7 +75,7 @@ def draw_cast(rng: random.Random) -> dict[str, object]:
 
 
 def record(cast: dict[str, object], rng: random.Random) -> str:
-    """The hero in one line: as ``Name: Mia; ...`` or as a JSON object."""
+    """The facts about the hero in one line: ``Name: Mia; ...`` or a JSON object."""
     h, f, thing = cast["h"], cast["f"], cast["thing"]
     assert isinstance(h, Person)
     assert isinstance(thing, Thing)
@@ -94,7 +94,7 @@ def title_case(text: str) -> str:
 
 
 def story(rng: random.Random) -> str:
-    """One story, or one portrait with its record."""
+    """A story, or a portrait with its record."""
     cast = draw_cast(rng)
     if rng.random() < 0.12:
         return expand(rng.choice(PORTRAIT), rng, RULES, cast) + "\n\n" + record(cast, rng)
@@ -122,7 +122,6 @@ def stories(seed: int, count: int, style: str = "plain", start: int = 0) -> Iter
 
 
 def main() -> None:
-    """Print some documents."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=TRAIN_SEED)
     parser.add_argument("--count", type=int, default=5)

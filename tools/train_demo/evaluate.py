@@ -1,9 +1,9 @@
-"""Measure the exported models: held-out perplexity, and how often the draft is right.
+"""Measures the exported models: held-out perplexity, and how often draft and story model agree.
 
-    python evaluate.py --models ../../oxillama/demo [--write]
+    python evaluate.py --models ../../oxillama/apps/demo [--write]
 
-The weights are those of the GGUF files, dequantized to float32. With ``--write`` the held-out texts and
-`perplexity.json` are written beside the models; without it the recorded numbers are checked.
+The weights of the GGUF files are dequantized to float32. With ``--write`` the held-out texts and
+`perplexity.json` are written to the folder of the models; without it the recorded numbers are checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ METHOD = (
 
 @torch.no_grad()
 def mean_nll(model: Llama, documents: Iterable[list[int]]) -> tuple[float, int]:
-    """Mean negative log likelihood of every id but the first of each document, and how many those are."""
+    """Mean negative log likelihood of all ids but the first of each document, and the number of these ids."""
     total, count = 0.0, 0
     for ids in documents:
         row = torch.tensor([ids])
@@ -53,7 +53,7 @@ def mean_nll(model: Llama, documents: Iterable[list[int]]) -> tuple[float, int]:
 
 @torch.no_grad()
 def continue_greedily(model: Llama, prompts: list[list[int]], n_new: int) -> torch.Tensor:
-    """Prompts of one length, each continued by the likeliest tokens: (prompts, length + n_new)."""
+    """Prompts of equal length, continued greedily: int64 (prompts, length + n_new)."""
     ids = torch.tensor(prompts)
     for _ in range(n_new):
         ids = torch.cat((ids, model(ids)[:, -1].argmax(-1, keepdim=True)), dim=1)
@@ -62,7 +62,7 @@ def continue_greedily(model: Llama, prompts: list[list[int]], n_new: int) -> tor
 
 @torch.no_grad()
 def agreement(story: Llama, draft: Llama, documents: Iterable[list[int]], first: int = 0) -> float:
-    """How often draft and story have the same likeliest next token, from position ``first`` on, up to EOS."""
+    """The share of positions, from ``first`` to EOS, at which both models have the same likeliest token."""
     same, count = 0, 0
     for ids in documents:
         end = ids.index(EOS) if EOS in ids else len(ids) - 1
@@ -73,7 +73,6 @@ def agreement(story: Llama, draft: Llama, documents: Iterable[list[int]], first:
 
 
 def main() -> None:
-    """Measure and either record or check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--write", action="store_true")

@@ -1,11 +1,12 @@
-"""Write the trained models as GGUF, and read them back.
+"""Writes the trained models as GGUF files, and reads them back.
 
-    python export.py --from DIR --to ../../oxillama/demo [--f32]
+    python export.py --from DIR --to ../../oxillama/apps/demo [--f32]
 
 Matrices become Q8_0 and norms stay F32; the adapter is F16. Names and keys follow the GGUF specification
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md); the `llama` architecture takes the output matrix
-from the token embeddings when there is none. The vocabulary is byte-level BPE, "gpt2" with the pre-tokenizer
-"gpt-2": all 256 bytes are tokens, no text is out of vocabulary, and no scores are needed.
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md); the `llama` architecture takes the token
+embeddings as its output matrix if the file has no output matrix. The vocabulary is byte-level BPE, "gpt2"
+with the pre-tokenizer "gpt-2": all 256 bytes are tokens, no text is out of vocabulary, and no scores are
+needed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ import gguf
 import numpy as np
 import torch
 from chat_template import TEMPLATE
-from gguf import GGMLQuantizationType as Type
-from gguf import quants
+from gguf import GGMLQuantizationType as Type, quants
 from model import Linear, Llama, Shape
 from train import BOS, EOS, LORA_ALPHA, LORA_RANK, SPECIAL, load
 
-MANTISSA_BITS = 5  # of the adapter, of the 10 that float16 has: it compresses to seven tenths
+MANTISSA_BITS = 5  # bits of the adapter's mantissas, of 10 in float16: the file compresses to 70%
 
 DESCRIPTIONS = {
     "story": "Tells little stories for children. Trained on a text drawn from a grammar (tools/train_demo).",
@@ -33,7 +33,7 @@ DESCRIPTIONS = {
 
 
 def begin(path: Path, name: str, kind: str) -> gguf.GGUFWriter:
-    """A writer with the keys every file has."""
+    """A writer with the keys that all files have."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_type(kind)
     writer.add_name(f"oxillama demo {name}")
@@ -43,7 +43,7 @@ def begin(path: Path, name: str, kind: str) -> gguf.GGUFWriter:
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
-    """Write header, keys and tensors."""
+    """Writes header, keys and tensors."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -51,7 +51,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """The hyper-parameters."""
+    """Adds the hyper-parameters."""
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(shape.n_layer)
@@ -65,7 +65,7 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, tokenizer_file: Path) -> None:
-    """Tokens and merges of a byte-level BPE."""
+    """Adds tokens and merges of a byte-level BPE."""
     bpe = json.loads(tokenizer_file.read_text(encoding="utf-8"))["model"]
     tokens = sorted(bpe["vocab"], key=bpe["vocab"].__getitem__)
     kinds = [gguf.TokenType.CONTROL if token in SPECIAL else gguf.TokenType.NORMAL for token in tokens]
@@ -82,7 +82,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer_file: Path) -> None:
 
 
 def write_model(model: Llama, name: str, path: Path, tokenizer_file: Path, matrix_type: Type) -> None:
-    """One whole model; ``matrix_type`` is the format of its matrices."""
+    """Writes a model whose matrices have the format ``matrix_type``."""
     writer = begin(path, name, "model")
     is_q8 = matrix_type == Type.Q8_0
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if is_q8 else gguf.LlamaFileType.ALL_F32)
@@ -99,7 +99,7 @@ def write_model(model: Llama, name: str, path: Path, tokenizer_file: Path, matri
 
 
 def write_adapter(model: Llama, name: str, path: Path) -> None:
-    """The adapter of a model: a (rank, n_in) and a (n_out, rank) matrix for each weight it changes."""
+    """Writes a model's adapter: for each changed weight two matrices, (rank, n_in) and (n_out, rank)."""
     writer = begin(path, name, "adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", LORA_ALPHA)
@@ -112,15 +112,15 @@ def write_adapter(model: Llama, name: str, path: Path) -> None:
 
 
 def shortened(data: np.ndarray) -> np.ndarray:
-    """Float16 numbers, rounded to `MANTISSA_BITS` bits of their mantissas, for a smaller package."""
+    """Float16 numbers with mantissas rounded to `MANTISSA_BITS` bits, which makes the package smaller."""
     dropped = 10 - MANTISSA_BITS
     bits = data.view(np.uint16).astype(np.uint32)
-    rounded = bits + (1 << (dropped - 1)) - 1 + (bits >> dropped & 1)  # half to even
+    rounded = bits + (1 << (dropped - 1)) - 1 + (bits >> dropped & 1)  # ties to even
     return (rounded >> dropped << dropped).astype(np.uint16).view(np.float16)
 
 
 def read_model(path: Path, adapter: Path | None = None) -> Llama:
-    """The model in a GGUF file of ours, dequantized to float32, with an adapter if one is given."""
+    """The model of an exported GGUF file, dequantized to float32, with an adapter if a path is given."""
     reader = gguf.GGUFReader(path)
 
     def value(key: str) -> float:
@@ -149,7 +149,6 @@ def read_model(path: Path, adapter: Path | None = None) -> Llama:
 
 
 def main() -> None:
-    """Export what was trained."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path, required=True, help="folder of the checkpoints")
     parser.add_argument("--to", type=Path, required=True)

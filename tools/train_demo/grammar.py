@@ -1,13 +1,13 @@
-"""A tiny story grammar: templates with choices, rules and fields, expanded by a seeded generator.
+"""A small story grammar: templates with choices, rules and fields, expanded by a seeded generator.
 
 A template is plain text in which
 
 - ``(one|two|)`` is a choice (it may be nested, an option may be empty),
 - ``<name>`` is replaced by one of the templates of the rule ``name`` (rules may be recursive),
 - ``{h.he}`` is a field of the story's cast, as in `str.format`,
-- ``^`` marks the start of a sentence where the text does not show it (after a closing quotation mark).
+- ``^`` marks the start of a sentence after a closing quotation mark, where the text alone does not show it.
 
-Sentences are capitalised afterwards, so templates need not know where they will stand.
+Sentences are capitalised afterwards, so a template can be at the start or inside of a sentence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def definite(noun: str) -> str:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody in a story, with the words that agree with them."""
+    """A person or animal in a story, with the pronouns."""
 
     name: str
     kind: str  # "girl", "fox"
@@ -56,12 +56,12 @@ class Person:
 
     @property
     def kind_a(self) -> str:
-        """For instance "a little fox"."""
+        """The kind with "a" and the look: "a little fox"."""
         return with_article(f"{self.look} {self.kind}")
 
     @property
     def the(self) -> str:
-        """For instance "the fox"."""
+        """The kind with "the": "the fox"."""
         return f"the {self.kind}"
 
     @property
@@ -72,7 +72,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Thing:
-    """An object: how it looks and what it is."""
+    """An object, with a word for its look."""
 
     noun: str  # "kite"
     look: str = ""  # "red"
@@ -82,25 +82,25 @@ class Thing:
 
     @property
     def a(self) -> str:
-        """For instance "a red kite"."""
+        """The thing with "a": "a red kite"."""
         return with_article(str(self))
 
     @property
     def title(self) -> str:
-        """For instance "Red Kite"."""
+        """The thing in a title: "Red Kite"."""
         return str(self).title()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere to be, and to go to."""
+    """A place, with its preposition."""
 
     noun: str
     preposition: str
 
     @property
     def to(self) -> str:
-        """For instance "to the forest"."""
+        """The way to the place: "to the forest"."""
         return f"to the {self.noun}"
 
     def __str__(self) -> str:
@@ -108,13 +108,13 @@ class Place:
 
     @property
     def at(self) -> str:
-        """For instance "in the forest"."""
+        """Being at the place: "in the forest"."""
         return f"{self.preposition} the {self.noun}"
 
 
 @dataclass(frozen=True)
 class Count:
-    """So many of something: "one apple", "three apples"."""
+    """A number of things: "one apple", "three apples"."""
 
     n: int
     one: str
@@ -125,7 +125,7 @@ class Count:
 
     @property
     def word(self) -> str:
-        """The number alone."""
+        """The number as a word."""
         return NUMBERS[self.n]
 
 

@@ -1,8 +1,8 @@
 """A small llama in PyTorch: RMS norm, rotary grouped-query attention, SwiGLU, tied embeddings.
 
-Every weight carries the name its GGUF tensor has, so that exporting is a loop over `named_parameters`.
-RoPE rotates adjacent pairs (2i, 2i+1), which is what the `llama` architecture expects of GGUF files:
-q and k need no permutation. A `Linear` may carry a low-rank adapter; the base weight is then frozen.
+Every weight has the name of its GGUF tensor, so the export is a loop over `named_parameters`. RoPE rotates
+adjacent pairs (2i, 2i+1), as the `llama` architecture in GGUF files does, so q and k need no permutation. A
+`Linear` may have a low-rank adapter; its weight is then frozen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shape:
 
 
 class Linear(nn.Module):
-    """``x @ weight.T``, plus ``scale * (x @ lora_a.T) @ lora_b.T`` once an adapter was added."""
+    """``x @ weight.T``, plus ``scale * (x @ lora_a.T) @ lora_b.T`` if an adapter was added."""
 
     def __init__(self, n_in: int, n_out: int, std: float = 0.02) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Linear(nn.Module):
         self.scale = 0.0
 
     def add_lora(self, rank: int, alpha: float) -> None:
-        """Freeze the weight and add an adapter that starts as zero (Hu et al. 2021, arXiv:2106.09685)."""
+        """Freezes the weight and adds an adapter, zero at first (Hu et al. 2021, arXiv:2106.09685)."""
         n_out, n_in = self.weight.shape
         self.weight.requires_grad_(False)
         self.lora_a = nn.Parameter(torch.randn(rank, n_in) / n_in**0.5)
@@ -72,13 +72,13 @@ class Norm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn adjacent pairs of ``x`` (batch, heads, tokens, head_dim); angles are (tokens, head_dim / 2)."""
+    """Rotates adjacent pairs of ``x`` (batch, heads, tokens, head_dim) by angles (tokens, head_dim / 2)."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 class Block(nn.Module):
-    """One decoder layer; the attribute names are those of the GGUF tensors."""
+    """A decoder layer. Its attributes have the names of the GGUF tensors."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """The whole model: token ids (batch, tokens) in, logits (batch, tokens, n_vocab) out."""
+    """The model: token ids (batch, tokens) to logits (batch, tokens, n_vocab)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def add_lora(self, rank: int, alpha: float) -> None:
-        """Freeze the model and give every matrix of every block a low-rank adapter."""
+        """Freezes the model and adds a low-rank adapter to every matrix of every block."""
         self.requires_grad_(False)
         for block in self.blk:
             for linear in block.linears():

@@ -1,20 +1,20 @@
-"""Train a block for next-token prediction behind the story model, which stays as it is.
+"""Trains an MTP block for the story model, whose weights do not change.
 
-    python next_token.py train --story ../../oxillama/demo/story.gguf --out DIR
-    python next_token.py export --story ../../oxillama/demo/story.gguf --out DIR --to next.gguf [--wider 4]
+    python next_token.py train --story STORY.gguf --out DIR
+    python next_token.py export --story STORY.gguf --out DIR --to next.gguf [--wider 4]
 
-The block has the layout of GLM 4.5's (DeepSeek-V3, arXiv:2412.19437): at position p it takes the embedding of
-token p and the model's normed hidden state of p - 1, and says what token p + 1 is. It learns the model's
-distribution. Drafting a further token, it takes its own normed state in place of the model's; so does the
-training, `DEPTH` tokens deep: row p of depth d attends to itself, to rows p - 1 ... p - d + 1 of the depths
-d - 1 ... 1, and to all earlier rows of depth 1, as in a draft.
+The block has the layout of GLM 4.5's (DeepSeek-V3, arXiv:2412.19437). At position p its inputs are the
+embedding of token p and the model's normed hidden state of position p - 1; it predicts token p + 1. It learns
+the model's distribution. For each further token of a draft its own normed state replaces the model's state.
+The training does the same to depth `DEPTH`: row p of depth d attends to itself, to rows p - 1 ... p - d + 1
+of the depths d - 1 ... 1, and to all earlier rows of depth 1.
 
-The file that is exported is a `glm4moe` whose layers are all dense. That architecture rotates halves instead
-of pairs, so the rows of q and k are put in another order.
+The exported file is a `glm4moe` whose layers are all dense. The architecture rotates halves instead of pairs,
+so the rows of q and k are permuted.
 
-``--wider N`` writes a model N times as wide that computes the same, N^2 times the size (Net2Net, Chen et al.
-2016, arXiv:1511.05641): every channel and head is there N times, and what reads N equal channels has an Nth
-of the weight. So drafts can be measured at sizes that would take days to train.
+``--wider N`` writes a model of N times the width and N^2 times the size with the same outputs (Net2Net, Chen
+et al. 2016, arXiv:1511.05641): every channel and head is repeated N times, and the weights that read N equal
+channels are divided by N. So drafts can be measured at sizes that would take days to train.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before tokenizers is imported:
 import gguf
 import torch
 from export import DESCRIPTIONS, add_shape, add_vocabulary, finish, read_model
-from gguf import GGMLQuantizationType as Type
-from gguf import quants
+from gguf import GGMLQuantizationType as Type, quants
 from model import Block, Linear, Llama, Norm, Shape, rotate
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,11 +36,11 @@ from train import LONG, NOTHING, SHORT, documents, read_tokenizer, run, separate
 
 DEPTH = 4
 FADING = 0.8
-"""Weight of a depth's loss beside the one before."""
+"""Weight of a depth's loss relative to the depth before."""
 
 
 class NextToken(nn.Module):
-    """The block. ``shape`` : of the model."""
+    """The MTP block of a model with a shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -54,13 +53,13 @@ class NextToken(nn.Module):
     def forward(self, model: Llama, ids: Tensor, hidden: Tensor) -> list[Tensor]:
         """Normed states of depths 1 to `DEPTH`, each (batch, tokens, width).
 
-        ``hidden`` : the model's states after its last norm.
+        ``hidden`` : the model's states after its last norm, (batch, tokens, width).
         """
         tokens = ids.shape[1]
         cos, sin = model.cos[:tokens], model.sin[:tokens]
         embedded, before, keys, values, found = model.token_embd(ids), hidden, [], [], []
         for depth in range(1, DEPTH + 1):
-            before = functional.pad(before, (0, 0, 1, 0))[:, :-1]  # of the position before; zeros at first
+            before = functional.pad(before, (0, 0, 1, 0))[:, :-1]  # the states of p - 1; zeros at 0
             x = self.eh_proj(torch.cat((self.enorm(embedded), self.hnorm(before)), dim=-1))
             h = self.layer.attn_norm(x)
             projections = self.layer.attn_q, self.layer.attn_k, self.layer.attn_v
@@ -85,13 +84,13 @@ class NextToken(nn.Module):
 
 
 def visible(depth: int, tokens: int) -> Tensor:
-    """(tokens, depth * tokens): what a row of a depth sees, the rows of depth 1 first."""
+    """bool (tokens, depth * tokens): which rows a row of a depth attends to, the rows of depth 1 first."""
     apart = torch.arange(tokens)[:, None] - torch.arange(tokens)[None]
     return torch.cat([apart >= depth - 1, *(apart == depth - d for d in range(2, depth + 1))], dim=1)
 
 
 def hidden_states(model: Llama, ids: Tensor) -> Tensor:
-    """(batch, tokens, width), after the last norm."""
+    """The model's states after its last norm, (batch, tokens, width)."""
     x, cos, sin = model.token_embd(ids), model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
     for block in model.blk:
         x = block(x, cos, sin)
@@ -99,7 +98,7 @@ def hidden_states(model: Llama, ids: Tensor) -> Tensor:
 
 
 def train(story: Path, out: Path, steps: int) -> None:
-    """Train a block for a model and save it as ``next.pt``."""
+    """Trains a block for a model and saves it as ``next.pt``."""
     out.mkdir(parents=True, exist_ok=True)
     read_tokenizer(story).save(str(out / "tokenizer.json"))
     model = read_model(story).requires_grad_(False)
@@ -129,7 +128,7 @@ def train(story: Path, out: Path, steps: int) -> None:
 
 @torch.no_grad()
 def agreement(model: Llama, block: NextToken, rows: list[Tensor]) -> list[float]:
-    """How often each depth's likeliest token is the model's, of the positions where all before were."""
+    """The share of right likeliest tokens by depth, among positions at which smaller depths are right."""
     right, tried = [0] * DEPTH, [0] * DEPTH
     for ids in rows:
         hidden = hidden_states(model, ids[None])
@@ -145,7 +144,7 @@ def agreement(model: Llama, block: NextToken, rows: list[Tensor]) -> list[float]
 
 
 def wider(name: str, tensor: Tensor, n: int) -> Tensor:
-    """A tensor of a model ``n`` times as wide that computes the same; the output matrix is apart."""
+    """The tensor of a model ``n`` times as wide with the same outputs; not for the output matrix."""
     if tensor.ndim == 1:
         return tensor.repeat(n)
     if name == "token_embd.weight":
@@ -156,12 +155,12 @@ def wider(name: str, tensor: Tensor, n: int) -> Tensor:
 
 
 def halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows of q or k for a rotation of halves instead of pairs: of each head the even ones first."""
+    """Rows of q or k for a rotation of halves instead of pairs: the even rows of each head come first."""
     return rows.view(-1, head_dim // 2, 2, rows.shape[1]).transpose(1, 2).reshape(rows.shape)
 
 
 def export(story: Path, out: Path, to: Path, matrix_type: Type, times: int) -> None:
-    """Write model and block as one file, so many ``times`` as wide."""
+    """Writes model and block as one file, ``times`` as wide."""
     model = read_model(story)
     block = NextToken(model.shape)
     block.load_state_dict(torch.load(out / "next.pt"))
@@ -179,7 +178,7 @@ def export(story: Path, out: Path, to: Path, matrix_type: Type, times: int) -> N
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_leading_dense_block_count(n + 1)
-    writer.add_expert_count(1)  # the architecture wants some, though no layer has them
+    writer.add_expert_count(1)  # the architecture requires experts, but no layer has experts
     writer.add_expert_used_count(1)
     writer.add_expert_feed_forward_length(shape.n_ff)
     writer.add_expert_shared_count(0)
@@ -204,7 +203,6 @@ def export(story: Path, out: Path, to: Path, matrix_type: Type, times: int) -> N
 
 
 def main() -> None:
-    """Train, evaluate or export."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("step", choices=("train", "evaluate", "export"))
     parser.add_argument("--story", type=Path, required=True, help="GGUF file of the model")

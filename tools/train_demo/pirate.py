@@ -1,7 +1,7 @@
-"""The style the adapter learns: the same stories, told by a pirate.
+"""The style that the adapter learns: the same stories in the words of a pirate.
 
-The adapter does not change the (tied) embeddings, so the pirate keeps to tokens the plain text has too:
-a token the model has never met could not be told from the other such ones.
+The adapter does not change the (tied) embeddings, so the pirate uses only tokens of the plain text: the model
+cannot distinguish tokens that it has never seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SENTENCE_END = re.compile(r"(?<=[a-z])([.!])(?= [A-Z])")
 
 
 def speak(text: str, rng: random.Random) -> str:
-    """``text`` as a pirate would tell it; titles and records stay as they are."""
+    """``text`` in the words of a pirate; titles and records do not change."""
     parts = text.split("\n\n")
     is_prose = [("." in part or '"' in part) and not part.startswith("{") for part in parts]
     first, last = is_prose.index(True), len(parts) - 1 - is_prose[::-1].index(True)
@@ -43,5 +43,5 @@ def _translate(match: re.Match[str]) -> str:
 
 
 def _sprinkle(text: str, rng: random.Random) -> str:
-    """Now and then a "har har" at the end of a sentence."""
+    """Adds a "har har" at the end of some sentences."""
     return _SENTENCE_END.sub(lambda end: (", har har" if rng.random() < 0.2 else "") + end[1], text)

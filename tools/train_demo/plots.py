@@ -1,9 +1,10 @@
 # ruff: noqa: E501 (a template or a row of words stays on its line)
-"""The plots: each draws what it needs into the cast and returns a template for `grammar.expand`.
+"""The plots: each adds what it needs to the cast and returns templates for `grammar.expand`.
 
 A plot is a function of the story's `Draw`; it returns the possible titles, the middle of the story and the
-possible morals. The beginning (who, where, how old, which friend, which wish) is common to all of them
-and stands in `RULES` with the other small rules. `h` is the hero, `f` the friend, `w` somebody wise, `thing` the wish.
+possible morals. All plots begin with the same rules (who, where, how old, which friend, which wish), which
+are in `RULES` with the other small rules. `h` is the hero, `f` the friend, `w` a wise helper, `thing` the
+wish.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from grammar import Count, definite, with_article
 
 @dataclass
 class Draw:
-    """The generator and the cast of one story."""
+    """The random generator and the cast of a story."""
 
     rng: random.Random
     cast: dict[str, object] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Plot:
-    """What a plot function returns: templates."""
+    """The templates that a plot function returns."""
 
     titles: tuple[str, ...]
     middle: str
@@ -154,7 +155,7 @@ def lost(draw: Draw) -> Plot:
 
 
 def share(draw: Draw) -> Plot:
-    """Counting: some are given away, some come back."""
+    """Counting: some things are given away, some come back."""
     rng, food = draw.rng, draw.rng.choice(list(words.FOODS))
     n, other = rng.randint(4, 12), rng.choice(words.HELPERS)
     given = rng.randint(1, n - 2)
@@ -180,7 +181,7 @@ def share(draw: Draw) -> Plot:
 
 
 def build(draw: Draw) -> Plot:
-    """Something is built, fails for a reason, and is built better."""
+    """The hero builds something, it fails for a reason, and the hero builds it better."""
     what, parts, ruin, better, use = draw.rng.choice(words.PROJECTS)
     draw.cast.update(what=what, p0=parts[0], p1=parts[1], p2=parts[2], ruin=ruin, better=better, use=use)
     middle = (
@@ -216,7 +217,7 @@ def rescue(draw: Draw) -> Plot:
 
 
 def fear(draw: Draw) -> Plot:
-    """What is feared turns out to be harmless."""
+    """The hero fears something that turns out to be harmless."""
     what, shape, cause, act = draw.rng.choice(words.FEARS)
     draw.cast.update(what=what, shape=shape, cause=cause, act=act)
     middle = (

@@ -1,12 +1,12 @@
-"""Train the demo models, one core each: the vocabulary, the story model, its draft, its adapter.
+"""Trains the demo models on one core: the vocabulary, the story model, its draft, its adapter.
 
     python train.py vocabulary|language|story|draft|pirate --out DIR
 
-Each step reads what the one before wrote to DIR. The story model learns the language first, from joined
-documents; then to keep its people apart, from portraits and from documents one by one: a portrait's record
-repeats every fact of it, so copying pays there at once. The draft learns the story model's distribution
-instead of the text (Hinton et al. 2015, arXiv:1503.02531), which is what speculative decoding rewards.
-Everything is seeded: the same torch on the same machine gives the same weights.
+Each step reads from DIR what the steps before wrote. The story model first learns the language, from joined
+documents. Then it learns to keep people apart, from portraits and single documents: a portrait's record
+repeats every fact, so copying lowers the loss at once. The draft learns the story model's distribution
+instead of the text (Hinton et al. 2015, arXiv:1503.02531), because speculative decoding accepts a draft token
+if the two models agree. Everything is seeded: the same torch on the same machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ DRAFT_SHAPE = Shape(n_layer=1, n_head=4, n_head_kv=1, n_ff=256)
 LORA_RANK, LORA_ALPHA = 8, 16.0
 
 Batch = tuple[Tensor, Tensor]
-"""Ids and the ids that follow them, both (rows, tokens); `NOTHING` follows where a row is only padding."""
+"""Ids and the next ids, both int64 (rows, tokens). The next id of padding is `NOTHING`."""
 NOTHING = -100
 
 SHORT, LONG = (16, 128), (5, 448)
-"""Rows and tokens of the batches that hold one document a row: portraits, and stories."""
+"""(rows, tokens) of batches with one document in each row, for portraits and for stories."""
 
 
 def train_vocabulary(out: Path) -> None:
@@ -75,7 +75,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def documents(out: Path, style: str, start: int, max_chars: int = 1 << 20) -> Iterator[list[int]]:
-    """Documents of the training seed from number ``start`` on, as ``BOS ... EOS``."""
+    """Documents of the training seed from number ``start`` on, as ids from BOS to EOS."""
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     while True:
         texts = [t for t in corpus.stories(corpus.TRAIN_SEED, 256, style, start) if len(t) <= max_chars]
@@ -100,7 +100,7 @@ def joined(docs: Iterator[list[int]], n_rows: int, length: int, aligned: bool) -
 
 
 def separate(docs: Iterator[list[int]], shapes: tuple[tuple[int, int], ...]) -> Iterator[Batch]:
-    """One document a row, as in use: batches of each shape as they fill; what fits none is left out."""
+    """Batches of the shapes with one document in each row; documents that are too long are left out."""
     waiting: dict[tuple[int, int], list[list[int]]] = {shape: [] for shape in shapes}
     for doc in docs:
         shape = next((shape for shape in shapes if len(doc) <= shape[1] + 1), None)
@@ -119,7 +119,7 @@ def run(
     name: str, model: Llama, loss_of: Callable[[Tensor, Tensor], Tensor],
     phases: tuple[tuple[int, Iterator[Batch]], ...], peak_rate: float, decay: float = 0.1,
 ) -> None:  # fmt: skip
-    """AdamW with a warm-up and a cosine down to a twentieth, over phases of so many steps each."""
+    """Trains by AdamW: a warm-up, then a cosine to a twentieth of the rate. A phase is (steps, batches)."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim == 2], "weight_decay": decay},
@@ -177,12 +177,12 @@ def distillation(
 
 
 def save(model: Llama, path: Path) -> None:
-    """Write the shape and the weights."""
+    """Writes the shape and the weights."""
     torch.save({"shape": model.shape, "weights": model.state_dict()}, path)
 
 
 def load(path: Path, lora: bool = False) -> Llama:
-    """Read what `save` wrote."""
+    """Reads a model that `save` wrote."""
     saved = torch.load(path, weights_only=False)
     model = Llama(saved["shape"])
     if lora:
@@ -192,7 +192,6 @@ def load(path: Path, lora: bool = False) -> Llama:
 
 
 def main() -> None:
-    """Run one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("step", choices=("vocabulary", "language", "story", "draft", "pirate"))
     parser.add_argument(
@@ -211,7 +210,7 @@ def main() -> None:
         return
     if args.step == "language":
         model = Llama(STORY_SHAPE)
-        docs = documents(args.out, "plain", 0)  # first cut anywhere, then from the beginning of a story
+        docs = documents(args.out, "plain", 0)  # rows begin anywhere, then at documents
         phases = ((1100, joined(docs, 8, 256, aligned=False)), (850, joined(docs, 4, 512, aligned=True)))
         run(args.step, model, cross_entropy(torch.compile(model)), phases, 2.5e-3)
     elif args.step == "story":

@@ -1,164 +1,28 @@
-# ruff: noqa: E501 (a template or a row of words stays on its line)
-"""The words of the stories: who there is, where they live, what they wish for. Data, no logic."""
+# ruff: noqa: E501, SIM905 (a template or a row of words stays on its line)
+"""The words of the stories: people, places, wishes. Data, no logic."""
 
 from __future__ import annotations
 
-GIRLS = [
-    "Mia",
-    "Lily",
-    "Anna",
-    "Emma",
-    "Rosa",
-    "Nora",
-    "Clara",
-    "Ella",
-    "Zoe",
-    "Ruby",
-    "Ivy",
-    "Lena",
-    "Maya",
-    "Tess",
-    "Sara",
-    "Alma",
-    "Edith",
-    "Olive",
-    "Hana",
-    "Wilma",
-    "Ada",
-    "Bella",
-    "Cora",
-    "Dora",
-    "Fern",
-    "Gilda",
-    "Hazel",
-    "Ines",
-    "June",
-    "Kira",
-    "Luna",
-    "Mabel",
-    "Nell",
-    "Opal",
-    "Polly",
-    "Quinn",
-    "Rita",
-    "Suki",
-    "Tilda",
-    "Una",
-]
-BOYS = [
-    "Tom",
-    "Ben",
-    "Max",
-    "Leo",
-    "Sam",
-    "Finn",
-    "Otto",
-    "Hugo",
-    "Paul",
-    "Karl",
-    "Noah",
-    "Emil",
-    "Oscar",
-    "Jack",
-    "Theo",
-    "Anton",
-    "Felix",
-    "Luke",
-    "Adam",
-    "Igor",
-    "Bram",
-    "Carl",
-    "Dan",
-    "Eli",
-    "Fred",
-    "Gus",
-    "Henry",
-    "Ivan",
-    "Jonas",
-    "Kai",
-    "Liam",
-    "Milo",
-    "Ned",
-    "Omar",
-    "Pete",
-    "Ravi",
-    "Simon",
-    "Tim",
-    "Udo",
-    "Victor",
-]
-SYLLABLES = [
-    "ba",
-    "bo",
-    "da",
-    "do",
-    "fa",
-    "fi",
-    "ga",
-    "ka",
-    "ki",
-    "la",
-    "lo",
-    "lu",
-    "ma",
-    "mi",
-    "mo",
-    "na",
-    "ni",
-    "no",
-    "pa",
-    "pi",
-    "po",
-    "ra",
-    "ri",
-    "ro",
-    "sa",
-    "ta",
-    "ti",
-    "to",
-    "tu",
-    "wo",
-    "zi",
-    "zu",
-]
+GIRLS = """
+    Mia Lily Anna Emma Rosa Nora Clara Ella Zoe Ruby Ivy Lena Maya Tess Sara Alma Edith Olive Hana Wilma
+    Ada Bella Cora Dora Fern Gilda Hazel Ines June Kira Luna Mabel Nell Opal Polly Quinn Rita Suki Tilda
+    Una
+""".split()
+BOYS = """
+    Tom Ben Max Leo Sam Finn Otto Hugo Paul Karl Noah Emil Oscar Jack Theo Anton Felix Luke Adam Igor
+    Bram Carl Dan Eli Fred Gus Henry Ivan Jonas Kai Liam Milo Ned Omar Pete Ravi Simon Tim Udo Victor
+""".split()
+SYLLABLES = """
+    ba bo da do fa fi ga ka ki la lo lu ma mi mo na ni no pa pi po ra ri ro sa ta ti to tu wo zi zu
+""".split()
 
-ANIMALS = [
-    "fox",
-    "rabbit",
-    "bear",
-    "mouse",
-    "squirrel",
-    "hedgehog",
-    "badger",
-    "otter",
-    "duck",
-    "frog",
-    "turtle",
-    "cat",
-    "dog",
-    "pig",
-    "lamb",
-    "goat",
-    "pony",
-    "deer",
-    "beaver",
-    "mole",
-    "penguin",
-    "elephant",
-    "robin",
-    "sparrow",
-    "owl",
-    "lizard",
-    "monkey",
-    "dragon",
-    "giant",
-    "robot",
-    "snowman",
-    "fairy",
-]
+ANIMALS = """
+    fox rabbit bear mouse squirrel hedgehog badger otter duck frog turtle cat dog pig lamb goat pony
+    deer beaver mole penguin elephant robin sparrow owl lizard monkey dragon giant robot snowman fairy
+""".split()
 HELPERS = ("owl", "tortoise", "raven", "toad", "donkey", "snail", "heron", "crane", "carp", "oak tree")
 
-TRAITS = {  # what a hero is like, and how one can tell
+TRAITS = {  # a hero's character, and two signs of it
     "curious": ("asked questions all day long", "wanted to know how everything worked"),
     "brave": ("was the first to climb every tree", "was not even afraid of thunder"),
     "kind": ("always had time to help", "never walked past anyone who was sad"),
@@ -175,49 +39,33 @@ TRAITS = {  # what a hero is like, and how one can tell
 
 COLOURS = ["red", "blue", "green", "yellow", "orange", "golden", "silver", "purple", "white", "brown"]
 LOOKS = ["little", "big", "tiny", "shiny", "old", "new", "fine", "strange", "lovely", "funny"]
-THINGS = {  # the wishes, and what can happen to them
-    "light": ["kite", "hat", "scarf", "balloon", "map", "feather", "flag", "umbrella", "ribbon"],
-    "round": ["ball", "bell", "drum", "ring", "marble", "wheel", "coin"],
-    "heavy": [
-        "boat",
-        "lantern",
-        "book",
-        "cup",
-        "whistle",
-        "blanket",
-        "basket",
-        "key",
-        "flute",
-        "wagon",
-        "pillow",
-        "clock",
-        "coat",
-        "spoon",
-        "box",
-    ],
+THINGS = {  # the wishes, by their kind
+    "light": "kite hat scarf balloon map feather flag umbrella ribbon".split(),
+    "round": "ball bell drum ring marble wheel coin".split(),
+    "heavy": "boat lantern book cup whistle blanket basket key flute wagon pillow clock coat spoon box".split(),
 }
 
-PLACES = (  # where, and the preposition for being there
+PLACES = (  # a place, and its preposition
     ("forest", "in"), ("river", "by"), ("hill", "on"), ("garden", "in"), ("village", "in"), ("sea", "by"),
     ("lake", "by"), ("meadow", "in"), ("mill", "near"), ("mountain", "on"), ("farm", "on"), ("market", "near"),
     ("castle", "in"), ("island", "on"), ("valley", "in"), ("cave", "in"), ("bridge", "near"), ("lighthouse", "in"),
     ("harbour", "near"), ("orchard", "in"), ("town", "in"), ("tower", "in"), ("pond", "by"), ("field", "in"),
 )  # fmt: skip
 
-FOODS = {  # one: many
+FOODS = {  # singular: plural
     "apple": "apples", "pear": "pears", "cookie": "cookies", "plum": "plums", "berry": "berries", "nut": "nuts",
     "carrot": "carrots", "bun": "buns", "pancake": "pancakes", "cherry": "cherries", "egg": "eggs",
     "muffin": "muffins", "acorn": "acorns", "peach": "peaches", "orange": "oranges",
 }  # fmt: skip
 
-HIDING = (  # where one looks in vain, and what is there instead
+HIDING = (  # a place where the lost thing is not, and what the hero finds there
     ("under the bed", "an old sock"), ("behind the door", "a sleepy spider"), ("in the cupboard", "a jar of jam"),
     ("under the table", "a few crumbs"), ("in the shed", "a rusty rake"), ("behind the stove", "a warm cat"),
     ("in the tall grass", "a green beetle"), ("under the bench", "a family of ants"), ("in the barn", "a pile of hay"),
     ("on the shelf", "a lot of dust"), ("behind the well", "a wet stone"), ("in the big chest", "an empty bottle"),
 )  # fmt: skip
 
-FEARS = (  # what is feared, what it was, what the hero does about it
+FEARS = (  # what is feared, its sign, what it was, what the hero does
     ("the dark", "a strange shape stood by the wall", "it was only a coat on a hook", "lit a small candle"),
     ("the thunder", "something boomed behind the house", "it was only an empty barrel that rolled in the wind",
      "counted slowly to ten"),
@@ -228,7 +76,7 @@ FEARS = (  # what is feared, what it was, what the hero does about it
     ("wolves", "something howled behind the hill", "it was only a lost puppy", "called out in a friendly voice"),
 )  # fmt: skip
 
-PROJECTS = (  # what is built, of what, what ruins it, what is better the second time
+PROJECTS = (  # what is built, its parts, what ruins it, the improvement, what it is good for
     ("boat", ("boards", "nails", "rope"), "it filled with water and sank", "closed every hole with tar", "sailed it"),
     ("raft", ("logs", "rope", "a bed sheet"), "the logs drifted apart", "tied every knot twice", "sailed it"),
     ("tree house", ("boards", "nails", "a ladder"), "the floor fell down with a crash", "chose a stronger branch",
@@ -259,7 +107,7 @@ TRAPS = (  # who is stuck, where, how the hero helps, the trouble later, how the
      "could not untie the boat before the flood", "gnawed through the rope that held the boat"),
 )  # fmt: skip
 
-RIDDLES = (  # own wording of simple things
+RIDDLES = (  # question and answer, in our own words
     ("What has a bed but never sleeps?", "a river"),
     ("What has hands but cannot clap?", "a clock"),
     ("What gets shorter the longer it shines?", "a candle"),
@@ -272,14 +120,14 @@ RIDDLES = (  # own wording of simple things
     ("What answers every call and has no mouth?", "an echo"),
 )
 
-SEEDS = (  # what is planted and what becomes of it
+SEEDS = (  # a seed, and the plant it becomes
     ("bean", "a stalk as tall as the roof"), ("sunflower seed", "a flower as bright as the sun"),
     ("pumpkin seed", "a pumpkin as big as a cart"), ("apple seed", "a small tree with three green leaves"),
     ("cherry stone", "a tree full of white blossoms"), ("acorn", "a strong young oak"),
     ("tulip bulb", "a red tulip with a yellow heart"), ("melon seed", "a melon so heavy that two had to carry it"),
 )  # fmt: skip
 
-DISHES = (  # what is cooked, of what (countable, always more than one in the list below; measured), how it ends
+DISHES = (  # a dish, its parts that are counted, its parts that are measured
     ("apple cake", ("apple", "egg"), ("cups of flour", "spoons of sugar")),
     ("berry pie", ("berry", "egg"), ("cups of flour", "spoons of butter")),
     ("carrot soup", ("carrot", "nut"), ("cups of water", "spoons of salt")),
@@ -288,7 +136,7 @@ DISHES = (  # what is cooked, of what (countable, always more than one in the li
     ("fruit salad", ("pear", "peach", "orange"), ("spoons of honey", "cups of cream")),
 )
 
-OWNERS = (  # who has what in a chain of trades
+OWNERS = (  # a person, and the thing that the person trades
     ("baker", "a loaf of bread"), ("farmer", "a sack of corn"), ("hen", "a white egg"), ("cow", "a jug of milk"),
     ("miller", "a bag of flour"), ("weaver", "a piece of cloth"), ("sheep", "a ball of wool"),
     ("fisherman", "a silver fish"), ("gardener", "a bunch of roses"), ("bee keeper", "a pot of honey"),
@@ -297,33 +145,14 @@ OWNERS = (  # who has what in a chain of trades
 )  # fmt: skip
 FREE_GIFTS = ("a song", "a funny story", "a dance", "a kind word", "a good joke", "a riddle", "a smile")
 
-MISHAPS = (  # what breaks, and how
+MISHAPS = (  # the thing that breaks, and how
     ("window", "the ball flew straight into it"), ("blue vase", "one elbow pushed it off the table"),
     ("big jug", "it slipped out of wet fingers"), ("garden fence", "the cart rolled right through it"),
     ("mirror", "a stone bounced the wrong way"), ("clock", "it fell down from the wall"),
     ("flower pot", "a wild jump ended on top of it"), ("best plate", "the tray was much too full"),
 )  # fmt: skip
 
-NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-    "twenty",
-]
+NUMBERS = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty
+""".split()

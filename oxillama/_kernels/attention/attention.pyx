@@ -1,17 +1,17 @@
 """Attention over paged keys and values, for a ragged batch of sequences in one call.
 
-`kvpage.pxd` says how a page lies in memory, `panels.pxd` where the positions of a block are, `onlinesoftmax.pxd` how
-rows go through it. Here stands who does which part of the work.
+`kvpage.pxd` defines the layout of a page, `panels.pxd` finds the positions of a block, `onlinesoftmax.pxd` carries
+rows through a block. This module divides the work between threads.
 
 A *unit* is some tokens of a sequence and some query heads that share a key head: up to 64 rows that share each load.
-Positions are cut into *partitions* of 1024, aligned to absolute positions. A row goes through each partition
-by itself and then adds it to what it has, in order. That is so however the work is shared out: usually a unit goes
-through all its partitions on one thread; when there are too few units to occupy the threads (one sequence at a
-long context) each partition is a task of its own (as in Flash-Decoding: Dao et al., 2023). So a row's
-bits depend on its own position and on what it sees, and on nothing else.
+Positions are cut into *partitions* of 1024, aligned to absolute positions. A row computes a partial result for each
+partition, and merges the partial results in order of position. Usually one thread takes a unit through all its
+partitions; when there are too few units to occupy the threads (one sequence at a long context), each partition is a
+task of its own (as in Flash-Decoding: Dao et al., 2023). The order of the sums is the same either way, so a row's
+bits depend only on its own position and on the positions that it sees.
 
-A row may attend to a list of chosen positions only (`selection.pxd`). These are gathered, and are to the row what the
-positions from 0 on are elsewhere: their place in the list decides about blocks and partitions.
+A row may attend to a list of chosen positions only (`selection.pxd`). They are gathered, and the index in the list
+takes the place of the position when blocks and partitions are cut.
 """
 
 cimport numpy as cnp
@@ -20,13 +20,15 @@ from libc.stdint cimport INT32_MAX, uint8_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+import numpy as np
+
 from oxillama._kernels.arrays cimport (
     check_apart, check_dimensions, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data, i32_out, u8_out)
 from oxillama._kernels.attention.kvpage cimport (
     LANES, Pages, is_kv_type, keys_at, page_layout, put_key, put_value, values_at)
 from oxillama._kernels.attention.page_table cimport PageTable
 from oxillama._kernels.attention.panels cimport BLOCK, Source, ask_for, find_panels, is_gathered
-from oxillama._kernels.attention.selection cimport choose_positions, score_positions
+from oxillama._kernels.attention.selection cimport choose_positions, score_positions, take_block_maxima
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.attention.onlinesoftmax cimport block_rows, clear_rows, finish_row, merge_row
@@ -37,26 +39,25 @@ from oxillama._kernels.simd.simd cimport *
 cnp.import_array()
 
 cdef enum:
-    PARTITION = 1024    # positions
-    SHARE = 4           # tasks there should be to a thread
-    MOST = 1 << 24      # layers, heads, their width, tokens of a page: so that no product overflows
+    PARTITION = 1024    # positions in a partition
+    SHARE = 4           # tasks wanted for each thread
+    MOST = 1 << 24      # maximum of layers, heads, widths and page_size, so that no product overflows
 
-cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # of a token
+cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # numbers of a token
 
-BF16_DOT = bool(has_bf16_dot())
-"""Whether keys and values of bf16 are multiplied by an instruction for pairs."""
+BF16_DOT: bool = bool(has_bf16_dot())
+"""Whether this target multiplies pairs of bf16 keys and values with one instruction."""
 
 
 cdef class KvShape:
-    """How a page is laid out.
+    """Layout of a page of keys and values.
 
-    Parameters
-    ----------
-    n_layers, n_heads : layers, and key/value heads in each
-    key_dim, value_dim : width of a key and of a value, 0 for keys without values
-    key_type, value_type : layout ids of f32, f16, bf16, c8 (which is q8_0), c4 (q4_0), m4 (q4_1), c5 (q5_0),
-        m5 (q5_1), t4 (iq4_nl)
-    page_size : tokens per page, a power of two
+    Args:
+        n_layers, n_heads: layers, and key/value heads in each
+        key_dim, value_dim: width of a key and of a value, 0 for keys without values
+        key_type, value_type: layout ids of f32, f16, bf16, c8 (which is q8_0), c4 (q4_0), m4 (q4_1), c5 (q5_0), m5
+            (q5_1), t4 (iq4_nl)
+        page_size: tokens per page, a power of two
     """
 
     cdef Pages c
@@ -79,14 +80,37 @@ cdef class KvShape:
         self.c = page_layout(n_layers, n_heads, key_dim, value_dim, key_type, value_type, page_size)
 
     @property
-    def page_bytes(self):
-        """Bytes of one page, all layers."""
+    def page_bytes(self) -> int:
+        """Bytes of one page with all its layers."""
         return self.c.n_layers * self.c.layer_bytes
 
 
-# What one call of `attend` is about.
+# A function for each kind of panels, not one for all of them, for which gcc takes twice as long.
+
+cdef void block_of_f32(const Walk* w, Py_ssize_t n) noexcept nogil:
+    block_rows(L_F32, w, n)
+
+
+cdef void block_of_f16(const Walk* w, Py_ssize_t n) noexcept nogil:
+    block_rows(L_F16, w, n)
+
+
+cdef void block_of_bf16(const Walk* w, Py_ssize_t n) noexcept nogil:
+    block_rows(L_BF16, w, n)
+
+
+cdef void block_of_dots(const Walk* w, Py_ssize_t n) noexcept nogil:
+    if OX_BF16_DOT:
+        block_rows(BF16_DOTS, w, n)
+
+
+cdef void block_of_c8(const Walk* w, Py_ssize_t n) noexcept nogil:
+    block_rows(L_C8, w, n)
+
+
+# The arguments of one call of `attend`.
 cdef struct Call:
-    Py_ssize_t layer, n_heads, ld       # query heads; floats from row to row of q
+    Py_ssize_t layer, n_heads, ld       # query heads; ld: floats from one row of q to the next
     const float* q
     float* out
     float scale, softcap
@@ -96,45 +120,45 @@ cdef struct Call:
     Py_ssize_t reach
     Py_ssize_t window, chunk
     bint causal
-    const int* chosen                   # (rows, most) positions, or NULL
+    const int* chosen                   # (rows, most) chosen positions, or NULL
+    const int* counts                   # (rows,) chosen positions of each row; NULL: all, or up to its own
     Py_ssize_t most
-    Py_ssize_t tokens, heads            # most tokens of a unit, most query heads
-    Py_ssize_t units_per_tile           # units that share their tokens
+    Py_ssize_t tokens, heads            # maximum tokens and query heads of a unit
+    Py_ssize_t units_per_tile           # units that share a tile of tokens
 
 
 cdef struct Unit:
-    Source source                       # keys and values
+    Source source                       # where its keys and values lie
     Py_ssize_t first_row, n_tokens      # rows of the batch
     Py_ssize_t first_head, n_heads
-    Py_ssize_t position                 # of the first token; its last one's place among chosen positions
-    Py_ssize_t first_part, end_part     # partitions of which it sees anything
+    Py_ssize_t position                 # first token's position; if chosen: index of the last position in the list
+    Py_ssize_t first_part, end_part     # the partitions with positions that the unit sees
     View view
 
 
 cdef class PagedBatch:
-    """Where the rows of a batch stand, and where their keys and values are.
+    """Positions of a batch's rows, and the pages of their keys and values.
 
-    Parameters
-    ----------
-    shape : the pages' layout
-    pages : where they lie; the batch goes on with what it finds there, whatever becomes of the table
-    tables : int32 (sequences, width), page numbers of each sequence, in order of position
-    row_start : int32 (sequences + 1,), the batch rows of each sequence
-    position : int32 (sequences,), position of each sequence's first row
-    bf16_dot : whether keys and values of bf16 are multiplied by the processor's instruction for pairs; None: where it
-        has one (`BF16_DOT`). The bits are the same.
+    Args:
+        shape: the pages' layout
+        pages: page table; the batch keeps the addresses that it finds there, even if the table changes later
+        tables: int32 (sequences, width), page numbers of each sequence, in order of position
+        row_start: int32 (sequences + 1,), the batch rows of each sequence
+        position: int32 (sequences,), position of each sequence's first row
+        bf16_dot: whether to multiply bf16 keys and values with the CPU's instruction for pairs; None: if there is one
+            (`BF16_DOT`). The bits are the same.
     """
 
     cdef Pages shape
-    cdef dict owners            # of the pages' memory
+    cdef dict owners            # keeps the memory of the pages alive
     cdef uint8_t** tables       # (sequences, width)
     cdef int* row_start
     cdef int* position
     cdef Py_ssize_t n_sequences, width, n_rows, longest, most_rows
-    cdef int kind               # of the walk
+    cdef int kind               # kind of panels that the walk reads
 
     def __cinit__(self, KvShape shape not None, PageTable pages not None, cnp.ndarray tables, cnp.ndarray row_start,
-                  cnp.ndarray position, bf16_dot=None):
+                  cnp.ndarray position, bf16_dot: bool | None = None):
         check_dimensions(tables, 2, "tables")
         cdef Py_ssize_t s, i, n = tables.shape[0], width = tables.shape[1], end
         cdef const int* numbers = i32_data(tables, 0, "tables")
@@ -176,7 +200,7 @@ cdef class PagedBatch:
         free(self.position)
 
     cdef int find_pages(self, cnp.ndarray addresses, const int* numbers, Py_ssize_t n, Py_ssize_t s) except -1:
-        """Where the first n pages of a sequence lie."""
+        """Stores the addresses of the first n pages of sequence ``s`` in ``self.tables``."""
         cdef const uintptr_t* known = <const uintptr_t*>cnp.PyArray_DATA(addresses)
         cdef Py_ssize_t size = cnp.PyArray_SIZE(addresses), i
         cdef uint8_t** found = self.tables + s * self.width
@@ -230,8 +254,8 @@ cdef class PagedBatch:
             raise ValueError(f"layer: expected 0 to {self.shape.n_layers - 1}, got {layer}")
         return 0
 
-    def scratch_bytes(self, int n_threads):
-        """Bytes of scratch that `attend` needs, whatever the length of the sequences."""
+    def scratch_bytes(self, int n_threads) -> int:
+        """Bytes of scratch that `attend` and `choose` need, for sequences of any length."""
         check_threads(n_threads)
         return n_threads * sizeof(float) * (thread_floats(&self.shape)
                                             + 2 * SHARE * state_floats(MAX_ROWS, self.shape.value_pad)) + 64
@@ -239,25 +263,26 @@ cdef class PagedBatch:
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
                cnp.ndarray scratch, int n_threads, Py_ssize_t window=0, Py_ssize_t chunk=0, *, bint causal=True,
                float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None, cnp.ndarray biases=None,
-               cnp.ndarray chosen=None):
-        """out = softmax(score) v over the positions a row sees, with score = scale * q k^T unless said otherwise.
+               cnp.ndarray chosen=None, cnp.ndarray counts=None):
+        """out = softmax(score) v over the positions a row sees; score = scale * q k^T, changed by the options below.
 
-        Parameters
-        ----------
-        q : float32 (rows, width), heads (n_heads, key_dim) in its first columns
-        n_heads : query heads, a multiple of the key heads
-        out : float32 (rows, n_heads * value_dim)
-        scratch : uint8, ``scratch_bytes(n_threads)``
-        window : row i sees position j only if |i - j| < window; 0 for all
-        chunk : row i sees position j only if both lie between the same multiples of ``chunk``; 0 for all
-        causal : a row sees no position behind its own; if false, all up to the last of its sequence in this batch
-        softcap : score = softcap * tanh(scale * q k^T / softcap) (Bello et al., 2016); 0 for none
-        sinks : float32 (n_heads,), one more score per head, which has no value
-        slopes : float32 (n_heads,), score -= slope * |i - j|, after the soft cap (Press et al., ALiBi, 2022)
-        biases : float32 (n_heads, 2 reach + 1), score += biases[h, reach + clip(j - i, -reach, reach)]; behind the
-            soft cap, too (Raffel et al., T5, 2020)
-        chosen : int32 (rows, most), ascending positions: all that the row sees, as `choose` returns them. Nothing else
-            may say then which positions are seen, or depend on their distance
+        Args:
+            q: float32 (rows, width), heads (n_heads, key_dim) in its first columns
+            n_heads: query heads, a multiple of the key heads
+            out: float32 (rows, n_heads * value_dim)
+            scratch: uint8, ``scratch_bytes(n_threads)``
+            window: row i sees position j only if |i - j| < window; 0 for all
+            chunk: row i sees position j only if both lie between the same multiples of ``chunk``; 0 for all
+            causal: a row sees no position after its own; if false, all up to its sequence's last row in this batch
+            softcap: score = softcap * tanh(scale * q k^T / softcap) (Bello et al., 2016); 0 for none
+            sinks: float32 (n_heads,), one more score per head in the sum of exponentials, without a value
+            slopes: float32 (n_heads,), score -= slope * |i - j|, after the soft cap (Press et al., ALiBi, 2022)
+            biases: float32 (n_heads, 2 reach + 1), score += biases[h, reach + clip(j - i, -reach, reach)], after the
+                soft cap (Raffel et al., T5, 2020)
+            chosen: int32 (rows, most), ascending positions as `choose` writes them: all that a row sees. Excludes
+                window, chunk, slopes, biases and ``causal=False``
+            counts: int32 (rows,), how many of its chosen positions a row sees, in any order; -1 - j stands for
+                position j of the next layer. None for the positions that `choose` writes
         """
         cdef Pages* shape = &self.shape
         cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows, longest = self.longest
@@ -292,12 +317,16 @@ cdef class PagedBatch:
             c.reach = biases.shape[1] // 2
             c.biases = f32_rows(biases, n_heads, biases.shape[1], "biases")
         c.window, c.chunk, c.causal = window, chunk, causal
-        c.chosen, c.most = NULL, 0
+        c.chosen, c.counts, c.most = NULL, NULL, 0
+        if counts is not None:
+            if chosen is None:
+                raise ValueError("counts: expected them with chosen alone, got no chosen")
+            c.counts = i32_data(counts, self.n_rows, "counts")
         if chosen is not None:
             if window or chunk or not causal or slopes is not None or biases is not None:
                 raise ValueError("chosen: expected causal rows without window, chunk, slopes, biases, got one of them")
-            c.chosen, c.most = self.check_chosen(chosen), chosen.shape[1]
-            longest = min(longest, c.most)
+            c.chosen, c.most = self.check_chosen(chosen, c.counts, layer), chosen.shape[1]
+            longest = c.most if counts is not None else min(longest, c.most)
         rows = (group + MAX_ROWS - 1) // MAX_ROWS     # units that share a key head
         c.heads = (group + rows - 1) // rows
         c.units_per_tile = rows * shape.n_heads
@@ -309,8 +338,9 @@ cdef class PagedBatch:
         with nogil:
             self.share_out(&c, n_units, <float*>((<uintptr_t>memory + 63) & ~<uintptr_t>63), n_threads)
 
-    cdef const int* check_chosen(self, cnp.ndarray chosen) except? NULL:
-        """Every row: ascending positions up to its own."""
+    cdef const int* check_chosen(self, cnp.ndarray chosen, const int* counts, Py_ssize_t layer) except? NULL:
+        """The data of ``chosen``. Raises ValueError unless each row has ascending positions up to its own, or, with
+        ``counts``, that many up to its own in this layer and the next one."""
         check_dimensions(chosen, 2, "chosen")
         cdef Py_ssize_t most = chosen.shape[1], s, r, i, position, before
         if most < 1 or not fits(self.n_rows, most, MOST_NUMBERS):
@@ -321,6 +351,15 @@ cdef class PagedBatch:
         for s in range(self.n_sequences):
             for r in range(self.row_start[s], self.row_start[s + 1]):
                 position, before = self.position[s] + r - self.row_start[s], -1
+                if counts != NULL:
+                    if not 1 <= counts[r] <= most:
+                        raise ValueError(f"counts: expected 1 to {most} in row {r}, got {counts[r]}")
+                    for i in range(counts[r]):
+                        if not -1 - position <= found[r * most + i] <= position or (
+                                found[r * most + i] < 0 and layer + 1 == self.shape.n_layers):
+                            raise ValueError(f"chosen: expected positions up to {position} in row {r}, "
+                                             f"got {found[r * most + i]}")
+                    continue
                 for i in range(min(position + 1, most)):
                     if not before < found[r * most + i] <= position:
                         raise ValueError(f"chosen: expected ascending positions up to {position} in row {r}, "
@@ -329,30 +368,36 @@ cdef class PagedBatch:
         return found
 
     cdef Source source_of(self, Py_ssize_t s, Py_ssize_t layer) noexcept nogil:
-        """The pages of sequence ``s``, for the first key head."""
+        """The pages of sequence ``s`` in a layer, for the first key head."""
         cdef Source found
         found.shape, found.table, found.width = &self.shape, self.tables + s * self.width, self.width
         found.layer, found.head, found.kind, found.chosen = layer, 0, self.kind, NULL
         return found
 
     def choose(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, cnp.ndarray weights, cnp.ndarray scores,
-               cnp.ndarray out, cnp.ndarray scratch, int n_threads):
-        """out = the positions with the highest scores, for each row of those up to its own.
+               cnp.ndarray out, cnp.ndarray scratch, int n_threads, Py_ssize_t block=1, bint whole=False,
+               Py_ssize_t local=0):
+        """Writes to ``out``, for each row, the positions with the highest scores, up to the row's own position.
 
-        A position j has the score sum_h weights[h] max(0, q_h k_j) (DeepSeek-V3.2, 2025), added in the order of the
-        heads. Of equal scores the first positions are chosen; a NaN is below every number. The pages have one key head.
+        The score of position j is sum_h weights[h] max(0, q_h k_j) (DeepSeek-V3.2, 2025), added in the order of the
+        heads. Of equal scores the lower position is chosen; a NaN ranks below all numbers. The pages have one key head.
 
-        Parameters
-        ----------
-        q : float32 (rows, width), heads (n_heads, key_dim) in its first columns
-        weights : float32 (rows, n_heads)
-        scores : float32 (m, n), memory to work in, for m rows at a time; n is a multiple of 64 and no less than the
-            positions of the longest sequence
-        out : int32 (rows, most); of a row at position p the first min(p + 1, most) are written, in ascending order
-        scratch : uint8, ``scratch_bytes(n_threads)``
+        With ``block`` above 1 it chooses blocks of so many positions instead, by the scores of the last positions of
+        complete blocks. With ``whole`` a block's score is the highest product q k_j of its positions up to the row's,
+        for the one head; the row's own block may be incomplete, and the ``local`` last blocks are always chosen.
+
+        Args:
+            q: float32 (rows, width), heads (n_heads, key_dim) in its first columns
+            weights: float32 (rows, n_heads)
+            scores: float32 (m, n), working memory for m rows at a time; n is a multiple of 64 and at least the length
+                of the longest sequence
+            out: int32 (rows, most); a row at position p gets min(p + 1, most) positions, in ascending order, or as
+                many of its (p + 1) // block blocks, of p // block + 1 with ``whole``
+            scratch: uint8, ``scratch_bytes(n_threads)``
         """
         cdef Pages* shape = &self.shape
-        cdef Py_ssize_t first, n, i, s, r, ld, room, width, most, position
+        cdef Py_ssize_t first, n, i, s, r, ld, room, width, most, scored
+        cdef bint by_last = block > 1 and not whole
         cdef Py_ssize_t parts = (self.longest + PARTITION - 1) // PARTITION, own = thread_floats(shape)
         cdef uint8_t* memory = u8_out(scratch, self.scratch_bytes(n_threads), "scratch")
         cdef Source source
@@ -370,6 +415,11 @@ cdef class PagedBatch:
                              f"got {(room, width)}")
         if most < 1:
             raise ValueError(f"out: expected one position or more to a row, got {most}")
+        if not (1 <= block <= INT32_MAX and 0 <= local <= most) or (whole and n_heads != 1):
+            raise ValueError(f"choose: expected blocks of at least 1, up to {most} of them local, and one head for "
+                             f"whole blocks, got {block}, {local} and {n_heads}")
+        last = np.arange(block - 1, self.longest, block, dtype=np.int32)
+        cdef const int* last_positions = i32_data(last, 0, "last")
         cdef const float* qp = f32_rows(q, self.n_rows, ld, "q")
         cdef const float* wp = f32_rows(weights, self.n_rows, n_heads, "weights")
         cdef float* sp = f32_rows_out(scores, room, width, "scores")
@@ -387,30 +437,37 @@ cdef class PagedBatch:
             for i in prange(n * parts, nogil=True, schedule="dynamic", num_threads=n_threads):
                 r = first + i // parts
                 s = self.sequence_of(r)
-                position = self.position[s] + r - self.row_start[s]
-                if position >= most and i % parts * PARTITION <= position:
+                scored = self.position[s] + r - self.row_start[s] + 1
+                if by_last:
+                    scored = scored // block
+                if scored > (most * block if whole else most) and i % parts * PARTITION < scored:
                     source = self.source_of(s, layer)
-                    score_positions(&source, qp + r * ld, n_heads, wp + r * n_heads, i % parts * PARTITION,
-                                    min((i % parts + 1) * PARTITION, position + 1), aligned + threadid() * own,
-                                    sp + i // parts * width)
+                    source.chosen = last_positions if by_last else NULL
+                    score_positions(&source, qp + r * ld, n_heads, NULL if whole else wp + r * n_heads,
+                                    i % parts * PARTITION, min((i % parts + 1) * PARTITION, scored),
+                                    aligned + threadid() * own, sp + i // parts * width)
             for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads):
                 r = first + i
                 s = self.sequence_of(r)
-                choose_positions(sp + i * width, self.position[s] + r - self.row_start[s] + 1, most, chosen + r * most)
+                scored = self.position[s] + r - self.row_start[s] + 1
+                if whole and scored > most * block:
+                    take_block_maxima(sp + i * width, scored, block, local)
+                scored = (scored + block - 1) // block if whole else scored // block
+                choose_positions(sp + i * width, scored, most, chosen + r * most)
 
     cdef Py_ssize_t sequence_of(self, Py_ssize_t row) noexcept nogil:
-        """The sequence of a row of the batch."""
+        """The sequence that contains a row of the batch."""
         cdef Py_ssize_t s = 0
         while self.row_start[s + 1] <= row:
             s = s + 1
         return s
 
     cdef Py_ssize_t tiles_of(self, const Call* c, Py_ssize_t s) noexcept nogil:
-        """Tiles of tokens into which the rows of a sequence are cut."""
+        """Number of tiles of tokens that the rows of a sequence make."""
         return (self.row_start[s + 1] - self.row_start[s] + c.tokens - 1) // c.tokens
 
     cdef Unit find(self, const Call* c, Py_ssize_t unit) noexcept nogil:
-        """Unit number ``unit``: sequence by sequence, tile by tile, head by head."""
+        """Unit number ``unit``, counted by sequences, then tiles, then heads."""
         cdef Py_ssize_t s = 0, n, group = c.n_heads // self.shape.n_heads
         cdef Unit u
         while unit >= self.tiles_of(c, s) * c.units_per_tile:
@@ -431,14 +488,14 @@ cdef class PagedBatch:
         u.view.end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
         if c.chosen != NULL:
             u.source.chosen = c.chosen + u.first_row * c.most
-            u.view.end = min(u.position + 1, c.most)
+            u.view.end = c.counts[u.first_row] if c.counts != NULL else min(u.position + 1, c.most)
             u.position = u.view.end - 1
         u.first_part = first_seen(&u.view, u.position) // PARTITION
         u.end_part = (last_seen(&u.view, u.position + u.n_tokens - 1) + PARTITION - 1) // PARTITION
         return u
 
     cdef void share_out(self, const Call* c, Py_ssize_t n_units, float* memory, int n_threads) noexcept nogil:
-        """Units to threads; where there are too few of them, single partitions of units."""
+        """Distributes the units over the threads; if there are too few units, distributes single partitions."""
         cdef Py_ssize_t own = thread_floats(&self.shape), state = state_floats(MAX_ROWS, self.shape.value_pad), unit
         cdef float* states = memory + n_threads * own
         if n_threads > 1 and n_units < SHARE * n_threads and self.longest > PARTITION:
@@ -452,7 +509,7 @@ cdef class PagedBatch:
             self.run_unit(c, n_units - 1 - unit, memory + threadid() * own, states + 2 * threadid() * state)
 
     cdef void share_partitions(self, const Call* c, Py_ssize_t n_units, float* memory, int n_threads) noexcept nogil:
-        """Waves of tasks, as many as there is room for their states; each is merged before the next begins."""
+        """Runs partitions as tasks, in waves whose states fit into ``memory``; merges each wave before the next one."""
         cdef Py_ssize_t own = thread_floats(&self.shape), rows = c.tokens * c.heads, n_tasks = 0, first = 0, i, n
         cdef Py_ssize_t state = state_floats(rows, self.shape.value_pad)
         cdef float* totals = memory + n_threads * own
@@ -472,7 +529,7 @@ cdef class PagedBatch:
             first = first + n
 
     cdef Py_ssize_t find_task(self, const Call* c, Py_ssize_t task, Py_ssize_t* unit, Unit* u) noexcept nogil:
-        """The unit of task number ``task``, and the partition."""
+        """The partition of task number ``task``; writes the number of its unit to ``unit`` and the unit to ``u``."""
         unit[0] = 0
         u[0] = self.find(c, 0)
         while task >= u.end_part - u.first_part:
@@ -508,7 +565,7 @@ cdef class PagedBatch:
         self.finish(c, &u, &total)
 
     cdef Walk ready(self, const Call* c, const Unit* u, float* own, float* part, Py_ssize_t rows) noexcept nogil:
-        """The unit's queries, scaled and in tiles, and a state for up to ``rows`` rows."""
+        """A walk with the unit's scaled queries in tiles, and a state for up to ``rows`` rows."""
         cdef Walk w
         cdef Py_ssize_t dk = self.shape.key_dim, n = u.n_tokens * u.n_heads, t0 = 0, r
         cdef const float* q
@@ -530,7 +587,7 @@ cdef class PagedBatch:
         return w
 
     cdef void walk(self, const Call* c, const Unit* u, Walk* w, Py_ssize_t partition) noexcept nogil:
-        """Carries the unit's rows through the blocks of a partition, beginning with nothing."""
+        """Carries the unit's rows through the blocks of a partition, from an empty state."""
         cdef Py_ssize_t n = u.n_tokens * u.n_heads
         cdef Py_ssize_t end = min((partition + 1) * PARTITION, last_seen(&u.view, u.position + u.n_tokens - 1))
         w.block = max(partition * PARTITION, first_seen(&u.view, u.position)) & ~<Py_ssize_t>(BLOCK - 1)
@@ -542,17 +599,17 @@ cdef class PagedBatch:
             if w.block + BLOCK < end and not is_gathered(&u.source):
                 w.next = find_panels(&u.source, w.block + BLOCK, end, w.panels)
             if self.kind == L_F32:
-                block_rows(L_F32, w, n)
+                block_of_f32(w, n)
             elif self.kind == L_F16:
-                block_rows(L_F16, w, n)
+                block_of_f16(w, n)
             elif self.kind == L_BF16:
-                block_rows(L_BF16, w, n)
-            elif OX_BF16_DOT and self.kind == BF16_DOTS:
-                block_rows(BF16_DOTS, w, n)
+                block_of_bf16(w, n)
+            elif self.kind == BF16_DOTS:
+                block_of_dots(w, n)
             else:
-                block_rows(L_C8, w, n)
+                block_of_c8(w, n)
             w.block = w.block + BLOCK
-            if is_gathered(&u.source) and w.block < end:  # there is room for one block that is gathered
+            if is_gathered(&u.source) and w.block < end:  # the memory holds one gathered block
                 w.next = find_panels(&u.source, w.block, end, w.panels)
 
     cdef void merge(self, const Unit* u, Py_ssize_t partition, const State* total, const State* part) noexcept nogil:

@@ -1,11 +1,11 @@
 """Products with keys and values of bf16: pairs of dimensions, and pairs of positions.
 
-A sum takes the product of the odd one of a pair first, then that of the even one, as `bf16_fma` says. What a row adds
-to its outputs in a block is a sum that begins with 0: what it carries along may be too small for an instruction that
-takes subnormal numbers for 0.
+Each pair adds two products to a sum: first the odd element's, then the even element's, as `bf16_fma` does. The
+weighted values of a block are summed from 0, and the sum is added to the row's outputs: outputs may be subnormal
+numbers, which the instruction takes for 0.
 
-The pairs of positions are those of the panel, whatever a row sees. Of a pair of which it sees one position, the weight
-of the other is 0, and its value is replaced by 0: it may be anything.
+Pairs of positions are aligned to the panel. If a row sees one position of a pair, the weight and the value of the
+other are replaced by 0, because the stored value may be anything.
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint32_t
@@ -19,7 +19,7 @@ from oxillama._kernels.simd.simd cimport *
 
 cdef inline void pair_scores(const bint dots, const int T, const int P, const Walk* w, const float* q,
                              const int p0) noexcept nogil:
-    """Products of T queries with the keys of P panels."""
+    """``w.weights`` (panels, T, 16) = products of T queries with the keys of P panels from ``p0`` on."""
     cdef f32x16 acc[MAX_SUMS]
     cdef u8x64 keys[4]
     cdef u8x64 x
@@ -56,12 +56,12 @@ cdef inline void pair_scores(const bint dots, const int T, const int P, const Wa
 
 
 cdef inline const uint8_t* pair_at(const Walk* w, const uint8_t* panel, Py_ssize_t j) noexcept nogil:
-    """Pair ``j`` of a block, in the panel of values that has it."""
+    """Pair ``j`` of the block's values; ``panel`` is the panel that contains it."""
     return panel + (j & (LANES // 2 - 1)) * 4 * w.value_pad
 
 
 cdef inline void cut_edges(const Walk* w, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-    """The first and last pair of the positions from start to end of the block, where these have half of it."""
+    """Where start or end splits a pair: copies that pair to ``w.edges`` with 0 for the value outside of the range."""
     cdef const uint32_t* pair
     cdef Py_ssize_t d
     if start & 1:
@@ -77,10 +77,10 @@ cdef inline void cut_edges(const Walk* w, Py_ssize_t start, Py_ssize_t end) noex
 cdef inline void pair_vectors(const bint dots, const int T, const int V, const int stride, const Walk* w, int t0,
                               Py_ssize_t start, Py_ssize_t end, Py_ssize_t first, float* out,
                               bint fresh) noexcept nogil:
-    """Vectors first .. first + V of the values from start to end of the block, weighted, for T rows from t0 on.
+    """Adds weight * value over the block's positions from start to end: T rows from t0 on, vectors first .. first + V.
 
-    The rows of ``out`` get the sum added to them if it is ``fresh``; else they are the sum so far. The tile has
-    ``stride`` rows.
+    If ``fresh``, the sum begins with 0 and is added to ``out`` at its end; else the sum continues ``out``. The tile
+    has ``stride`` rows.
     """
     cdef f32x16 acc[MAX_SUMS]
     cdef u8x64 x[4]
@@ -134,7 +134,7 @@ cdef inline void pair_vectors(const bint dots, const int T, const int V, const i
 
 cdef inline void pair_rows(const bint dots, const int T, const int V, const int stride, const Walk* w, int t0,
                            Py_ssize_t start, Py_ssize_t end, float* out, bint fresh) noexcept nogil:
-    """All vectors of the values of T rows that see the positions from start to end of the block."""
+    """`pair_vectors` for all vectors of the values; the T rows all see the positions from start to end."""
     cdef Py_ssize_t d = 0, vectors = w.value_pad // LANES
     if start >= end:
         return
@@ -147,9 +147,18 @@ cdef inline void pair_rows(const bint dots, const int T, const int V, const int 
         d = d + 1
 
 
+cdef inline void pairs_of_row(bint dots, int stride, const Walk* w, int t0, Py_ssize_t start, Py_ssize_t end,
+                              float* out) noexcept nogil:
+    """`pair_rows` for one row, at the edges of what a tile's rows see; one function for all tiles."""
+    if OX_BF16_DOT and dots:
+        pair_rows(True, 1, 1, stride, w, t0, start, end, out, False)
+    else:
+        pair_rows(False, 1, 1, stride, w, t0, start, end, out, False)
+
+
 cdef inline void add_pairs(const bint dots, const int T, const int V, const Walk* w, const Py_ssize_t* low,
                            const Py_ssize_t* high, float* out) noexcept nogil:
-    """T rows of ``out`` plus the weighted values of the block; row t sees the positions from low[t] to high[t]."""
+    """Adds the weighted values of the block to T rows of ``out``; row t sees the positions from low[t] to high[t]."""
     cdef Py_ssize_t start = low[0], end = high[0], d
     cdef bint alike = True
     cdef float* own
@@ -160,16 +169,16 @@ cdef inline void add_pairs(const bint dots, const int T, const int V, const Walk
     if alike:
         pair_rows(dots, T, V, T, w, 0, start, end, out, True)
         return
-    start = paired(start)  # all rows see the pairs from start to end, if that is anything
+    start = paired(start)  # all rows see the pairs from start to end, a range that may be empty
     end = max(start, end & ~<Py_ssize_t>1)
     for d in range(0, T * w.value_pad, 16):
         f32_store(w.partial + d, f32_zero())
     for t in range(T):
-        pair_rows(dots, 1, 1, T, w, t, low[t], min(start, high[t]), w.partial + t * w.value_pad, False)
+        pairs_of_row(dots, T, w, t, low[t], min(start, high[t]), w.partial + t * w.value_pad)
     pair_rows(dots, T, V, T, w, 0, start, end, w.partial, False)
     for t in range(T):
         own = w.partial + t * w.value_pad
-        pair_rows(dots, 1, 1, T, w, t, max(end, low[t]), high[t], own, False)
+        pairs_of_row(dots, T, w, t, max(end, low[t]), high[t], own)
         if low[t] < high[t]:
             for d in range(0, w.value_pad, 16):
                 f32_store(out + t * w.value_pad + d,

@@ -1,7 +1,7 @@
-"""Stored keys and values as float32, for the types that the walk does not take as they are.
+"""Stored keys and values as float32, for the types that the walk cannot read directly.
 
 number = (code - excess) * scale (+ minimum). A scale is a half and a code has at most 8 bits: the product is exact,
-so every target gives the same float32 whatever instructions it takes for it.
+so every target gives the same float32 with its own instructions.
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
@@ -25,7 +25,7 @@ cdef inline float stored_float(const int kv_type, const uint8_t* base, Py_ssize_
 
 
 cdef inline void codes_of_position(const int kv_type, const uint8_t* bytes_, int8_t* out) noexcept nogil:
-    """The 32 codes of a block at one position, without their excess: out[d]."""
+    """The 32 codes of a block at one position, excess subtracted: out[d]."""
     cdef uint32_t word
     cdef int i
     if code_bits(kv_type) == 8:
@@ -44,7 +44,7 @@ cdef inline void codes_of_position(const int kv_type, const uint8_t* bytes_, int
 
 
 cdef inline void codes_of_panel(const int kv_type, const uint8_t* bytes_, int8_t* out) noexcept nogil:
-    """The codes of a block at 16 positions, whose bytes stand beside each other: out[d * 16 + position]."""
+    """The codes of a block at 16 positions, from bytes [bytes][16], excess subtracted: out[d * 16 + position]."""
     cdef int i, d
     if code_bits(kv_type) == 8:
         memcpy(out, bytes_, KV_BLOCK * LANES)
@@ -61,7 +61,7 @@ cdef inline void codes_of_panel(const int kv_type, const uint8_t* bytes_, int8_t
 
 
 cdef inline void decode_whole_keys(const int kv_type, const uint8_t* panel, Py_ssize_t dim, float* out) noexcept nogil:
-    """All 16 positions of a panel: out[d * 16 + position]."""
+    """The keys of all 16 positions of a panel: out[d * 16 + position]."""
     cdef int8_t codes[KV_BLOCK * LANES]
     cdef f32x16 scale, x
     cdef Py_ssize_t d, j
@@ -82,7 +82,7 @@ cdef inline void decode_whole_keys(const int kv_type, const uint8_t* panel, Py_s
 
 cdef inline void decode_key(const int kv_type, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t lane, Py_ssize_t dim,
                             float* out) noexcept nogil:
-    """One position of a panel of ``lanes``: out[d * 16]."""
+    """The key of one position of a panel of ``lanes``: out[d * 16]."""
     cdef uint8_t bytes_[KV_BLOCK]
     cdef int8_t codes[KV_BLOCK]
     cdef float scale, minimum = 0
@@ -107,7 +107,7 @@ cdef inline void decode_key(const int kv_type, const uint8_t* panel, Py_ssize_t 
 
 cdef inline void decode_values(const int kv_type, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t lane, Py_ssize_t n,
                                Py_ssize_t pad, float* out) noexcept nogil:
-    """Positions lane .. lane + n of a panel of ``lanes``: out[i * pad + d]."""
+    """The values at positions lane .. lane + n of a panel of ``lanes``: out[i * pad + d]."""
     cdef int8_t codes[KV_BLOCK]
     cdef const uint8_t* block
     cdef f32x16 scale, x
@@ -132,7 +132,7 @@ cdef inline void decode_values(const int kv_type, const uint8_t* panel, Py_ssize
 
 cdef inline void decode_keys(const int kv_type, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t lane, Py_ssize_t n,
                              Py_ssize_t dim, float* out) noexcept nogil:
-    """Positions lane .. lane + n of a panel of ``lanes``: out[d * 16 + i]."""
+    """The keys at positions lane .. lane + n of a panel of ``lanes``: out[d * 16 + i]."""
     cdef Py_ssize_t i
     if n == LANES:
         decode_whole_keys(kv_type, panel, dim, out)
@@ -143,7 +143,7 @@ cdef inline void decode_keys(const int kv_type, const uint8_t* panel, Py_ssize_t
 
 cdef inline void decode_panel(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t lane, Py_ssize_t n,
                               Py_ssize_t at, float* to_keys, float* to_values) noexcept nogil:
-    """Positions lane .. lane + n of two panels become positions at .. of panels of 16 in float32."""
+    """Decodes positions lane .. lane + n of two panels to positions at .. at + n of float32 panels of 16."""
     cdef float* k = to_keys + at
     cdef float* v = to_values + at * c.value_pad
     if c.key_type == L_F32:

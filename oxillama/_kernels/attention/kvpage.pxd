@@ -1,12 +1,12 @@
-"""How keys and values lie in a page, and how they get there.
+"""Layout of keys and values in a page, and the functions that write them.
 
 A page holds ``page_size`` positions of every layer: per layer and head the keys, then the values, both in
-panels of ``lanes`` positions: 16, or all of the page where it holds fewer. Keys and values have a type each.
+panels of ``lanes`` = min(16, page_size) positions. Keys and values have a type each.
 
     page           [layer] { keys [head][panel], values [head][panel] }
     f32 f16 bf16   keys [key_dim][lanes]       values [lanes][value_pad]
-    bf16 for both  keys [key_dim / 2][lanes][2], values [lanes / 2][value_pad][2], of one lane [value_pad]
-    coded          per block of 32 dimensions one or two halves and the codes to each position
+    bf16 for both  keys [key_dim / 2][lanes][2], values [lanes / 2][value_pad][2], or [value_pad] if lanes = 1
+    coded          per position and block of 32 dimensions: one or two halves, and the codes
                    keys [block] { halves [lanes], code bytes [bytes][lanes] }
                    values [block] { halves [lanes], code bytes [lanes][bytes] }
 
@@ -17,16 +17,16 @@ panels of ``lanes`` positions: 16, or all of the page where it holds fewer. Keys
     q5_0           scale                  20: the same, then bit i % 8 of byte 16 + i / 8 for the fifth bit of code i
     q5_1           scale, minimum         the same
 
-A key stands dimension by dimension, so that a vector lane is a position and no score is summed over lanes. A
-value stands in one piece, padded with zeros to whole vectors of 16 (coded: blocks of 32). What is stored of a
-position depends on its own key and value only.
+A key is stored dimension by dimension, so that a vector lane is a position and no score is summed over lanes. A
+value is contiguous, padded with zeros to whole vectors of 16 (coded: blocks of 32). The stored bytes of a position
+depend on its own key and value only.
 
-Where both are bf16 they are multiplied in pairs: of dimensions, of which a last odd one has a zero beside it, and of
-positions. Numbers below 2^-56 are stored as 0 (`simd/bf16.pxd`).
+Where both types are bf16, products take pairs: two dimensions of a key (an odd last dimension is paired with a zero),
+or the values of two positions. Numbers below 2^-56 are stored as 0 (`simd/bf16.pxd`).
 
-The walk over positions takes panels of 16 floats or q8_0 codes, of one type for keys and values. Smaller panels are
-gathered into such ones first, other types are decoded to float32 on the way (`panels.pxd`).
-A page of keys alone has a ``value_dim`` of 0.
+The walk over positions reads panels of 16 positions, floats or q8_0 codes, with one type for keys and values. Smaller
+panels are gathered into panels of 16 first, other types are decoded to float32 on the way (`panels.pxd`).
+Pages of keys without values have a ``value_dim`` of 0.
 """
 
 from libc.math cimport fabsf
@@ -46,11 +46,11 @@ cdef enum:
 
 cdef struct Pages:
     Py_ssize_t n_layers, n_heads, key_dim, value_dim, value_pad, page_size, lanes
-    Py_ssize_t key_bytes, value_bytes      # of one position and head
+    Py_ssize_t key_bytes, value_bytes      # per position and head
     Py_ssize_t keys_bytes, layer_bytes
     int key_type, value_type
-    int walk_type                          # of the panels that the walk takes
-    Py_ssize_t walk_key_bytes, walk_value_bytes  # of one position in them
+    int walk_type                          # layout of the panels that the walk reads
+    Py_ssize_t walk_key_bytes, walk_value_bytes  # bytes of one position in these panels
 
 
 cdef inline bint is_kv_type(int layout) noexcept nogil:
@@ -58,7 +58,7 @@ cdef inline bint is_kv_type(int layout) noexcept nogil:
 
 
 cdef inline int kv_halves(const int kv_type) noexcept nogil:
-    """Halves to a block of 32 dimensions: the scale, and the minimum if the type has one."""
+    """Halves per block of 32 dimensions: the scale, and the minimum if the type has one."""
     return 2 if has_minima(kv_type) else 1
 
 
@@ -120,7 +120,7 @@ cdef inline void put(int kv_type, uint8_t* base, Py_ssize_t i, float x) noexcept
 
 
 cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float* x, Py_ssize_t left) noexcept nogil:
-    """16 values from ``x``, or ``left`` of them and then zeros."""
+    """Writes 16 values of ``x``; if fewer are left, ``left`` values and then zeros."""
     cdef float lanes[LANES]
     cdef Py_ssize_t j
     if left < LANES:
@@ -136,19 +136,19 @@ cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float
             (<uint16_t*>base)[i + j] = ox_bf16_from_f32(x[j])
 
 
-# A block of 32 numbers as codes: number = (code - excess) * scale + minimum, or a value of a table * scale.
+# A block of 32 numbers as codes: number = (code - excess) * scale + minimum, or table[code] * scale.
 cdef struct CodedBlock:
     uint16_t halves[2]          # scale, minimum
     uint8_t codes[KV_BLOCK]
 
 
 cdef inline int clipped(float code, int top) noexcept nogil:
-    """A code that was rounded by adding one half, cut to 0 .. top."""
+    """A code to which one half was added for rounding, cut off to an integer in 0 .. top."""
     return <int>min(max(code, <float>0.0), <float>top)
 
 
 cdef inline int nearest_value(float x) noexcept nogil:
-    """The number of the value of IQ4_NL's table that is nearest to x, the upper one of two that are as near."""
+    """Index of the nearest value in IQ4_NL's table; the higher index of two values equally near."""
     cdef int i, found = 0
     for i in range(15):
         found = found + (2 * x >= VALUES_T4[i] + VALUES_T4[i + 1])
@@ -156,8 +156,8 @@ cdef inline int nearest_value(float x) noexcept nogil:
 
 
 cdef inline void code_table(const float* x, float scale, CodedBlock* out) noexcept nogil:
-    """Codes of IQ4_NL by the nearest value, then the scale of the least squared error, large numbers weighing more,
-    as ggml's quantize_row_iq4_nl_ref does without a search."""
+    """IQ4_NL: codes by the nearest value, then the scale with the least squared error, weighted with x^2, as ggml's
+    quantize_row_iq4_nl_ref does without a search."""
     cdef float inverse = <float>1.0 / scale if scale != 0 else 0, products = 0, squares = 0, value
     cdef int i
     for i in range(KV_BLOCK):
@@ -169,12 +169,12 @@ cdef inline void code_table(const float* x, float scale, CodedBlock* out) noexce
 
 
 cdef inline void code_block(const int kv_type, const float* given, Py_ssize_t n, CodedBlock* out) noexcept nogil:
-    """Codes of ``n`` numbers, zeros up to 32.
+    """Codes of ``n`` numbers, followed by zeros up to 32.
 
     q8_0: scale = the largest magnitude / 127, codes rounded to nearest, ties to even. q4_0, q5_0: scale = the number of
     the largest magnitude / -8 or -16; q4_1, q5_1: scale = (highest - lowest) / 15 or 31, minimum = the lowest; both
-    as ggml's references of these formats. A block that a finite half cannot scale (a NaN, an infinity or too large a
-    number in it) is NaN as a whole.
+    as in ggml's reference code. A block without a finite half as its scale (it has a NaN, an infinity or too large a
+    number) is NaN as a whole.
     """
     cdef float x[KV_BLOCK]
     cdef float most = 0, largest = 0, low, high, scale, inverse
@@ -221,7 +221,7 @@ cdef inline void code_block(const int kv_type, const float* given, Py_ssize_t n,
 
 
 cdef inline void put_codes(const int kv_type, const CodedBlock* block, uint8_t* out, Py_ssize_t stride) noexcept nogil:
-    """The code bytes of a block, ``stride`` bytes apart."""
+    """Writes the code bytes of a block, ``stride`` bytes apart."""
     cdef int i, j
     cdef uint8_t bits
     if code_bits(kv_type) == 8:
@@ -240,7 +240,7 @@ cdef inline void put_codes(const int kv_type, const CodedBlock* block, uint8_t* 
 
 cdef inline void put_blocks(const int kv_type, const float* x, Py_ssize_t dim, uint8_t* panel, Py_ssize_t lanes,
                             Py_ssize_t lane, bint is_key) noexcept nogil:
-    """The blocks of one position."""
+    """Writes the key or value of one position, block by block, to a lane of a panel."""
     cdef CodedBlock block
     cdef Py_ssize_t d
     cdef uint8_t* bytes_
@@ -280,7 +280,7 @@ cdef inline void put_paired_key(const Pages* c, uint16_t* panel, Py_ssize_t lane
 
 
 cdef inline uint16_t* paired_value(const Pages* c, uint8_t* panel, Py_ssize_t lane) noexcept nogil:
-    """The first number of a value, of a panel of pairs; the others are `pair_step` apart."""
+    """The first number of a value in a panel of pairs; its next numbers are `pair_step` apart."""
     return <uint16_t*>panel + (lane >> 1) * 2 * c.value_pad + (lane & 1)
 
 

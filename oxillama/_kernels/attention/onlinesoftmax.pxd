@@ -1,12 +1,12 @@
-"""A tile of rows through a block of positions: scores, softmax, values.
+"""Carries a tile of rows through a block of positions: scores, softmax, values.
 
 A row is a (token, query head) pair. It walks the positions it sees in blocks of 64, aligned to absolute
 positions, and carries the highest score so far, the sum of exponentials and the weighted sum of the values
-(online softmax: Milakov and Gimelshein, 2018; Dao, FlashAttention-2, 2023). What is not seen weighs nothing,
-and its key and value are not touched: not even as 0 * inf.
+(online softmax: Milakov and Gimelshein, 2018; Dao, FlashAttention-2, 2023). Keys and values that a row does not see
+enter none of its sums, not even as 0 * inf.
 
-Nothing a row computes depends on the tile it stands in: lanes of a score are positions, lanes of an output are
-dimensions, both are summed in order of dimension and of position.
+A row's results do not depend on its tile: lanes of a score vector are positions, lanes of an output vector are
+dimensions, and sums run in order of dimension and of position.
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
@@ -15,21 +15,21 @@ from oxillama._kernels.attention.bf16pairs cimport add_pairs, pair_scores
 from oxillama._kernels.attention.kvpage cimport LANES, KV_BLOCK
 from oxillama._kernels.attention.panels cimport BLOCK, PANELS
 from oxillama._kernels.attention.walk cimport *
-from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F32
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.packing.layouts cimport float_load
 from oxillama._kernels.simd.bf16 cimport rounded_bf16
 from oxillama._kernels.simd.mathfun cimport exp16, exp_below16, exp_to_bf16, tanh16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    Q8_PANEL = 544       # bytes of a block of 32 dimensions in a panel: 16 scales, then codes
+    Q8_PANEL = 544       # bytes of a q8_0 block of 32 dimensions in a panel: 16 scales, then codes
 
 
 cdef inline int side_by_side(const int kv_type, const int T) noexcept nogil:
-    """Panels, or vectors of a value, that T rows go through together: sums enough to hide the fma's latency.
+    """Panels, or vectors of a value, that T rows process together: enough sums to hide the latency of the fma.
 
-    With 16 sums an element of 8 queries, read once, meets two panels. q8_0 has two sums for each of them, so with
-    fewer rows, which have no such reads to save, 8 are faster.
+    With 16 sums, each loaded element of 8 queries is used for two panels. q8_0 needs a second sum for each of them;
+    fewer rows than 8 gain little from shared loads there, and 8 sums are faster.
     """
     cdef int sums = 4 if OX_TILE < 8 else 8 if kv_type == L_C8 and T < 8 else 16
     return 4 if sums >= 4 * T else 2 if sums >= 2 * T else 1
@@ -42,7 +42,7 @@ cdef inline int line_step(const int kv_type) noexcept nogil:
 
 cdef inline void score_panels(const int kv_type, const int T, const int P, const Walk* w, const float* q,
                               const int p0) noexcept nogil:
-    """Products of T queries with the keys of P panels."""
+    """``w.weights`` (panels, T, 16) = products of T queries with the keys of P panels from ``p0`` on."""
     if is_paired(kv_type):
         pair_scores(kv_type == BF16_DOTS, T, P, w, q, p0)
     else:
@@ -51,7 +51,7 @@ cdef inline void score_panels(const int kv_type, const int T, const int P, const
 
 cdef inline void single_scores(const int kv_type, const int T, const int P, const Walk* w, const float* q,
                                const int p0) noexcept nogil:
-    """The same, of numbers or codes of q8_0."""
+    """`score_panels` for keys of floats or q8_0 codes."""
     cdef f32x16 acc[MAX_SUMS]
     cdef f32x16 part[MAX_SUMS]
     cdef f32x16 keys[4]
@@ -101,7 +101,7 @@ cdef inline f32x16 only(f32x16 x, f32x16 ramp, Py_ssize_t low, Py_ssize_t high, 
 
 
 cdef inline f32x16 biases_from(const Walk* w, Py_ssize_t head, Py_ssize_t distance) noexcept nogil:
-    """Of a head, for keys at this distance and the 15 after it."""
+    """The biases of a head for 16 keys, the first at ``distance`` = key position - query position."""
     cdef Py_ssize_t last = 2 * w.reach, start = distance + w.reach
     cdef const float* biases = w.biases + head * (last + 1)
     cdef float lanes[LANES]
@@ -118,11 +118,11 @@ cdef inline f32x16 biases_from(const Walk* w, Py_ssize_t head, Py_ssize_t distan
 
 
 cdef inline void shrink_row(const Walk* w, Py_ssize_t row, float most) noexcept nogil:
-    """Makes ``most`` the highest score of the row: what the row has so far shrinks to match."""
+    """Raises the row's highest score to ``most`` and scales its sums and outputs by e^(old - most)."""
     cdef float* outputs = w.state.outputs + row * w.value_pad
     cdef f32x16 shrink
     cdef Py_ssize_t d
-    if most == w.state.most[row]:  # it would be times 1
+    if most == w.state.most[row]:  # the factor would be 1
         return
     shrink = exp_below16(f32_sub(f32_set1(w.state.most[row]), f32_set1(most)))
     f32_store(w.state.sums + LANES * row, f32_mul(f32_load(w.state.sums + LANES * row), shrink))
@@ -132,12 +132,12 @@ cdef inline void shrink_row(const Walk* w, Py_ssize_t row, float most) noexcept 
 
 
 cdef inline f32x16 exponential(const int kv_type, f32x16 x) noexcept nogil:
-    """e^x of a score below the highest one."""
+    """e^x for x = score - highest score <= 0."""
     return exp_to_bf16(x) if is_paired(kv_type) else exp_below16(x)
 
 
 cdef inline f32x16 put_weights(const int kv_type, float* weights, uint16_t* halves, f32x16 x) noexcept nogil:
-    """Stores 16 weights as the products take them; returns them."""
+    """Stores 16 weights in the form that the products with values read; returns them rounded to that form."""
     if kv_type == BF16_DOTS:
         return bf16_round(halves, x)
     if kv_type == L_BF16:
@@ -146,9 +146,12 @@ cdef inline f32x16 put_weights(const int kv_type, float* weights, uint16_t* halv
     return x
 
 
-cdef inline void softmax_row(const int kv_type, const int T, const Walk* w, Py_ssize_t t0, const int t, Py_ssize_t low,
+cdef inline void softmax_row(int kv_type, int T, const Walk* w, Py_ssize_t t0, int t, Py_ssize_t low,
                              Py_ssize_t high) noexcept nogil:
-    """Scores from low to high of the block become weights; what row t0 + t has so far shrinks to match."""
+    """Turns scores from low to high of the block into weights, and rescales the state of row t0 + t to match.
+
+    One function for all kinds and tiles: it is large, and few blocks need it.
+    """
     cdef float* weights = w.weights + LANES * t
     cdef uint16_t* halves = w.halves + BLOCK * t
     cdef Py_ssize_t stride = T * LANES, row = t0 + t
@@ -186,9 +189,9 @@ cdef inline void softmax_row(const int kv_type, const int T, const Walk* w, Py_s
 
 
 cdef inline void softmax_tile(const int kv_type, const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
-    """`softmax_row` of T rows that see the whole block, with scores that are products alone.
+    """`softmax_row` for T rows that see the whole block, without soft cap, slopes or biases.
 
-    Each step is done for all rows, so that they hide each other's latency.
+    Each step runs over all rows, so that the rows hide each other's latency.
     """
     cdef float most[MAX_TILE]
     cdef float* weights
@@ -214,7 +217,7 @@ cdef inline void softmax_tile(const int kv_type, const int T, const Walk* w, Py_
 cdef inline void add_vectors(const int kv_type, const int T, const int V, const Walk* w, const float* weights,
                              Py_ssize_t stride, Py_ssize_t start, Py_ssize_t end, Py_ssize_t first,
                              float* out) noexcept nogil:
-    """Vectors first .. first + V of the values from start to end of the block, weighted, onto T rows of ``out``."""
+    """Adds vectors first .. first + V of weight * value, for the block's positions from start to end, to T rows."""
     cdef f32x16 acc[MAX_SUMS]
     cdef f32x16 x[4]
     cdef f32x16 share
@@ -250,7 +253,7 @@ cdef inline void add_vectors(const int kv_type, const int T, const int V, const 
 
 cdef inline void add_values(const int kv_type, const int T, const int V, const Walk* w, const float* weights,
                             Py_ssize_t stride, Py_ssize_t start, Py_ssize_t end, float* out) noexcept nogil:
-    """T rows that all see the positions from start to end of the block: out += weight * value, in order.
+    """out += weight * value in order of position, for T rows that all see the positions from start to end of the block.
 
     ``weights`` is (panels, T, 16) with ``stride`` floats to a panel.
     """
@@ -259,7 +262,7 @@ cdef inline void add_values(const int kv_type, const int T, const int V, const W
     cdef int t
     if start >= end:
         return
-    if kv_type == L_C8:  # a position's scale goes into its weight
+    if kv_type == L_C8:  # the scale of a position is multiplied into its weight
         while d < vectors:
             for p in range(start // LANES, (end + LANES - 1) // LANES):
                 scale = f32_load_f16(<const uint16_t*>(w.now.values[p] + (d >> 1) * Q8_PANEL))
@@ -281,8 +284,19 @@ cdef inline void add_values(const int kv_type, const int T, const int V, const W
         d = d + 1
 
 
+cdef inline void add_values_of_row(int kv_type, const Walk* w, const float* weights, Py_ssize_t stride,
+                                   Py_ssize_t start, Py_ssize_t end, float* out) noexcept nogil:
+    """`add_values` for one row, at the edges of what a tile's rows see; one function for all tiles."""
+    if kv_type == L_F32:
+        add_values(L_F32, 1, 1, w, weights, stride, start, end, out)
+    elif kv_type == L_F16:
+        add_values(L_F16, 1, 1, w, weights, stride, start, end, out)
+    else:
+        add_values(L_C8, 1, 1, w, weights, stride, start, end, out)
+
+
 cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
-    """Rows t0 .. t0 + T through one block of positions."""
+    """Carries rows t0 .. t0 + T through one block of positions."""
     cdef Py_ssize_t low[MAX_TILE]      # a row sees the positions from low to high of the block
     cdef Py_ssize_t high[MAX_TILE]
     cdef Py_ssize_t most_low = 0, least_high = BLOCK, least_low = BLOCK, most_high = 0, position, head
@@ -310,21 +324,21 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ss
     if is_paired(kv_type):
         add_pairs(kv_type == BF16_DOTS, T, side_by_side(kv_type, T), w, low, high, out)
         return
-    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), if that is anything
-    # each row adds its values in order of position: what only it sees, what all see, what only it sees
+    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), a range that may be empty
+    # each row adds its values in order of position: before that range, in it, after it
     if most_low > least_low:
         for t in range(T):
-            add_values(kv_type, 1, 1, w, w.weights + LANES * t, T * LANES, low[t], min(most_low, high[t]),
-                       out + t * w.value_pad)
+            add_values_of_row(kv_type, w, w.weights + LANES * t, T * LANES, low[t], min(most_low, high[t]),
+                              out + t * w.value_pad)
     add_values(kv_type, T, side_by_side(kv_type, T), w, w.weights, T * LANES, most_low, least_high, out)
     if most_high > least_high:
         for t in range(T):
-            add_values(kv_type, 1, 1, w, w.weights + LANES * t, T * LANES, max(least_high, low[t]), high[t],
-                       out + t * w.value_pad)
+            add_values_of_row(kv_type, w, w.weights + LANES * t, T * LANES, max(least_high, low[t]), high[t],
+                              out + t * w.value_pad)
 
 
 cdef inline void block_rows(const int kv_type, const Walk* w, Py_ssize_t n) noexcept nogil:
-    """All n rows through one block."""
+    """Carries all n rows through one block."""
     cdef Py_ssize_t t0 = 0
     cdef int T
     while t0 < n:
@@ -350,7 +364,7 @@ cdef inline void clear_rows(const State* s, Py_ssize_t n, Py_ssize_t value_pad) 
 
 
 cdef inline void merge_row(const State* total, const State* part, Py_ssize_t r, Py_ssize_t value_pad) noexcept nogil:
-    """Adds what a row found in one partition to what it found before: both shrink to the higher score."""
+    """Merges a row's partial result of one partition into its total: both are scaled to the higher maximum."""
     cdef f32x16 a = f32_set1(total.most[r]), b = f32_set1(part.most[r]), most = f32_max(b, a)
     cdef float lanes[LANES]
     cdef float* x = total.outputs + r * value_pad
@@ -366,7 +380,7 @@ cdef inline void merge_row(const State* total, const State* part, Py_ssize_t r, 
 
 
 cdef inline void finish_row(const State* s, Py_ssize_t r, Py_ssize_t value_pad, const float* sink) noexcept nogil:
-    """Divides by the sum of exponentials; a sink is one more of them, without a value."""
+    """Divides the row's outputs by its sum of exponentials, to which a sink adds one more, without a value."""
     cdef f32x16 most = f32_set1(s.most[r]), shrink = f32_set1(1.0), total, b
     cdef Py_ssize_t d
     total = f32_set1(f32_sum(f32_load(s.sums + LANES * r)))

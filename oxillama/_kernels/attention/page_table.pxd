@@ -1,9 +1,9 @@
-"""Where pages lie, as the kernels of a target see it."""
+"""Addresses of the pages, for the kernels of every target."""
 
 cimport numpy as cnp
 
 
 cdef class PageTable:
     cdef readonly Py_ssize_t page_bytes
-    cdef cnp.ndarray addresses  # uintp, by page number, 0 for none; replaced when it changes
-    cdef dict owners            # of the memory, by the number of its first page; replaced, too
+    cdef cnp.ndarray addresses  # uintp by page number, 0: no memory; replaced when the table changes
+    cdef dict owners            # the memory arrays by their first page number; replaced as well

@@ -1,7 +1,8 @@
-"""Where pages of keys and values lie in memory, by their numbers.
+"""Addresses of the pages of keys and values, by page number.
 
-A `PagedBatch` keeps the addresses that it has found, and `owners` with them. Both are replaced and never changed, so
-a batch stays whole when the table takes or gives up memory; and no address comes from anybody but NumPy.
+A `PagedBatch` keeps the addresses that it has found, and keeps their memory alive through `owners`. The table replaces
+both objects instead of changing them, so a batch stays valid when the table gains or loses memory. All addresses come
+from NumPy arrays, never from a caller.
 """
 
 cimport numpy as cnp
@@ -15,11 +16,10 @@ cnp.import_array()
 
 
 cdef class PageTable:
-    """Pages of ``page_bytes`` each; a page number has memory, or none yet, or no longer.
+    """Addresses of pages of ``page_bytes`` each. A page number may have no memory yet, or none any more.
 
-    Parameters
-    ----------
-    page_bytes : bytes of a page
+    Args:
+        page_bytes: bytes of a page
     """
 
     def __cinit__(self, Py_ssize_t page_bytes):
@@ -29,20 +29,18 @@ cdef class PageTable:
         self.addresses = np.empty(0, np.uintp)
         self.owners = {}
 
-    def has(self, Py_ssize_t page):
+    def has(self, Py_ssize_t page) -> bool:
         """Whether a page number has memory."""
         return 0 <= page < cnp.PyArray_SIZE(self.addresses) and self.addresses[page] != 0
 
     def put(self, Py_ssize_t first, cnp.ndarray memory):
-        """Gives the pages from number ``first`` on the rows of ``memory``, and the table numbers up to the last.
+        """Gives the rows of ``memory`` to the pages from number ``first`` on, and extends the table if it must.
 
-        Parameters
-        ----------
-        memory : uint8 (pages, stride), the stride at least ``page_bytes``; kept until `remove` or another `put`
+        Args:
+            memory: uint8 (pages, stride), the stride at least ``page_bytes``; kept until `remove` or another `put`
 
-        Raises
-        ------
-        ValueError : rows too short, a ``first`` beyond the end, or numbers of which only some had memory together.
+        Raises:
+            ValueError: rows too short, ``first`` beyond the end of the table, or a page that already has memory.
         """
         check_dimensions(memory, 2, "memory")
         cdef const unsigned char* data = u8_out(memory, 0, "memory")
@@ -59,7 +57,7 @@ cdef class PageTable:
         self.addresses, self.owners = fresh, {**self.owners, first: memory}
 
     def remove(self, Py_ssize_t first):
-        """Gives up the memory that `put` was given for pages from number ``first`` on; their numbers stay."""
+        """Releases the array that `put` was given with the same ``first``; the page numbers stay in the table."""
         if first not in self.owners:
             raise ValueError(f"first: expected the first page of a piece of memory, got {first}")
         owners, addresses = dict(self.owners), self.addresses.copy()

@@ -1,8 +1,8 @@
-"""The panels of a block of positions: where they lie in the pages, or gathered into a thread's own memory.
+"""The panels of a block of positions: in place in the pages, or gathered into a thread's own memory.
 
-A block is 64 positions that follow each other, or 64 of a list of chosen ones. Panels of 16 positions are read where
-they lie. Those of smaller pages, those of chosen positions and those of types that the walk does not take are gathered
-first, so whoever reads them finds the same numbers in the same lanes.
+A block is 64 consecutive positions, or 64 entries of a list of chosen positions. Panels of 16 positions are read in
+place. Smaller panels, chosen positions and types that the walk cannot read are gathered first, so that the reader of
+a panel finds the same numbers in the same lanes.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -18,7 +18,7 @@ from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     BLOCK = 64           # positions per step of the online softmax
-    PANELS = 4           # of 16 positions each
+    PANELS = 4           # panels of 16 positions in a block
 
 
 # A block's panels of 16 positions.
@@ -27,18 +27,18 @@ cdef struct Panels:
     const uint8_t* values[PANELS]
 
 
-# The pages of a sequence, for one layer and key head of them.
+# The pages of a sequence, for one layer and key head.
 cdef struct Source:
     const Pages* shape
     uint8_t* const* table
     Py_ssize_t width                # pages in the table
     Py_ssize_t layer, head
-    int kind                        # of the walk: the shape's type, or BF16_DOTS
-    const int* chosen               # positions, which a block's positions count; NULL for all
+    int kind                        # kind of panels that the walk reads: the shape's walk_type, or BF16_DOTS
+    const int* chosen               # positions, -1 - j for position j of the next layer; NULL: all positions
 
 
 cdef inline bint is_decoded(const Pages* c) noexcept nogil:
-    """Whether the walk takes float32 where the page has something else."""
+    """Whether the page has types that the walk reads as float32."""
     return c.walk_type != c.key_type or c.walk_type != c.value_type
 
 
@@ -47,7 +47,7 @@ cdef inline bint is_gathered(const Source* from_) noexcept nogil:
 
 
 cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t value_bytes) noexcept nogil:
-    """Has a whole block on its way, of panels of so many bytes."""
+    """Prefetches the panels of a block, each of ``key_bytes`` and ``value_bytes``."""
     cdef Py_ssize_t i
     cdef int p
     for p in range(PANELS):
@@ -59,7 +59,7 @@ cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t 
 
 cdef inline void take_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t n,
                              Py_ssize_t width) noexcept nogil:
-    """An item of ``width`` bytes of each of n strips of ``lanes`` becomes one of strips of 16."""
+    """Copies an item of ``width`` bytes from each of n strips of ``lanes`` items to n strips of 16 items."""
     cdef Py_ssize_t i
     if width == 4:
         for i in range(n):
@@ -74,7 +74,7 @@ cdef inline void take_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes
 
 cdef inline void take_paired_value(const Pages* c, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
                                    uint8_t* to) noexcept nogil:
-    """The value at position ``lane`` of a panel of pairs becomes that at ``at`` of one of 16."""
+    """Copies the value at position ``lane`` of a panel of pairs to position ``at`` of a panel of 16."""
     cdef const uint16_t* x = paired_value(c, <uint8_t*>values, lane)
     cdef uint16_t* y = paired_value(c, to, at)
     cdef Py_ssize_t d, step = pair_step(c)
@@ -84,7 +84,7 @@ cdef inline void take_paired_value(const Pages* c, const uint8_t* values, Py_ssi
 
 cdef inline void take(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
                       uint8_t* to_keys, uint8_t* to_values) noexcept nogil:
-    """Position ``lane`` of two panels becomes position ``at`` of panels of 16."""
+    """Copies position ``lane`` of a key and a value panel to position ``at`` of panels of 16."""
     cdef Py_ssize_t _b, n = c.lanes, item = 4 if c.key_type == L_F32 else 2, size = kv_block_bytes(L_C8)
     if is_decoded(c):
         decode_panel(c, keys, values, lane, 1, at, <float*>to_keys, <float*>to_values)
@@ -109,7 +109,7 @@ cdef inline void take(const Pages* c, const uint8_t* keys, const uint8_t* values
 
 cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t first, Py_ssize_t n,
                                Py_ssize_t width) noexcept nogil:
-    """n strips of ``lanes`` items of ``width`` bytes become positions first .. of strips of 16."""
+    """Copies n strips of ``lanes`` items of ``width`` bytes to items first .. of strips of 16."""
     cdef Py_ssize_t i
     for i in range(n):
         memcpy(to + (LANES * i + first) * width, panel + i * lanes * width, lanes * width)
@@ -117,7 +117,7 @@ cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lan
 
 cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t first, uint8_t* to_keys,
                         uint8_t* to_values) noexcept nogil:
-    """A panel of keys and one of values become positions first .. of panels of 16."""
+    """Copies a panel of keys and one of values to positions first .. of panels of 16."""
     cdef Py_ssize_t b, n = c.lanes, size = kv_block_bytes(L_C8)
     if is_decoded(c):
         decode_panel(c, keys, values, 0, n, first, <float*>to_keys, <float*>to_values)
@@ -143,18 +143,20 @@ cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* valu
 
 cdef inline void gather_panel(const Source* from_, Py_ssize_t at, Py_ssize_t end, uint8_t* keys,
                               uint8_t* values) noexcept nogil:
-    """The positions from ``at`` to the end of its panel, or to ``end``, become panels of 16."""
+    """Fills panels of 16 with the positions from ``at`` to the end of its panel, or to ``end``."""
     cdef const Pages* shape = from_.shape
-    cdef Py_ssize_t slot, position
+    cdef Py_ssize_t slot, position, layer
     cdef uint8_t* page
     while True:
-        position = at if from_.chosen == NULL else from_.chosen[at]
+        position, layer = at if from_.chosen == NULL else from_.chosen[at], from_.layer
+        if position < 0:
+            position, layer = -1 - position, layer + 1
         ensure(0 <= position // shape.page_size < from_.width)
         page = from_.table[position // shape.page_size]
         slot = position & (shape.page_size - 1)
         if from_.chosen != NULL:
-            take(shape, keys_at(shape, page, from_.layer, from_.head, slot),
-                 values_at(shape, page, from_.layer, from_.head, slot), slot & (shape.lanes - 1), at & (LANES - 1),
+            take(shape, keys_at(shape, page, layer, from_.head, slot),
+                 values_at(shape, page, layer, from_.head, slot), slot & (shape.lanes - 1), at & (LANES - 1),
                  keys, values)
             at = at + 1
         else:
@@ -166,13 +168,13 @@ cdef inline void gather_panel(const Source* from_, Py_ssize_t at, Py_ssize_t end
 
 
 cdef inline Panels find_panels(const Source* from_, Py_ssize_t at, Py_ssize_t end, uint8_t* memory) noexcept nogil:
-    """The panels of the block at ``at``, up to ``end``; in ``memory``, which has room for a block, if gathered."""
+    """The panels of the block at ``at``, up to ``end``, in place or gathered to ``memory`` (room for one block)."""
     cdef const Pages* shape = from_.shape
     cdef Panels found
     cdef uint8_t* page
     cdef int p
     for p in range(PANELS):
-        if at >= end:  # nothing in it is seen, but a tile may go through it all the same
+        if at >= end:  # no row sees this panel, but a tile may still read it
             found.keys[p], found.values[p] = found.keys[0], found.values[0]
         elif is_gathered(from_):
             found.keys[p], found.values[p] = memory, memory + LANES * shape.walk_key_bytes

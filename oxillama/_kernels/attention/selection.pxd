@@ -1,10 +1,11 @@
-"""Positions that a row attends to, where a selector chooses them (sparse attention of DeepSeek-V3.2, 2025).
+"""Choice of the positions that a row attends to, by a selector (sparse attention of DeepSeek-V3.2, 2025).
 
 A position's score is a sum over the selector's heads of weight * max(0, query * key). Lanes are positions, products are
-added in the order of dimensions and the sum in the order of heads: a score does not depend on which positions
-are scored with it. The choice is by the bits of the scores, so it has no rounding.
+added in the order of dimensions and heads in their order: a score does not depend on which positions are scored
+with it. The choice compares the bits of the scores, so it has no rounding.
 """
 
+from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
@@ -16,7 +17,7 @@ from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    BINS = 2048     # of a pass of the selection
+    BINS = 2048     # counters of one pass of the selection
 
 
 cdef inline void score_tile(const int kv_type, const int T, const Walk* w, const float* q) noexcept nogil:
@@ -29,7 +30,8 @@ cdef inline void score_tile(const int kv_type, const int T, const Walk* w, const
 
 cdef inline void score_heads(const int kv_type, const Walk* w, Py_ssize_t n, const float* weights,
                              f32x16* sums) noexcept nogil:
-    """Adds the scores of n heads for one block to ``sums``, of its 4 panels."""
+    """Adds the scores of n heads for one block to ``sums``, one vector for each of its 4 panels; without weights, the
+    products themselves."""
     cdef Py_ssize_t t0 = 0
     cdef int T, p, t
     while t0 < n:
@@ -44,16 +46,24 @@ cdef inline void score_heads(const int kv_type, const Walk* w, Py_ssize_t n, con
             score_tile(kv_type, 1, w, w.queries + t0 * w.query_words)
         for p in range(PANELS):
             for t in range(T):
+                if weights == NULL:
+                    sums[p] = f32_add(f32_load(w.weights + (p * T + t) * LANES), sums[p])
+                    continue
                 sums[p] = f32_fma(f32_max(f32_load(w.weights + (p * T + t) * LANES), f32_zero()),
                                   f32_set1(weights[t0 + t]), sums[p])
         t0 = t0 + T
 
 
+cdef inline const float* at_head(const float* weights, Py_ssize_t head) noexcept nogil:
+    return NULL if weights == NULL else weights + head
+
+
 cdef inline void score_positions(const Source* source, const float* q, Py_ssize_t n_heads, const float* weights,
                                  Py_ssize_t first, Py_ssize_t end, float* own, float* scores) noexcept nogil:
-    """Scores of the positions from ``first``, where a block begins, to ``end``; up to the block's end anything.
+    """Writes the scores of the positions from ``first``, where a block begins, to ``end``; the padding is undefined.
 
-    ``own`` is a thread's memory: 64 queries, the products of a tile, and room for a block that is gathered.
+    Without weights the scores are the products of the one head. ``own`` is a thread's memory: 64 queries, the
+    products of a tile, and room for a gathered block.
     """
     cdef Walk w
     cdef f32x16 sums[PANELS]
@@ -73,21 +83,32 @@ cdef inline void score_positions(const Source* source, const float* q, Py_ssize_
             for p in range(PANELS):
                 sums[p] = f32_load(scores + at + LANES * p) if h0 else f32_zero()
             if source.kind == L_F32:
-                score_heads(L_F32, &w, n, weights + h0, sums)
+                score_heads(L_F32, &w, n, at_head(weights, h0), sums)
             elif source.kind == L_F16:
-                score_heads(L_F16, &w, n, weights + h0, sums)
+                score_heads(L_F16, &w, n, at_head(weights, h0), sums)
             elif source.kind == L_BF16:
-                score_heads(L_BF16, &w, n, weights + h0, sums)
+                score_heads(L_BF16, &w, n, at_head(weights, h0), sums)
             elif OX_BF16_DOT and source.kind == BF16_DOTS:
-                score_heads(BF16_DOTS, &w, n, weights + h0, sums)
+                score_heads(BF16_DOTS, &w, n, at_head(weights, h0), sums)
             else:
-                score_heads(L_C8, &w, n, weights + h0, sums)
+                score_heads(L_C8, &w, n, at_head(weights, h0), sums)
             for p in range(PANELS):
                 f32_store(scores + at + LANES * p, sums[p])
 
 
+cdef inline void take_block_maxima(float* scores, Py_ssize_t n, Py_ssize_t block, Py_ssize_t local) noexcept nogil:
+    """Replaces n scores by the highest score of each ``block``; scores of the last ``local`` blocks are infinite."""
+    cdef Py_ssize_t b, j, blocks = (n + block - 1) // block
+    cdef float top
+    for b in range(blocks):
+        top = scores[b * block]
+        for j in range(b * block + 1, min(n, (b + 1) * block)):
+            top = scores[j] if scores[j] > top else top
+        scores[b] = top if b < blocks - local else INFINITY
+
+
 cdef inline uint32_t ordered(float x) noexcept nogil:
-    """Bits in the order of the numbers: 0 and -0 are equal, a NaN is below everything."""
+    """An integer that sorts like x: 0 and -0 are equal, a NaN is below every number."""
     cdef float sum_ = x + <float>0.0
     cdef uint32_t bits
     if x != x:
@@ -97,9 +118,9 @@ cdef inline uint32_t ordered(float x) noexcept nogil:
 
 
 cdef inline void choose_positions(float* scores, Py_ssize_t n, Py_ssize_t most, int* chosen) noexcept nogil:
-    """``chosen`` = the ``most`` highest of n scores, or all, in ascending order; of equal scores the first.
+    """``chosen`` = the ``most`` highest of n scores, or all, in ascending order; of equal scores the lower positions.
 
-    The bits of the lowest chosen score are found eleven at a time, by counting. ``scores`` is overwritten.
+    A radix selection finds the bits of the lowest chosen score, eleven at a time. ``scores`` is overwritten.
     """
     cdef uint32_t* bits = <uint32_t*>scores
     cdef Py_ssize_t counts[BINS]

@@ -1,7 +1,7 @@
-"""What rows carry through the positions they see, and which positions these are.
+"""What rows carry through the positions that they see, and which positions these are.
 
-A walk takes panels of one kind: floats, codes of q8_0, or pairs of bf16, which an instruction multiplies (`BF16_DOTS`)
-or fused products do (L_BF16). A query is laid out as the products with that kind take it.
+A walk reads panels of one kind: floats, q8_0 codes, or pairs of bf16, multiplied by one instruction (`BF16_DOTS`)
+or by fused multiply-adds (`L_BF16`). Queries are stored in the form that the products of the kind need.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -14,17 +14,17 @@ from oxillama._kernels.simd.bf16 cimport paired, rounded_bf16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MAX_ROWS = 64        # (token, head) pairs that one unit carries through the positions
+    MAX_ROWS = 64        # (token, head) pairs of one unit
     MAX_TILE = 8
     MAX_SUMS = 16        # vectors of sums that a tile keeps in registers
-    BF16_DOTS = -1       # a kind of walk: L_BF16, where an instruction multiplies pairs
+    BF16_DOTS = -1       # a kind of walk: L_BF16 with the instruction for pairs
 
 
-# Which positions a row sees.
+# The positions that a row sees.
 cdef struct View:
     bint causal
-    Py_ssize_t window, chunk     # or 0
-    Py_ssize_t end               # of the sequence
+    Py_ssize_t window, chunk     # 0: no limit
+    Py_ssize_t end               # end of the sequence's positions
 
 
 cdef inline Py_ssize_t first_seen(const View* view, Py_ssize_t position) noexcept nogil:
@@ -37,7 +37,7 @@ cdef inline Py_ssize_t first_seen(const View* view, Py_ssize_t position) noexcep
 
 
 cdef inline Py_ssize_t last_seen(const View* view, Py_ssize_t position) noexcept nogil:
-    """One past the last position that the row at ``position`` sees."""
+    """The last position that the row at ``position`` sees, plus 1."""
     cdef Py_ssize_t last = view.end
     if view.causal:
         return position + 1
@@ -52,7 +52,7 @@ cdef inline Py_ssize_t last_seen(const View* view, Py_ssize_t position) noexcept
 cdef struct State:
     float* outputs                   # (rows, value_pad)
     float* sums                      # (rows, 16)
-    float* most                      # (rows,), highest score so far
+    float* most                      # (rows,), the highest score so far
 
 
 cdef inline Py_ssize_t state_floats(Py_ssize_t rows, Py_ssize_t value_pad) noexcept nogil:
@@ -68,29 +68,29 @@ cdef inline State state_at(float* memory, Py_ssize_t rows, Py_ssize_t value_pad)
 
 
 cdef inline float least() noexcept nogil:
-    """Below every score; the exponential of its distance to one is 0."""
+    """Lower than every score; its exponential relative to a score is 0."""
     return <float>-3e38
 
 
 # Rows on their way through the blocks of a partition.
 cdef struct Walk:
-    Panels now, next                 # the block, and the one that is asked for meanwhile
+    Panels now, next                 # the current block, and the next one, which is being prefetched
     Py_ssize_t key_dim, value_pad
-    Py_ssize_t group                 # rows to a token
-    Py_ssize_t position, block       # of the first row; where the block begins
+    Py_ssize_t group                 # rows per token
+    Py_ssize_t position, block       # position of the first row; first position of the block
     View view
-    float softcap                    # or 0
+    float softcap                    # 0: no cap
     const float* slopes              # (group,), or NULL
-    const float* biases              # (group, 2 reach + 1), by the distance of a key from the query, or NULL
+    const float* biases              # (group, 2 reach + 1), indexed by key position - query position + reach, or NULL
     Py_ssize_t reach
     float* queries                   # (tiles, query_words, T), scaled
-    Py_ssize_t query_words           # of 4 bytes: as many as dimensions, or as pairs of bf16
+    Py_ssize_t query_words           # 4-byte words of a query: its dimensions, or its pairs of bf16
     float* weights                   # (panels, T, 16): scores, then their exponentials
-    float* scaled                    # the same, times the scales of one block of q8_0 values
-    uint16_t* halves                 # (T, 64) in its place: exponentials as bf16
-    float* partial                   # (T, value_pad): what a block of bf16 values adds
-    uint32_t* edges                  # (2, value_pad): pairs of which one value is seen, the other one 0
-    uint8_t* panels                  # room for a block that is gathered
+    float* scaled                    # weights * the scales of one block of q8_0 values
+    uint16_t* halves                 # (T, 64) in the memory of scaled: exponentials as bf16
+    float* partial                   # (T, value_pad): the weighted sum of one block of bf16 values
+    uint32_t* edges                  # (2, value_pad): split pairs, with 0 for the unseen value
+    uint8_t* panels                  # room for a gathered block
     State state
 
 
@@ -104,7 +104,7 @@ cdef inline bint is_paired(const int kind) noexcept nogil:
 
 
 cdef inline Py_ssize_t query_words(int kind, Py_ssize_t key_dim) noexcept nogil:
-    """Words of 4 bytes of a query."""
+    """Words of 4 bytes that a query takes."""
     if kind == BF16_DOTS:
         return paired(key_dim) // 2
     return paired(key_dim) if kind == L_BF16 else key_dim
@@ -112,9 +112,9 @@ cdef inline Py_ssize_t query_words(int kind, Py_ssize_t key_dim) noexcept nogil:
 
 cdef inline void lay_query(const Walk* w, int kind, Py_ssize_t first, int T, int i, const float* q,
                            float scale) noexcept nogil:
-    """A query, times ``scale``, as row ``i`` of the tile of T rows that begins with row ``first``.
+    """Stores a query, times ``scale``, as row ``i`` of the tile of T rows that begins with row ``first``.
 
-    For pairs a zero follows a last dimension that has no other.
+    Where dimensions are paired, a zero follows an odd last one.
     """
     cdef float* to = w.queries + first * w.query_words + i
     cdef float numbers[LANES]
@@ -140,8 +140,8 @@ cdef inline void lay_query(const Walk* w, int kind, Py_ssize_t first, int T, int
 
 
 cdef inline Py_ssize_t thread_floats(const Pages* c) noexcept nogil:
-    """A thread's own memory: queries, weights twice, for bf16 what a block adds and two pairs of values, and the panels
-    of a block where they have to be gathered."""
+    """Floats of a thread's own memory: queries, weights twice, for bf16 the sum of a block and two split pairs, and a
+    gathered block."""
     cdef Py_ssize_t gathered = BLOCK * (c.walk_key_bytes + c.walk_value_bytes)
     return (MAX_ROWS * paired(c.key_dim) + 2 * BLOCK * MAX_TILE + pair_floats(c) + (gathered + 63) // 64 * 16)
 
@@ -151,7 +151,7 @@ cdef inline Py_ssize_t pair_floats(const Pages* c) noexcept nogil:
 
 
 cdef inline void place_walk(Walk* w, int kind, const Pages* c, float* own) noexcept nogil:
-    """Sizes, and where the parts of a thread's own memory begin."""
+    """Sets the sizes of a walk, and points its buffers into a thread's own memory."""
     w.key_dim, w.value_pad, w.query_words = c.key_dim, c.value_pad, query_words(kind, c.key_dim)
     w.queries = own
     w.weights = w.queries + MAX_ROWS * paired(c.key_dim)

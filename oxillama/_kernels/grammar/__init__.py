@@ -1,1 +1,1 @@
-"""Kernels of grammars: the vocabulary as a trie, parser states, and masks of the allowed tokens."""
+"""Kernels of grammars: the vocabulary as a trie, parser states, and bitmasks of the allowed tokens."""

@@ -1,4 +1,4 @@
-"""Byte automata under construction, as other kernels see them."""
+"""Declarations of automata.pyx: byte automata under construction."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -6,9 +6,9 @@ from oxillama._kernels.grammar.dfa cimport Arcs
 from oxillama._kernels.grammar.network cimport Program
 
 
-cdef class Automata(Program):  # its states have no flags but FINAL; with least = most = 0 there is no count
+cdef class Automata(Program):  # states have no flags but FINAL; least = most = 0 means no count
     cdef int32_t most_states
-    cdef dict labels          # numbers of sets of bytes
+    cdef dict labels          # set of bytes -> number
 
     cdef int32_t new(self) except -1
     cdef int add(self, int kind, int32_t source, int32_t what, int32_t op, int32_t target) except -1

@@ -1,7 +1,7 @@
 """Byte automata under construction: states, edges from state to state, and characters as edges.
 
-The operation of an edge says what it asks of a count (ENOUGH: it is at least the source's least; MORE: what it becomes
-is at most the target's most) and what it makes of it (RESET, KEEP, NEXT, ONE).
+The operation of an edge has a condition on a count (ENOUGH: count >= least of the source; MORE: the new count <= most
+of the target) and the new count (RESET, KEEP, NEXT, ONE).
 """
 
 cimport cython
@@ -19,7 +19,7 @@ from oxillama._kernels.grammar.registers cimport REGISTER
 from oxillama.errors import GrammarError
 
 
-# UTF-8 beyond ASCII: the points of each number of bytes, the bytes after the first, and the bits that mark the first.
+# UTF-8 beyond ASCII, by the number of bytes: code points, continuation bytes, and the leading bits of the first byte.
 cdef int32_t[3] FIRST_POINT = [0x80, 0x800, 0x10000]
 cdef int32_t[3] LAST_POINT = [0x7FF, 0xFFFF, 0x10FFFF]
 cdef int32_t[3] CONTINUED = [1, 2, 3]
@@ -29,7 +29,7 @@ cdef int32_t[2] BEYOND_LAST = [0xD7FF, 0x10FFFF]
 
 
 cdef class Automata(Program):
-    """States and edges, which are numbered in the order in which they were added."""
+    """States and edges, numbered in the order in which they are added."""
 
     def __cinit__(self):
         self.labels = {}
@@ -54,7 +54,7 @@ cdef class Automata(Program):
         return found
 
     cdef int32_t nonempty(self, int32_t start) except -1:
-        """A new start state without epsilon edges: it has the edges of all states that they lead to."""
+        """A new start state without epsilon edges: it copies the other edges of all states reached by epsilon edges."""
         cdef int32_t fresh = self.new(), q, i, kind, count
         cdef Edge edge
         cdef set seen = {start}
@@ -77,12 +77,12 @@ cdef class Automata(Program):
     # ------------------------------------------------------------------ left recursion
 
     cdef int without_left_recursion(self, list starts) except -1:
-        """Rewrite the subnetworks that call themselves before they have read anything.
+        """Rewrites the subnetworks that can call themselves before they read a byte.
 
         In a cycle of such subnetworks, every match of a goal A begins with a match of some subnetwork B of the cycle
-        that itself begins without a call into the cycle. B is then the beginning of every subnetwork C that starts by
-        calling B, and so on up to A: the left-corner transform (Rosenkrantz and Lewis, 1970). Each goal gets its own
-        copy of the cycle's bodies. In it the end of B leads to the state that C returns to after its call of B.
+        that itself begins without a call into the cycle. B then begins every subnetwork C that starts by calling B, and
+        so on up to A: the left-corner transform (Rosenkrantz and Lewis, 1970). Each goal gets a copy of the cycle's
+        bodies, in which the end of B leads to the state that C returns to after its call of B.
 
         ``starts``: the start state of each subnetwork, changed in place. Edges are sorted, before and after.
         """
@@ -101,11 +101,11 @@ cdef class Automata(Program):
         return [calls.items[i].what for i in range(calls.first[q], calls.first[q + 1]) if calls.items[i].what >= 0]
 
     cdef list body(self, int32_t start):
-        """The states of a subnetwork behind its start, to which no edge leads."""
+        """The states of a subnetwork without its start, to which no edge leads."""
         cdef list found = [start]
         cdef set seen = {start}
         cdef int32_t q, i, kind, target
-        for q in found:  # grows while it is read
+        for q in found:  # the list grows in the loop
             for kind in range(KINDS):
                 for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
                     target = self.edges[kind].items[i].target
@@ -143,14 +143,14 @@ cdef class Automata(Program):
         return start
 
     # ------------------------------------------------------------------ characters
-    # Edges for each number of bytes that UTF-8 has, and states between them. States inside of characters that go on
-    # alike are shared.
+    # Edges for each number of bytes in UTF-8, and states between them. Characters with the same remaining bytes share
+    # these states.
 
     cdef bint character(
         self, object ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
         tuple inside=None
     ) except -1:
-        """As `characters`, for (first, last) pairs, ascending and disjoint."""
+        """`characters` for (first, last) pairs, ascending and disjoint."""
         cdef Arcs arcs = Arcs(NULL, 0, 0)
         try:
             for first, last in ranges:
@@ -163,10 +163,10 @@ cdef class Automata(Program):
         self, const Arcs* ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
         tuple inside=None
     ) except -1:
-        """A character of some ranges, from ``start`` to ``end``; whether texts have any of them.
+        """Adds a character of some ranges, from ``start`` to ``end``; returns whether a text can have such a character.
 
-        ``tails`` holds the states inside of characters made so far. A character may ask something of a count and make
-        something of it; states inside of it then carry the count as those of `counting` with ``inside``.
+        ``tails`` has the states made so far inside characters. ``asks`` and ``makes`` are the condition on a count and
+        the new count; states inside a character then carry the count and are made by `counting` with ``inside``.
         """
         cdef uint8_t[32] taken
         cdef Arcs high = Arcs(NULL, 0, 0)
@@ -184,7 +184,7 @@ cdef class Automata(Program):
             return any_ascii
         try:
             for i in range(ranges.n):
-                for k in range(2):  # around the surrogates
+                for k in range(2):  # below and above the surrogates
                     low, last = max(ranges.items[i].first, BEYOND[k]), min(ranges.items[i].last, BEYOND_LAST[k])
                     if low > last:
                         continue
@@ -207,8 +207,8 @@ cdef class Automata(Program):
 
     cdef int branches(self, const Arcs* ranges, int32_t first, int32_t last, int32_t left, int32_t lead,
                       int32_t end, dict tails, int32_t makes, tuple inside, list found) except -1:
-        """Where the first bytes of the points from ``first`` to ``last`` lead, ``left`` bytes being left after them:
-        (label, state) pairs, appended to ``found``. ``lead``: what is added to the bits of a first byte.
+        """Appends to ``found`` (label, state) pairs for the first bytes of the code points from ``first`` to ``last``,
+        ``left`` bytes following them. ``lead``: the leading bits of a first byte.
         """
         cdef int32_t shift = 6 * left, byte, i, begin = 0, low, high, k, n = 0, before = -1
         cdef Arcs below = Arcs(NULL, 0, 0)
@@ -251,7 +251,7 @@ cdef class Automata(Program):
     cdef int32_t tail(
         self, const Arcs* ranges, int32_t left, int32_t end, dict tails, int32_t makes, tuple inside
     ) except -1:
-        """The state before the last ``left`` bytes of a character, of which the bits are in the ranges."""
+        """The state before the last ``left`` bytes of a character, whose bits lie in the ranges."""
         cdef int32_t state
         cdef object key = (end, left, (<const uint8_t*>ranges.items)[:ranges.n * sizeof(Arc)]), known = tails.get(key)
         cdef list found = []
@@ -264,21 +264,21 @@ cdef class Automata(Program):
         return state
 
     cdef int32_t counting(self, tuple inside) except -1:
-        """A new state, given the bounds, the fewest characters from it to an end, and the most of these of any."""
+        """A new state. ``inside``: least, most, its fewest characters to an end, their maximum over all states."""
         cdef int32_t state = self.new()
         least, most, needed, furthest = inside
         self.rtn[state] = State(0, least, -1, 0)
         if most is not None:
-            # where the count is 0 there is no least: with it and no most it would be a register
+            # a bound of 0 must come without a least: a state with a least and a bound of 0 is a register
             self.rtn[state] = State(0, least if most > needed else 0, max(0, most - needed), furthest - needed)
         return state
 
 
 @cython.wraparound(True)
 cdef list cycles(list graph):
-    """The strongly connected components with a cycle in them (Tarjan, 1972), without recursion."""
+    """The strongly connected components that contain a cycle (Tarjan, 1972), without recursion."""
     cdef dict index = {}
-    cdef dict low = {}  # of a component that is complete, beyond all others
+    cdef dict low = {}  # higher than all numbers, once the component is complete
     cdef list stack = [], found = []
     for root in range(len(graph)):
         path = [] if root in index else [(root, iter(graph[root]))]

@@ -1,14 +1,14 @@
-"""Rules to a recursive transition network (RTN): byte automata that call each other.
+"""Compiles rules to a recursive transition network (RTN): byte automata that call each other.
 
-A subnetwork is the automaton of one called rule. Its states have byte edges, epsilon edges, token edges and calls of
-other subnetworks, each with the state to return to. A subnetwork never matches the empty string: a call of one that
-could has an epsilon edge beside it. So only a subnetwork that begins with a call of itself, directly or not, could be
-called for ever without reading anything; `Automata.without_left_recursion` rewrites those.
+A subnetwork is the automaton of one called rule. Its states have byte edges, epsilon edges, token edges, and calls of
+other subnetworks, each with the state to return to. A subnetwork never matches the empty string: if its rule does, each
+call has a parallel epsilon edge. So endless calls that read nothing can only come from a subnetwork that begins with a
+call of itself, directly or not; `Automata.without_left_recursion` rewrites these.
 
-Nothing is built of what matches nothing, so from every state a text leads to the end of its subnetwork.
+Nodes that match nothing build no states, so from every state some text leads to the end of its subnetwork.
 
-`x{m,n}` that would need many copies is one state with a count. An automaton of strings of bounded length carries the
-count of their characters through all its states.
+An `x{m,n}` that would need many copies becomes one state with a count. An automaton of strings of bounded length
+carries the count of their characters through all its states.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -30,13 +30,13 @@ from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, matches, r
 from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
 cdef enum:
-    MAX_TOLD_APART = 1 << 22  # members that are told apart
-    MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
+    MAX_TOLD_APART = 1 << 22  # number of distinct members
+    MAX_INLINE_DEPTH = 80  # nested nodes and copied rules; deeper rules are called
     NEVER = -1             # in place of a state: nothing matches
 
 
 cdef struct Mark:
-    # How much was built at some time.
+    # How much was built at a point in time, for `undo`.
     int32_t n
     int32_t[KINDS] n_edges
 
@@ -44,25 +44,25 @@ cdef struct Mark:
 cdef class Builder(Automata):
     """Builds one piece of a network.
 
-    Parameters
-    ----------
-    rules : nodes by name
-    called : names of the rules that are called, not copied in place of their name
-    known_sizes : roughly how many states each rule makes, copies included
-    nullable : names of the rules that match the empty text
-    productive : names of the rules that match something
-    units : numbers of the rules that are other pieces, by name
-    most : states it may have; GrammarError beyond
+    Args:
+        rules: nodes by name
+        called: names of the rules that are called; the others are copied in place of their names
+        known_sizes: approximate number of states of each rule, copies included
+        nullable: names of the rules that match the empty text
+        productive: names of the rules that match some text
+        units: numbers of the rules that are other pieces, by name
+        most: maximum number of states; GrammarError beyond
     """
 
     cdef dict rules, sizes, number_of, units
     cdef set called, nullable, productive
     cdef list bodies, token_sets
     cdef int depth
-    cdef int32_t slack_of_registers  # of the `Distinct` under way
+    cdef int32_t slack_of_registers  # slack of the registers of the current `Distinct`
 
-    def __cinit__(self, dict rules not None, set called not None, dict known_sizes not None, set nullable not None,
-                  set productive not None, dict units not None, int32_t most):
+    def __cinit__(self, dict rules not None: dict[str, Node], set called not None: set[str],
+                  dict known_sizes not None: dict[str, int], set nullable not None: set[str],
+                  set productive not None: set[str], dict units not None: dict[str, int], int32_t most):
         if not 0 < most < UNIT:
             raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
         self.rules, self.called, self.sizes = rules, called, known_sizes
@@ -70,10 +70,10 @@ cdef class Builder(Automata):
         self.number_of = {}
         self.bodies, self.token_sets = [], []
 
-    def build(self, str root not None, object pieces=None):
-        """The piece, as a `Program`, with the ``pieces`` that build what it calls by number.
+    def build(self, str root not None, object pieces: Any = None) -> Program:
+        """The piece, as a `Program`; ``pieces`` builds the subnetworks that it calls by number.
 
-        GrammarError where no text matches the root, or the states are too many.
+        Raises GrammarError if no text matches the root, or if there are too many states.
         """
         cdef Program found
         cdef list starts = []
@@ -107,7 +107,7 @@ cdef class Builder(Automata):
         return found
 
     cdef void undo(self, const Mark* mark) noexcept:
-        """Drop what was built since."""
+        """Drops what was built since ``mark``."""
         cdef int kind
         self.n_states = mark.n
         for kind in range(KINDS):
@@ -119,7 +119,7 @@ cdef class Builder(Automata):
     # ------------------------------------------------------------------ rules
 
     cdef int32_t subnetwork(self, object what) except? -1:
-        """The number of the subnetwork of a rule or of a node of its own; of another piece, -1 less its number."""
+        """The number of a rule's or a node's subnetwork; of another piece: -1 - its number."""
         cdef object known = self.number_of.get(what)
         if known is None and what in self.units:
             if not 0 <= self.units[what] < UNIT:
@@ -134,8 +134,8 @@ cdef class Builder(Automata):
         return node.name in self.called
 
     # ------------------------------------------------------------------ nodes
-    # Each of these adds a way from ``start`` on and returns the state where the node has been matched, or `NEVER`;
-    # then what was added since is of no use. ``start`` may have other edges, and is never come back to.
+    # Each method adds a path from ``start`` and returns the state after the node's match, or `NEVER`; then all that it
+    # added is useless. ``start`` may have other edges; no edge leads back to it.
 
     cdef int32_t node(self, object node, int32_t start) except -2:
         cdef int32_t end
@@ -190,7 +190,7 @@ cdef class Builder(Automata):
         try:
             data = text.encode()
         except UnicodeEncodeError:
-            return NEVER  # surrogates are in no text
+            return NEVER  # no text has a surrogate
         at = data
         for i in range(len(data)):
             end = self.new()
@@ -222,7 +222,7 @@ cdef class Builder(Automata):
         return end
 
     cdef int32_t dfa(self, Dfa node, int32_t start) except -2:
-        """The automaton's states, one by one, and the states inside the characters between them."""
+        """Builds the automaton's states one by one, and the states inside the characters between them."""
         cdef int32_t base = self.n_states, end, q, i, k, target
         cdef Arcs same = Arcs(NULL, 0, 0)
         cdef dict tails = {}
@@ -295,7 +295,7 @@ cdef class Builder(Automata):
     # ------------------------------------------------------------------ counts
 
     cdef int32_t counted(self, object node, int32_t start) except -2:
-        """One state with a count; what it repeats is a character or a subnetwork of its own."""
+        """Builds one state with a count; it repeats characters, or a subnetwork."""
         cdef int32_t loop = self.after_nothing(start), end = self.new()
         cdef dict tails = {}
         cdef tuple inside
@@ -315,7 +315,7 @@ cdef class Builder(Automata):
         return end if any_one or node.least == 0 else NEVER
 
     cdef tuple split(self, object node):
-        """The alternatives of a node: single characters, and others."""
+        """The alternatives of a node: single characters, and all others."""
         cdef list characters = [], others = [], todo = [node]
         cdef int budget = INLINE_SIZE
         while todo:
@@ -334,10 +334,10 @@ cdef class Builder(Automata):
         return characters, others
 
     cdef int32_t counted_dfa(self, object node, int32_t start) except -2:
-        """An automaton whose states carry the count of characters, each with its own bound.
+        """Builds an automaton whose states carry the count of characters, each with its own bound.
 
-        A state's bound is that of the whole less the characters that it needs to an end. So no bound is passed
-        from which there is no end, and a count is far from all bounds if it is far from the lowest.
+        The bound of a state is the bound of the whole minus the characters that the state needs to an end. So no count
+        passes a bound from which there is no end, and a count far from the lowest bound is far from all bounds.
         """
         cdef list needs = node.dfa.to_the_end(node.whole), states = []
         cdef tuple rows = node.dfa.edges
@@ -358,8 +358,8 @@ cdef class Builder(Automata):
                 count = target < node.whole
                 needed = needs[target] + count
                 if node.most is not None and needed > node.most:
-                    continue  # too long from the start; a bound below 0 would be one of 0
-                # from a state that needs no more than one character less, the count stays within its bound
+                    continue  # too long already; a bound below 0 would become 0
+                # on a shortest path to an end the count stays within its bound without a test
                 self.character(
                     found, states[i], states[target], tails, MORE if needed > needs[i] else 0, NEXT if count else KEEP,
                     (node.least, node.most, needed, furthest),
@@ -368,10 +368,10 @@ cdef class Builder(Automata):
             self.add(EPSILON, states[accepting], 0, ENOUGH | RESET, end)
         return end
 
-    # ------------------------------------------------------------------ members that are told apart
+    # ------------------------------------------------------------------ distinct members
 
     cdef int32_t distinct(self, object node, int32_t start) except -2:
-        """States with a register call what is told apart, and test and change the register by epsilon edges."""
+        """Builds states with a register that call the distinct members; epsilon edges test and change the register."""
         cdef int32_t most = -1 if node.most is None else node.most, bound = max(1, node.least, most), end = self.new()
         cdef int32_t at, i
         cdef list places = self.places_with_ends(node)
@@ -411,7 +411,7 @@ cdef class Builder(Automata):
         return end
 
     cdef list places_with_ends(self, object node):
-        """The members of each place that match something and from which other members lead to an end."""
+        """The members of each place that match some text and from which further members lead to an end."""
         cdef list places = [
             [m for m in place if self.matches_something(m.node) and (m.rest is None or self.matches_something(m.rest))]
             for place in node.places
@@ -424,7 +424,7 @@ cdef class Builder(Automata):
         return [[m for m in place if m.to in open_places] for place in places]
 
     cdef int member(self, object member, int32_t start, int32_t end, int32_t bound, bint may_run_out) except -1:
-        """A member from ``start`` to ``end``."""
+        """Builds a member from ``start`` to ``end``."""
         cdef int32_t op = operation(BEGIN, may_run_out), at
         if member.by == "mark" or member.by == "nothing":
             op = operation(MARK, member.mark) if member.by == "mark" else KEEP
@@ -447,11 +447,11 @@ cdef class Builder(Automata):
         return state
 
     cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:
-        """The state behind an operation on a register."""
+        """The state after an operation on a register."""
         cdef int32_t state = self.register(bound)
         self.add(EPSILON, start, 0, operation(kind, argument), state)
         return state
 
     cdef int32_t callee(self, object node) except? -1:
-        """The number of a subnetwork of the node's texts, none of which is empty."""
+        """The number of the subnetwork for the node's nonempty texts."""
         return self.subnetwork(node.name if isinstance(node, Ref) else node)

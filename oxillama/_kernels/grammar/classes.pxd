@@ -1,4 +1,4 @@
-"""Classes of characters that some rows of ranges do not tell apart."""
+"""Declarations of classes.pyx: classes of characters with equal targets in some rows of ranges."""
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
@@ -7,11 +7,11 @@ from oxillama._kernels.grammar.partitions cimport Partition
 
 
 cdef class Classes:
-    cdef uint64_t* begins       # a bit for each code point with which an interval begins
-    cdef int32_t* first         # the first code point of each interval, and what follows the last one
-    cdef Partition parts        # the intervals in classes
-    cdef int32_t* number        # of each interval, that of its class
-    cdef int64_t* column        # the row's target for each interval
+    cdef uint64_t* begins       # a bit for each code point at which an interval begins
+    cdef int32_t* first         # (intervals + 1): first code point of each interval, then the end
+    cdef Partition parts        # partition of the intervals into classes
+    cdef int32_t* number        # (intervals): number of the interval's class
+    cdef int64_t* column        # (intervals): target of the interval in the current row
     cdef int32_t n_intervals
     cdef readonly int32_t n
     cdef int note(self, const Arc* row, int32_t n) except -1

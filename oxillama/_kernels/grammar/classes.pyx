@@ -1,7 +1,7 @@
-"""Classes of characters that some rows of ranges do not tell apart.
+"""Classes of characters: code points that have the same target in every row of ranges.
 
-A row is what a state of an automaton takes, or a set of characters: ranges, each with a target. First all rows are
-noted, then their bounds cut the code points into intervals, then each row splits the classes of these.
+A row is the edges of an automaton's state, or a set of characters: ranges, each with a target. First all rows are
+noted, then their bounds cut the code points into intervals, then each row splits the classes of these intervals.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -18,7 +18,7 @@ cdef enum:
 
 
 cdef class Classes:
-    """All code points in classes. Rows are given to `note`, then, after `settle`, to `split`."""
+    """All code points, in classes. Each row is given to `note` and, after `settle`, to `split`."""
 
     def __cinit__(self):
         self.begins = <uint64_t*>calloc(WORDS, 8)
@@ -33,7 +33,7 @@ cdef class Classes:
         end_partition(&self.parts)
 
     cdef int note(self, const Arc* row, int32_t n) except -1:
-        """A row that is going to split the classes."""
+        """Notes the bounds of a row that will split the classes."""
         cdef int32_t i
         for i in range(n):
             self.cut(row[i].first)
@@ -42,13 +42,13 @@ cdef class Classes:
         return 0
 
     cdef void cut(self, int32_t point) noexcept:
-        """An interval begins with a code point."""
+        """Begins an interval at a code point."""
         if not self.begins[point >> 6] >> (point & 63) & 1:
             self.begins[point >> 6] |= <uint64_t>1 << (point & 63)
             self.n_intervals += 1
 
     cdef int settle(self) except -1:
-        """All rows are noted: one class of all intervals."""
+        """Ends the noting of rows: makes one class of all intervals."""
         cdef int32_t i, n = 0
         cdef uint64_t word
         begin_partition(&self.parts, self.n_intervals)
@@ -65,7 +65,7 @@ cdef class Classes:
         return 0
 
     cdef int32_t interval(self, int32_t point) noexcept:
-        """The interval of a code point; of one beyond the last, how many there are."""
+        """The interval of a code point; beyond the last code point, the number of intervals."""
         cdef int32_t low = 0, high = self.n_intervals, middle
         while low < high:
             middle = (low + high) >> 1
@@ -76,7 +76,7 @@ cdef class Classes:
         return low
 
     cdef int split(self, const Arc* row, int32_t n) except -1:
-        """Tell apart what has different targets in this row."""
+        """Splits the classes by their targets in this row."""
         cdef int32_t i, k
         if self.n == self.n_intervals:
             return 0
@@ -89,11 +89,11 @@ cdef class Classes:
         return 0
 
     cdef int32_t sample(self, int32_t k) noexcept:
-        """A code point of a class."""
+        """A code point of class ``k``."""
         return self.first[self.parts.sample[k]]
 
     cdef int fill(self, const Arc* row, int32_t n, int32_t* targets) except -1:
-        """The target of each class in a row, which has split them; -1 for none."""
+        """Writes the target of each class in a row that has split them; -1 for no target."""
         cdef int32_t i, k
         memset(targets, 0xFF, 4 * <Py_ssize_t>self.n)
         for i in range(n):

@@ -1,4 +1,4 @@
-"""The parser state being made, as other kernels see it."""
+"""Declarations of closure.pyx: the parser state being made."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -12,11 +12,11 @@ cdef class Closure(Stacks):
     cdef int32_t* chain      # the next item of the same hash
     cdef uint8_t* queued
     cdef int32_t* queue
-    cdef int32_t* head       # hash table of (RTN state, count): the first item, if mark equals generation
+    cdef int32_t* head       # hash table of (RTN state, count) -> first item, valid if mark equals generation
     cdef int32_t* mark
     cdef int32_t n_made, n_queue, n_heads, generation
     cdef uint8_t made_flags
-    cdef int32_t missing     # the unit that an operation came to
+    cdef int32_t missing     # the unit that an operation needs and that is not built
 
     cdef int called(self, int32_t what) except -1
     cdef int begin(self) except -1

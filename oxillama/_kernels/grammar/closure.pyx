@@ -1,6 +1,6 @@
-"""The parser state being made: items are put in, and all that they lead to without a byte.
+"""The parser state being made: items are added, and all items that follow from them without reading a byte.
 
-Items that differ in their stacks only are merged, their stacks united.
+Items that differ only in their stacks are merged, and their stacks are united.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
@@ -19,11 +19,11 @@ from oxillama.errors import GrammarError
 
 
 class NotBuilt(Exception):
-    """An operation came to a unit that is not built yet. It has changed nothing that counts."""
+    """An operation needs a unit that is not built yet. It has changed no lasting data."""
 
 
 cdef class Closure(Stacks):
-    """Makes one parser state at a time: `begin`, `add` and others, `finish`. Parameters: those of `Stacks`."""
+    """Makes one parser state at a time: `begin`, then `add` and others, then `finish`. Parameters as for `Stacks`."""
 
     def __cinit__(self, *_arguments, **_named):
         self.n_heads = MAX_WIDTH
@@ -51,14 +51,14 @@ cdef class Closure(Stacks):
         self.n_queue = 0
         self.made_flags = 0
         self.made_tape = 0
-        if self.generation == INT32_MAX:  # before the marks of an earlier round count again
+        if self.generation == INT32_MAX:  # restart before old marks become valid again
             memset(self.mark, 0, 4 * <size_t>self.n_heads)
             self.generation = 0
         self.generation += 1
         return 0
 
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
-        """Put an item in, or unite its stack with that of its like."""
+        """Adds an item, or unites its stack with the stack of the equal item."""
         cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
         ensure(0 <= q < self.n_states and 0 <= p < self.stacks.n)
         if self.mark[slot] == self.generation:
@@ -87,7 +87,7 @@ cdef class Closure(Stacks):
         return 0
 
     cdef int pop(self, int32_t p) except -1:
-        """Return to wherever a stack says."""
+        """Adds the items to which a stack returns."""
         cdef int32_t i
         cdef Item item
         self.spend(self.stacks.first[p + 1] - self.stacks.first[p])
@@ -98,7 +98,7 @@ cdef class Closure(Stacks):
         return 0
 
     cdef int close(self) except -1:
-        """Follow epsilon edges, calls and returns until nothing new comes."""
+        """Follows epsilon edges, calls and returns until no new item appears."""
         cdef int32_t i, e, n
         cdef Item item
         cdef const Edge* edge
@@ -126,7 +126,7 @@ cdef class Closure(Stacks):
         return 0
 
     cdef int called(self, int32_t what) except -1:
-        """The start state of what an edge calls."""
+        """The start state of the subnetwork that an edge calls."""
         if what < UNIT:
             return what
         self.missing = what - UNIT
@@ -135,7 +135,7 @@ cdef class Closure(Stacks):
         return self.unit_start[self.missing]
 
     cdef int finish(self) except -1:
-        """The number of the parser state that has been put in."""
+        """The number of the parser state made of the added items."""
         cdef int32_t i, n = 0
         self.close()
         for i in range(self.n_made):
@@ -146,7 +146,7 @@ cdef class Closure(Stacks):
         return self.intern(&self.states, self.made, self.drop_subsumed(self.made, n), self.made_flags)
 
     cdef inline int32_t after(self, const Edge* edge, int32_t q, int32_t n) except -2:
-        """The count that an edge leaves, -1 where the count does not allow it."""
+        """The count after an edge, -1 if the edge's condition on the count fails."""
         cdef int32_t op = edge.op, most
         if op & REGISTER:
             n = self.registers.after(op, n, self.rtn[q].slack >> MARKS, self.made_tape)

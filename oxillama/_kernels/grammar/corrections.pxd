@@ -1,4 +1,4 @@
-"""What the values of a register change in a mask, as the matcher sees it."""
+"""Declarations of corrections.pyx: corrections of a mask by the values of registers."""
 
 from libc.stdint cimport int32_t, uint32_t
 
@@ -16,8 +16,8 @@ cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
     cdef Leads leads
-    cdef int32_t* path       # (depths): parser states along the way
-    cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
+    cdef int32_t* path       # (depths): parser states along the path
+    cdef dict fresh          # parser state with abstract registers -> [(node, its bytes)], see `fresh_nodes`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
     cdef list fresh_nodes(self, int32_t abstract)

@@ -1,9 +1,9 @@
-"""What the values that came change in a mask.
+"""Corrections of a mask by the values that an array or object already has.
 
-A mask of a parser state with registers is first made with abstract registers, for which all values are new: so it
-shares what is cached. It is wrong for few tokens, and those are followed with the real registers. They are the
-tokens that go on as a value that came before does, and the tokens within which another value begins or an object or
-array ends: such tokens hold a bracket or a comma, so they are found in advance.
+The mask of a parser state with registers is first made with abstract registers, for which all values are new, so that
+cached masks are shared. It is wrong for few tokens, which are then followed with the real registers: tokens that
+continue an open value like an earlier value, and tokens within which another value begins or an object or array ends.
+The latter have a bracket or a comma, so they are found in advance.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -18,7 +18,7 @@ from oxillama._kernels.grammar.trie cimport Key, Nodes, Trie, nodes_build, nodes
 
 
 cdef class Leads:
-    """The tokens within which a value may begin, or an object or array end, as a trie. Only kernels make one."""
+    """A trie of the tokens within which a value may begin, or an object or array end. Only kernels make one."""
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
@@ -39,7 +39,7 @@ cdef class Leads:
 
 
 cdef class Corrections:
-    """Corrects masks over a trie, for parser states of one table."""
+    """Corrects masks over a trie, for the parser states of one table."""
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie, self.states = trie, states
@@ -52,7 +52,7 @@ cdef class Corrections:
         free(self.path)
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
-        """Make the mask of a parser state with abstract registers that of the one with real ones."""
+        """Corrects the mask of a parser state, which was made with abstract registers."""
         cdef bytes text
         cdef const uint8_t* data
         cdef int32_t node, to = -1
@@ -76,7 +76,7 @@ cdef class Corrections:
     # ------------------------------------------------------------------ values that begin or end within a token
 
     cdef list fresh_nodes(self, int32_t abstract):
-        """The nodes of `Leads` by which a value began or a bracket closed, but not above them, with the bytes to them.
+        """The highest nodes of `Leads` at which a value has begun or a bracket has closed, with the bytes to each node.
         """
         cdef Nodes* nodes = &self.leads.nodes
         cdef int32_t i = 0, d, first
@@ -119,9 +119,10 @@ cdef class Corrections:
         return 0
 
     cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1:
-        """Decide over the tokens below a node that go on as old values do from a place on.
+        """Decides over the tokens below a node that continue an open value like earlier values.
 
-        ``complete``: the value is an old one, unless it goes on, which only numbers do.
+        ``rests``: the remaining bytes of these values, from ``at`` on. ``complete``: the open value equals an earlier
+        value, unless it continues, which only numbers can.
         """
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.at[node].skip if node >= 0 else <int32_t>nodes.n, to
@@ -151,7 +152,7 @@ cdef class Corrections:
         return 0
 
     cdef int decide(self, Nodes* nodes, int32_t node, int32_t state, uint32_t* bits) except -1:
-        """Decide with the real registers over the tokens at and below a node, which leads to a parser state."""
+        """Decides with the real registers over the tokens at and below a node, which leads to ``state``."""
         cdef int32_t i = node, end = nodes.at[node].skip, d
         self.path[nodes.at[node].depth] = state
         while i < end:
@@ -170,13 +171,13 @@ cdef class Corrections:
     # ------------------------------------------------------------------ bits
 
     cdef void allow(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept:
-        """Set the tokens that end at a node."""
+        """Sets the bits of the tokens that end at a node."""
         cdef int32_t k
         for k in range(nodes.token_first[node], nodes.token_first[node + 1]):
             bits[nodes.order[k] >> 5] |= <uint32_t>1 << (nodes.order[k] & 31)
 
     cdef void forbid(self, Nodes* nodes, int32_t node, uint32_t* bits) noexcept:
-        """Clear the tokens at and below a node."""
+        """Clears the bits of the tokens at and below a node."""
         cdef int32_t k
         for k in range(nodes.token_first[node], nodes.token_first[nodes.at[node].skip]):
             bits[nodes.order[k] >> 5] &= ~(<uint32_t>1 << (nodes.order[k] & 31))
@@ -185,14 +186,14 @@ cdef class Corrections:
 # --------------------------------------------------------------------------- plain C
 
 cdef inline bint goes_on(uint8_t byte) noexcept:
-    """Whether a byte belongs to the number that it follows."""
+    """Whether a byte can continue a number."""
     return 0x30 <= byte <= 0x39 or byte in (0x2B, 0x2D, 0x2E, 0x45, 0x65)
 
 
 cdef bint may_lead(const uint8_t* text, int32_t n) noexcept:
-    """Whether a token has a bracket or a comma, or white space and then what a value begins with.
+    """Whether a token has a bracket or a comma, or begins with white space before the start of a value.
 
-    At its first byte a value may have begun already.
+    A value that starts at the token's first byte may have begun before.
     """
     cdef int32_t i = 0
     while i < n and (text[i] == 0x20 or 0x09 <= text[i] <= 0x0D):

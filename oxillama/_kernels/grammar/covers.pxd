@@ -1,4 +1,4 @@
-"""Sets of characters of which any text can follow a parser state."""
+"""Declarations of covers.pyx: sets of characters of which any text can follow a parser state."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -6,16 +6,16 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates
 
 
 cdef class Cover:
-    # Any text of characters in ``chars`` (a set as trie.pxd has them) can follow, and after it, of other bytes, only
-    # those in ``leaves``; None where there is no such set. ``loop``: the parser state that each of them leads to,
-    # DEAD where they are several.
+    # A text of characters in ``chars`` (a set as in trie.pxd) can follow, and after that text no bytes but those in
+    # ``leaves``. A state without such a set has None in both fields. ``loop`` is the parser state after each of these
+    # characters; DEAD if the characters lead to several states.
     cdef int32_t loop
     cdef bytes chars, leaves
 
 
 cdef class Covers:
     cdef ParserStates states
-    cdef dict covers         # by parser state
+    cdef dict covers         # parser state -> its cover
 
     cdef Cover of(self, int32_t state, int32_t least)
     cdef int find(self, int32_t state, int32_t least, Cover cover) except -1

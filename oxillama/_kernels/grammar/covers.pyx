@@ -1,7 +1,7 @@
 """Sets of characters of which any text can follow a parser state.
 
-Where there is such a set, a slice of the vocabulary (slices.pyx) stands for nearly all tokens: inside of a JSON string,
-of an unknown name, of free text.
+If a parser state has such a set, a slice of the vocabulary (slices.pyx) has nearly all its tokens: inside of a JSON
+string, of an unknown name, of free text.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -14,12 +14,12 @@ from oxillama._kernels.grammar.stacks cimport DEPENDENT, TAPED
 from oxillama._kernels.grammar.trie cimport BEYOND_ASCII, OF_E2, SET, entry_of
 
 cdef enum:
-    COVER_WORK = 50000   # units of work to find one out
-    MOST_PAIRS = 4096    # of a parser state and a place in a character that texts may lead through
+    COVER_WORK = 50000   # units of work to find one set
+    MOST_PAIRS = 4096    # maximum number of (parser state, place inside a character) pairs that the texts lead through
 
 
 cdef class Cover:
-    """A set of characters, or none. Only kernels make one."""
+    """A set of characters, or no set. Only kernels make one."""
 
 
 cdef class Covers:
@@ -29,7 +29,7 @@ cdef class Covers:
         self.states, self.covers = states, {}
 
     cdef Cover of(self, int32_t state, int32_t least):
-        """The cover of a parser state; ``least``: ASCII characters of a set that is worth a slice."""
+        """The cover of a parser state; ``least``: ASCII characters that a set needs to be worth a slice."""
         cdef Cover found = self.covers.get(state)
         if found is None:
             found = Cover.__new__(Cover)
@@ -39,7 +39,7 @@ cdef class Covers:
         return found
 
     cdef int find(self, int32_t state, int32_t least, Cover cover) except -1:
-        """Find a set: the characters that leave about as much choice as there is."""
+        """Finds a set: the characters after which about as many characters can follow as before."""
         cdef uint8_t[SET] chars
         cdef uint8_t[256] leaves
         cdef int32_t byte, to, last = DEAD, n = 0, half = self.n_alive(state), beyond
@@ -48,7 +48,7 @@ cdef class Covers:
         if half < least or self.states.states.flags[state] & TAPED:
             return 0
         half = (half + 1) // 2
-        for byte in range(128):  # not the quotation mark and what else has little to follow it
+        for byte in range(128):  # not the quotation mark and other characters with few successors
             to = stepped(self.states, state, byte)
             if to != last:
                 last = to
@@ -70,9 +70,9 @@ cdef class Covers:
     cdef bint takes_all(
         self, int32_t state, const uint8_t* chars, uint8_t* leaves, Py_ssize_t left, int32_t* loop
     ) except -1:
-        """Whether any text of these characters can follow; notes which other bytes can follow such texts.
+        """Whether any text of these characters can follow; notes in ``leaves`` which other bytes can follow such texts.
 
-        False as well where no more than ``left`` units of work are left.
+        Also False when at most ``left`` units of work are left.
         """
         cdef list todo = [<long long>state << 4 | BASE]
         cdef set seen = set()
@@ -106,14 +106,14 @@ cdef class Covers:
         return True
 
     cdef int32_t n_alive(self, int32_t state) except -1:
-        """How many ASCII characters can follow."""
+        """The number of ASCII characters that can follow."""
         cdef int32_t byte, n = 0
         for byte in range(128):
             n += stepped(self.states, state, byte) != DEAD
         return n
 
     cdef bint goes_on(self, int32_t state, const uint8_t* chars) except -1:
-        """Whether any of some characters can follow."""
+        """Whether any of the characters can follow."""
         cdef int32_t byte
         for byte in range(0xF5):
             if chars[entry_of(byte)] and stepped(self.states, state, byte) != DEAD:

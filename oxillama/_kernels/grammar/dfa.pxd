@@ -17,12 +17,12 @@ cdef int add_arc(Arcs* arcs, int32_t first, int32_t last, int32_t target) except
 
 
 cdef class Dfa:
-    cdef Arc* arcs          # those of state q are arcs[first[q]] ... arcs[first[q + 1] - 1], ascending
+    cdef Arc* arcs          # arcs of state q: arcs[first[q]] ... arcs[first[q + 1] - 1], ascending
     cdef int32_t* first
-    cdef uint8_t* ends      # of each state, whether a string may end in it
+    cdef uint8_t* ends      # (states): whether a string may end in the state
     cdef readonly int32_t n_states
     cdef Py_hash_t hash
-    cdef list needs         # what `to_the_end` has found
+    cdef list needs         # results of `to_the_end`
     cdef int take(self, int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends) except -1
     cdef list fewest(self, int32_t whole)
     cdef bint is_ascii(self, int32_t state) noexcept

@@ -1,7 +1,7 @@
 """Deterministic finite automata over code points: the strings of a regular language.
 
-An automaton is a node of a grammar's rules, so it is compared and hashed by what it holds. States are numbers, 0
-is the start.
+An automaton is a node of a grammar's rules, so it is compared and hashed by its contents. States are numbers, 0 is
+the start.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -13,24 +13,22 @@ from oxillama._kernels.grammar.memory cimport grown, mixed, sort_by
 cdef enum:
     LAST_POINT = 0x10FFFF
     MOST_STATES = 1 << 24
-    LARGE = 8           # states of a network that a state with characters beyond ASCII makes, roughly
+    LARGE = 8           # approximate number of network states for a state with characters beyond ASCII
 
-cdef object OWN = object()  # in place of edges: arrays are given afterwards
+cdef object OWN = object()  # placeholder for edges: arrays are given afterwards
 
 cdef class Dfa:
-    """A string of a regular language, given as a deterministic automaton over code points. State 0 starts.
+    """The strings of a regular language, as a deterministic automaton over code points. State 0 is the start.
 
-    Parameters
-    ----------
-    edges : for each state its (first, last, target), ascending and disjoint
-    accepting : states in which the string may end
+    Args:
+        edges: for each state its (first, last, target) ranges, ascending and disjoint
+        accepting: states in which the string may end
 
-    Raises
-    ------
-    ValueError : edges that are not ascending, or lead to a state that there is not.
+    Raises:
+        ValueError: edges that are not ascending, or that lead to a missing state.
     """
 
-    def __cinit__(self, object edges, object accepting):
+    def __cinit__(self, object edges: Sequence[Sequence[tuple[int, int, int]]], object accepting: Iterable[int]):
         cdef Arcs arcs = Arcs(NULL, 0, 0)
         cdef int32_t n, q = 0, first, last, target, before, state
         cdef int32_t* starts = NULL
@@ -76,7 +74,7 @@ cdef class Dfa:
         free(self.ends)
 
     cdef int take(self, int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends) except -1:
-        """Own these arrays."""
+        """Takes ownership of these arrays."""
         cdef uint64_t h = n
         cdef int32_t i
         self.n_states, self.arcs, self.first, self.ends = n, arcs.items, first, ends
@@ -93,8 +91,8 @@ cdef class Dfa:
         return end == self.first[state] or self.arcs[end - 1].last < 0x80
 
     @property
-    def edges(self):
-        """For each state its (first, last, target), ascending and disjoint."""
+    def edges(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """Each state's (first, last, target) ranges, ascending and disjoint."""
         cdef int32_t q, i
         return tuple([
             tuple([
@@ -105,30 +103,30 @@ cdef class Dfa:
         ])
 
     @property
-    def accepting(self):
+    def accepting(self) -> frozenset[int]:
         """The states in which the string may end."""
         cdef int32_t q
         return frozenset([q for q in range(self.n_states) if self.ends[q]])
 
-    def size(self):
-        """Roughly how many states of a network it makes."""
+    def size(self) -> int:
+        """The approximate number of network states that the automaton makes."""
         cdef int32_t q, found = 0
         for q in range(self.n_states):
             found += 1 if self.is_ascii(q) else LARGE
         return found
 
-    def accepts_empty(self):
+    def accepts_empty(self) -> bool:
         """Whether the string may be empty."""
         return self.ends[0] != 0
 
-    def holds_text(self):
-        """Whether it accepts a string; none with a surrogate is one."""
+    def holds_text(self) -> bool:
+        """Whether the automaton accepts a text; strings with surrogates are no texts."""
         return self.to_the_end()[0] is not None
 
-    def to_the_end(self, object spelled=None):
-        """For each state, the fewest characters to an accepting one; None where there is no way.
+    def to_the_end(self, object spelled: int | None = None) -> list[int | None]:
+        """Each state's fewest characters to an accepting state; None if no path leads to one.
 
-        ``spelled``: only arcs into states below this number complete a character; None: all do.
+        ``spelled``: only arcs into states below this number complete a character; None: all arcs do.
         """
         if spelled is None:
             self.needs = self.needs or self.fewest(self.n_states)
@@ -203,12 +201,12 @@ cdef class Dfa:
 
 
 cdef inline bint is_surrogate(const Arc* arc) noexcept:
-    """Whether no text has a character of these: lone surrogates have no UTF-8."""
+    """Whether an arc has only lone surrogates, which no UTF-8 text has."""
     return 0xD800 <= arc.first and arc.last <= 0xDFFF
 
 
 cdef Dfa made(int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends):
-    """An automaton that owns these arrays."""
+    """An automaton that takes ownership of these arrays."""
     cdef Dfa found = Dfa.__new__(Dfa, OWN, OWN)
     found.take(n, arcs, first, ends)
     return found
@@ -226,12 +224,12 @@ cdef int add_arc(Arcs* arcs, int32_t first, int32_t last, int32_t target) except
 # ---------------------------------------------------------------------- some strings, or all but some
 
 
-def of_texts(object texts, bint others):
-    """Exactly these strings; or, if ``others``, every string but these.
+def of_texts(object texts: Sequence[str], bint others) -> Dfa:
+    """An automaton of exactly these strings; or, if ``others``, of every string but these.
 
-    Takes time in the texts' length: the tree of their beginnings, and one state for whatever has left it.
+    Takes time in the texts' length: it is the tree of their prefixes, and one state for all strings that left the tree.
     """
-    cdef list tree = [{}], edges = []  # the continuations of each beginning, by their first code points
+    cdef list tree = [{}], edges = []  # the continuations of each prefix, by their first code points
     cdef set ends = set()
     cdef int32_t q, point, start, away
     cdef str text

@@ -1,4 +1,4 @@
-"""Sets of items, each kept once (hash-consed) and known by its number."""
+"""Sets of items, each stored once (hash-consed) and identified by its number."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
@@ -7,17 +7,17 @@ from oxillama._kernels.grammar.memory cimport grown, mixed
 
 
 cdef struct Item:
-    # A state, its count, and the stack of where to return to; or a return state, its count, and the rest.
+    # A state, its count, and its stack; as part of a stack: a return state, its count, and the stack below.
     int32_t q, n, p
 
 
 cdef struct Pool:
-    # Sets of items, each kept once: set i is items[first[i]] ... items[first[i + 1] - 1], sorted.
+    # Sets of items, each stored once: set i is items[first[i]] ... items[first[i + 1] - 1], sorted.
     int32_t n, room, items_room, table_size
     int32_t* first
     uint8_t* flags
     Item* items
-    int32_t* table      # hash table of set numbers, -1 where free
+    int32_t* table      # hash table of set numbers, -1: free
 
 
 cdef inline uint64_t hashed(const Item* items, int32_t n, uint8_t flags, int32_t tape) noexcept:

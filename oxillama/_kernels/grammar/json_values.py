@@ -1,4 +1,4 @@
-"""JSON texts by their values."""
+"""Comparison of JSON texts by their values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from oxillama.errors import GrammarError
 
 
 def fingerprint(text: bytes) -> bytes:
-    """Hexadecimal digits that JSON texts share exactly if their values are equal: 128 bits of a hash.
+    """Hexadecimal digits that two JSON texts share exactly if their values are equal: 128 bits of a hash.
 
     Numbers are equal by their exact values, strings by their characters, arrays item by item, and objects if
-    they have equal values under the same names; of a name that comes twice the last value counts.
+    they have equal values under the same names; of a repeated name the last value counts.
 
-    Raises
-    ------
-    GrammarError : more values are inside each other than Python's stack has room for.
-    ValueError : it is no JSON text.
+    Raises:
+        GrammarError: values are nested more deeply than Python's stack allows.
+        ValueError: the text is not JSON.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, object_pairs_hook=_sorted)
@@ -33,12 +32,12 @@ def _sorted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> bytes:
-    """A number as its digits without zeros at either end, and a hexadecimal exponent."""
+    """A number as its digits, without zeros at either end, and a hexadecimal exponent."""
     mantissa, _, exponent = text.lower().lstrip("-").partition("e")
     whole, _, part = mantissa.partition(".")
     digits = (whole + part).lstrip("0")
     if not digits:
         return b"0"
     short = digits.rstrip("0")
-    power = int(Decimal(exponent or 0)) - len(part) + len(digits) - len(short)  # `int` reads few digits
+    power = int(Decimal(exponent or 0)) - len(part) + len(digits) - len(short)  # `int` accepts few digits
     return f"{'-' * text.startswith('-')}{short}e{power:x}".encode()

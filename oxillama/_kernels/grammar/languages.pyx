@@ -1,8 +1,8 @@
 """Regular languages: expressions over characters, and boolean combinations of deterministic automata.
 
-A `Language` is an expression of rules (no references) compiled to a nondeterministic automaton without free
-moves, one state per position of a character (Glushkov, 1961); sets of states are rows of bits. `meet` runs
-deterministic automata side by side, with an optional count of characters: intersections, complements and
+A `Language` is an expression of rules (no references) compiled to a nondeterministic automaton without epsilon
+edges, one state per position of a character (Glushkov, 1961); sets of states are rows of bits. `meet` runs
+deterministic automata in parallel, with an optional count of characters: intersections, complements and
 bounds of length.
 """
 
@@ -23,8 +23,8 @@ from oxillama._kernels.grammar.node_types import Alt, Chars, Repeat, Seq, Text
 
 cdef enum:
     LAST_POINT = 0x10FFFF
-    MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
-    MAX_DEPTH = 2_000       # of expressions inside each other
+    MAX_POSITIONS = 10_000  # maximum number in one expression, with its repetitions written out
+    MAX_DEPTH = 2_000       # maximum depth of nested expressions
     MAX_LENGTH = 1 << 30
     MAX_AUTOMATA = 10_000
 
@@ -32,23 +32,22 @@ cdef enum:
 cdef class Language:
     """The automaton of an expression. State 0 is the start, state i the i-th character of the expression.
 
-    Raises
-    ------
-    GrammarError : the expression has more than `MAX_POSITIONS` characters, repetitions written out.
-    TypeError : it has nodes that are no expressions over characters.
+    Raises:
+        GrammarError: the expression has more than `MAX_POSITIONS` characters, repetitions written out.
+        TypeError: the expression has nodes that are no expressions over characters.
     """
 
-    cdef list set_of            # of each position, the number of its set of characters
-    cdef list follow            # of each position, the states that may come next, as the bits of an integer
+    cdef list set_of            # (positions): number of the position's set of characters
+    cdef list follow            # (positions): the possible next states, as the bits of an integer
     cdef object accepting       # states in which the string may end
-    cdef readonly list sets     # the sets of characters, as ranges
+    cdef readonly list sets     # type: list[Any]; the sets of characters, as ranges
     cdef dict set_numbers
     cdef dict known_takers
-    cdef Dfa found              # the deterministic automaton, once it was asked for
-    cdef Arcs ranges            # of all sets, each with the number of its set
-    cdef int32_t* first_range   # of each set; its ranges end where the next one's begin
+    cdef Dfa found              # the deterministic automaton, once it was requested
+    cdef Arcs ranges            # ranges of all sets, each with the number of its set
+    cdef int32_t* first_range   # (sets): first range of the set; its ranges end where the next set's begin
 
-    def __cinit__(self, object node):
+    def __cinit__(self, object node: Node):
         cdef int32_t i, low, high
         cdef list first, last
         self.sets, self.set_numbers, self.set_of, self.follow, self.known_takers = [], {}, [-1], [0], {}
@@ -66,18 +65,12 @@ cdef class Language:
         free(self.ranges.items)
         free(self.first_range)
 
-    @property
-    def n_positions(self):
-        """How many states there are."""
-        return len(self.follow)
-
     @cython.critical_section
-    def automaton(self):
+    def automaton(self) -> Dfa:
         """The deterministic automaton.
 
-        Raises
-        ------
-        GrammarError : it would need too many states.
+        Raises:
+            GrammarError: the automaton would need too many states.
         """
         cdef Subsets subsets
         cdef bytes start
@@ -88,7 +81,7 @@ cdef class Language:
         return self.found
 
     @cython.critical_section
-    def accepts(self, str text not None):
+    def accepts(self, str text not None) -> bool:
         """Whether the whole text belongs to the language."""
         cdef object states = 1, after, lowest
         cdef int32_t point
@@ -102,7 +95,7 @@ cdef class Language:
         return (states & self.accepting) != 0
 
     cdef object takers(self, int32_t point):
-        """The states that reading a code point may lead to."""
+        """The states that reading a code point may lead to, as bits."""
         cdef int32_t i, q
         cdef list takes
         if point not in self.known_takers:
@@ -113,7 +106,7 @@ cdef class Language:
         return self.known_takers[point]
 
     cdef bint takes(self, int32_t number, int32_t point) noexcept:
-        """Whether a set of characters has this one."""
+        """Whether a set of characters contains the code point."""
         cdef int32_t low = self.first_range[number], high = self.first_range[number + 1], middle
         while low < high:
             middle = (low + high) >> 1
@@ -124,7 +117,7 @@ cdef class Language:
         return low < self.first_range[number + 1] and self.ranges.items[low].first <= point
 
     # ------------------------------------------------------------------ nodes
-    # Each gives the first positions, the last positions, and whether it can be empty.
+    # Each method returns the first positions, the last positions, and whether the node can be empty.
 
     cdef tuple node(self, object node, int depth):
         cdef object kind = type(node)
@@ -175,9 +168,9 @@ cdef class Language:
         return found[:1], found[len(found) - 1:] if found else [], not found
 
     cdef tuple states_of(self, Dfa node):
-        """A position for each range and state that it leads to."""
+        """Adds a position for each range of the automaton and the state that it leads to."""
         cdef list into = [[] for _ in range(node.n_states)]   # the positions that lead to each state
-        cdef list after = [[] for _ in range(node.n_states)]  # those that come next
+        cdef list after = [[] for _ in range(node.n_states)]  # the possible next positions
         cdef dict known = {}
         cdef Arc arc
         cdef int32_t q, i
@@ -194,12 +187,12 @@ cdef class Language:
         return after[0], [p for q in range(node.n_states) if node.ends[q] for p in into[q]], bool(node.ends[0])
 
     cdef tuple in_a_row(self, object items, Py_ssize_t least, bint goes_on, int depth):
-        """Items one after another, of which those behind the first ``least`` may be missing.
+        """Items in sequence; items after the first ``least`` may be missing.
 
-        ``goes_on``: the last one may come any number of times.
+        ``goes_on``: the last item may be repeated any number of times.
         """
         cdef list first = [], last = []
-        cdef list reach = []  # ends from which the next item may begin
+        cdef list reach = []  # positions after which the next item may begin
         cdef list starts = [], ends = []
         cdef bint empty = True
         cdef Py_ssize_t i
@@ -219,7 +212,7 @@ cdef class Language:
         return first, last, empty or least == 0
 
     cdef int link(self, list sources, list targets) except -1:
-        """The targets may come after each of the sources."""
+        """Allows the targets after each of the sources."""
         cdef object bits = bits_of(targets)
         cdef int32_t q
         for q in sources:
@@ -240,13 +233,13 @@ cdef object bits_of(list numbers):
 
 
 cdef class Subsets(Machine):
-    """The deterministic automaton of a language: a state is the set of states that it may be in."""
+    """The deterministic automaton of a language: its state is the set of states that the language may be in."""
 
-    cdef int32_t words          # of a set of states
-    cdef bytes follow           # (positions, words): the states that may come next
+    cdef int32_t words          # words of a set of states
+    cdef bytes follow           # (positions, words): the possible next states
     cdef bytes takers           # (classes, words): the states that reading a class may lead to
     cdef bytes accepting        # (words)
-    cdef bytearray after        # (words): the states that may come next, whatever is read
+    cdef bytearray after        # (words): the possible next states, for any character
 
     def __cinit__(self, Language language):
         cdef int32_t k, i, q, n_bytes
@@ -302,18 +295,18 @@ cdef class Subsets(Machine):
 
 
 cdef class Product(Machine):
-    """Several automata side by side and a count: the strings of the first ones that are not of the others.
+    """Several automata in parallel and a count: strings that the wanted ones accept and the unwanted ones do not.
 
-    A state is the count and the state of each automaton, -1 for one that accepts nothing more.
+    A state is the count and the state of each automaton, -1 for an automaton that can accept no more.
     """
 
     cdef list automata
     cdef int32_t n_wanted, n_automata, least, most, cap, whole
-    cdef int32_t** tables       # of each automaton (states, classes): the next state or -1
-    cdef int32_t* always        # of each unwanted automaton, a state in which whatever follows is accepted, or -1
+    cdef int32_t** tables       # per automaton (states, classes): the next state or -1
+    cdef int32_t* always        # per unwanted automaton: a state in which all continuations are accepted, or -1
     cdef const uint8_t** ends
 
-    def __cinit__(self, list automata, int32_t n_wanted, int32_t least, int32_t most, int32_t whole):
+    def __cinit__(self, list automata: list[Dfa], int32_t n_wanted, int32_t least, int32_t most, int32_t whole):
         cdef Dfa dfa
         cdef int32_t i, q, n = <int32_t>len(automata)
         self.automata, self.n_automata, self.n_wanted, self.least, self.most = automata, n, n_wanted, least, most
@@ -343,7 +336,7 @@ cdef class Product(Machine):
         free(self.always)
 
     cdef int tabulate(self, int32_t i, Dfa dfa) except -1:
-        """What the i-th automaton does with each class."""
+        """Makes the table of the i-th automaton: the next state for each class."""
         cdef int32_t q, k
         cdef int32_t* row = <int32_t*>grown(NULL, 4 * <Py_ssize_t>dfa.n_states * self.classes.n)
         self.tables[i], self.ends[i], self.always[i] = row, dfa.ends, -1
@@ -381,14 +374,14 @@ cdef class Product(Machine):
         return True
 
 
-def meet(object wanted, object unwanted=(), int32_t least=0, object most=None, object whole=None):
-    """The strings of ``least`` to ``most`` characters that all of some automata accept, and none of others.
+def meet(object wanted: Sequence[Dfa], object unwanted: Sequence[Dfa] = (), int32_t least=0,
+         object most: int | None = None, object whole: int | None = None) -> Dfa:
+    """The strings of ``least`` to ``most`` characters that all ``wanted`` automata accept, and no ``unwanted`` one.
 
-    ``whole``: a character is counted where the first automaton comes to a state below this number; None: at each step.
+    ``whole``: a character is counted where the first automaton enters a state below this number; None: at each step.
 
-    Raises
-    ------
-    GrammarError : the automaton would need too many states.
+    Raises:
+        GrammarError: the automaton would need too many states.
     """
     cdef list found = [*wanted, *unwanted]
     cdef Product product

@@ -8,10 +8,10 @@ from oxillama._kernels.grammar.dfa cimport Dfa
 
 cdef class Machine:
     cdef Classes classes
-    cdef int32_t width          # integers of a state
+    cdef int32_t width          # integers per state
     cdef int32_t n, room, table_size
     cdef int32_t* states
-    cdef int32_t* table         # hash table of the states' numbers, -1 where free
+    cdef int32_t* table         # hash table of state numbers, -1: free
     cdef int begin(self, const int32_t* state) noexcept
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept
     cdef bint accepts(self, const int32_t* state) noexcept

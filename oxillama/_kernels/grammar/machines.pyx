@@ -1,7 +1,7 @@
-"""Machines: deterministic automata whose states are rows of integers, and the smallest automata of these.
+"""Machines: deterministic automata whose states are rows of integers, and the minimal automata made of them.
 
-A machine says where a state leads for each class of characters. Its automaton is made by following it from the
-start. States from which no string ends are dropped, those that accept the same strings are merged.
+A machine computes the next state for a state and a class of characters. Its automaton is built by following all steps
+from the start. States from which no string ends are dropped, states that accept the same strings are merged.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -16,38 +16,37 @@ from oxillama._kernels.grammar.partitions cimport Partition, begin_partition, en
 from oxillama.errors import GrammarError
 
 cdef enum:
-    MAX_STATES = 50_000         # of a machine
-    MAX_WORK = 60_000_000       # its states times classes times what a state takes
-    STEP_WORK = 16              # what a step takes, besides the integers of the state
-    MERGE_WORK = 100_000_000    # edges looked at to find equal states, and
-    STATE_WORK = 8              # ... for each state as many as these
+    MAX_STATES = 50_000         # maximum number in one machine
+    MAX_WORK = 60_000_000       # states * classes * work of a step
+    STEP_WORK = 16              # work of a step, besides the integers of the state
+    MERGE_WORK = 100_000_000    # edges visited to find equal states, plus
+    STATE_WORK = 8              # ... this many per state
 
 
 cdef class Machine:
-    """The base of machines, as far as they have been followed."""
+    """The base class of machines; it stores the states found so far."""
 
     def __dealloc__(self):
         free(self.states)
         free(self.table)
 
     cdef int begin(self, const int32_t* state) noexcept:
-        """Steps from this state are asked for."""
+        """Prepares for steps from this state."""
         return 0
 
     cdef bint step(self, const int32_t* state, int32_t k, int32_t* after) noexcept:
-        """The state after a character of class ``k``; False if there is none."""
+        """Writes the state after a character of class ``k``; False if there is no such state."""
         return False
 
     cdef bint accepts(self, const int32_t* state) noexcept:
-        """Whether the string may end."""
+        """Whether the string may end in this state."""
         return False
 
     cdef Dfa automaton(self, const int32_t* start):
-        """The automaton from a state on.
+        """The minimal automaton with this start state.
 
-        Raises
-        ------
-        GrammarError : the machine has too many states.
+        Raises:
+            GrammarError: the machine has too many states.
         """
         cdef int32_t q = 0, k, n_classes = self.classes.n, rows_room = 0
         cdef int64_t unit = <int64_t>n_classes * (self.width + STEP_WORK)
@@ -62,7 +61,7 @@ cdef class Machine:
         try:
             here = <int32_t*>grown(NULL, 8 * <Py_ssize_t>self.width)
             self.numbered(start)
-            while q < self.n:  # grows while it is walked
+            while q < self.n:  # the number grows in the loop
                 if q == rows_room:
                     rows_room = max(64, 2 * rows_room)
                     rows = <int32_t*>grown(rows, 4 * <Py_ssize_t>rows_room * n_classes)
@@ -84,7 +83,7 @@ cdef class Machine:
             free(ends)
 
     cdef int32_t* slot_of(self, const int32_t* state) noexcept:
-        """Where a state's number stands in the table, or would stand."""
+        """The slot of a state's number in the hash table, or the free slot for it."""
         cdef uint64_t h = 0
         cdef int32_t i, slot
         for i in range(self.width):
@@ -98,7 +97,7 @@ cdef class Machine:
         return &self.table[slot]
 
     cdef int32_t numbered(self, const int32_t* state) except -1:
-        """The number of a state, which is new if it was not met before."""
+        """The number of a state; a new state gets the next number."""
         cdef int32_t* slot = self.slot_of(state)
         cdef int32_t i
         if slot[0] >= 0:
@@ -122,12 +121,11 @@ cdef class Machine:
 
 
 cdef Dfa of_table(const int32_t* rows, int32_t n, const uint8_t* accepting, Classes classes):
-    """The automaton of a table, without what leads to no end and with equal states merged.
+    """The automaton of a table; states without a path to an end are dropped, and equal states are merged.
 
-    Parameters
-    ----------
-    rows : (n, classes): for each state the next one by class of characters, -1 for none.
-    accepting : (n,): whether the string may end.
+    Args:
+        rows: (n, classes): the next state by class of characters, or -1.
+        accepting: (n,): whether the string may end.
     """
     cdef Arcs arcs = Arcs(NULL, 0, 0)
     cdef Partition sets
@@ -145,7 +143,7 @@ cdef Dfa of_table(const int32_t* rows, int32_t n, const uint8_t* accepting, Clas
         part_states(&sets, rows, n, classes.n, accepting)
         memset(number, 0xFF, 4 * (<Py_ssize_t>n + 1))
         number[sets.number[0]] = order[0] = 0
-        while i < kept:  # grows while it is read
+        while i < kept:  # the number grows in the loop
             q = order[i]
             first[i] = arcs.n
             ends[i] = accepting[q]
@@ -179,11 +177,11 @@ cdef Dfa of_table(const int32_t* rows, int32_t n, const uint8_t* accepting, Clas
 cdef int part_states(
     Partition* sets, const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting
 ) except -1:
-    """Part the states that accept different strings; element ``n`` is with those that accept none.
+    """Parts the states that accept different strings; element ``n`` stands for a state that accepts nothing.
 
-    The states of a set are parted by the sets that they lead to, until nothing changes (Moore, 1956). They begin as
-    sets by the fewest characters to an end, so a string of fixed length takes few rounds. If more than `MERGE_WORK`
-    would be needed, all states that accept something stay apart.
+    The states of a set are parted by the sets that they lead to, until nothing changes (Moore, 1956). The first sets
+    are the states with equally many fewest characters to an end, so a string of fixed length takes few rounds. If more
+    than `MERGE_WORK` would be needed, no states are merged but those that accept nothing.
     """
     cdef int64_t* keys = <int64_t*>grown(NULL, 8 * (<Py_ssize_t>n + 1))
     cdef int32_t q, k, before = 0
@@ -214,13 +212,13 @@ cdef int part_states(
 cdef inline int32_t led_to(
     const Partition* sets, const int32_t* rows, int32_t n, int32_t width, int32_t q, int32_t k
 ) noexcept:
-    """The set that a state leads to with a class of characters."""
+    """The set that state ``q`` leads to with a class of characters."""
     cdef int32_t t = -1 if q == n else rows[<Py_ssize_t>q * width + k]
     return sets.number[n if t < 0 else t]
 
 
 cdef bint are_alike(const Partition* sets, const int32_t* rows, int32_t n, int32_t width) noexcept:
-    """Whether the states of each set lead to the same sets, which hashes alone do not prove."""
+    """Whether the states of each set lead to the same sets; equal hashes do not prove it."""
     cdef int32_t q, k
     for q in range(n):
         for k in range(width):
@@ -232,9 +230,9 @@ cdef bint are_alike(const Partition* sets, const int32_t* rows, int32_t n, int32
 cdef void find_needs(
     const int32_t* rows, int32_t n, int32_t width, const uint8_t* accepting, int64_t* needs
 ) noexcept:
-    """The fewest characters from each state to an end, -1 where there is no way; and -1 behind the last one.
+    """The fewest characters from each state to an end, -1 without a path to one; needs[n] = -1.
 
-    A round goes through the states one way, the next one the other way: most edges lead to states of higher numbers.
+    Rounds visit the states in alternating order, because most edges lead to states of higher numbers.
     """
     cdef int32_t i, q, k, t, rounds = 0
     cdef int64_t least

@@ -1,11 +1,11 @@
-"""Which tokens a grammar allows, as bitmasks.
+"""The tokens that a grammar allows, as bitmasks.
 
 The mask of a parser state is the union of the masks of its items (RTN state, count, stack). A walk over the trie with
 an open stack finds the tokens of an item that do not depend on its stack, once for each RTN state and count, and the
-places inside tokens at which its subnetwork has ended (*dependents*). The rests of those tokens make a small trie,
-which is walked with the real stack. Where a set of characters covers a parser state (covers.pyx), a slice of the
-vocabulary holds nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count,
-which stands for all such counts (ABOVE, BELOW).
+places inside tokens at which its subnetwork has ended (*dependents*). The remaining bytes of those tokens form a small
+trie, which is walked with the real stack. If a set of characters covers a parser state (covers.pyx), a slice of the
+vocabulary has nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count,
+which represents all such counts (ABOVE, BELOW).
 """
 
 cimport cython
@@ -30,27 +30,27 @@ from oxillama.errors import GrammarError
 cnp.import_array()
 
 cdef enum:
-    MAX_LIST = 1024         # tokens kept as a list and not as a mask
+    MAX_LIST = 1024         # maximum number of tokens in a list; more become a mask
     WORDS_OF_WORK = 64      # words of a mask that count as one unit of work
 
 
 cdef struct Dependent:
-    # A node at which the subnetwork has ended, so that the rest of a token depends on the stack.
+    # A node at which the subnetwork has ended, so that the remaining bytes of a token depend on the stack.
     Nodes* nodes
     int32_t node
 
 
 cdef class Allowed:
-    """Tokens that can follow: those of a slice, and others as a list or a mask; and the dependents of a walk.
+    """Tokens that can follow: a slice, and further tokens as a list or a mask; and the dependents of a walk.
 
-    ``overflow``: more dependents than are kept, so that this is incomplete.
+    ``overflow``: there are more dependents than are kept, so the tokens are incomplete.
     """
 
     cdef Slice slice
     cdef uint32_t* bits
     cdef int32_t* tokens
     cdef Dependent* dependents
-    cdef Nodes rests        # of the tokens with dependents
+    cdef Nodes rests        # remaining bytes of the tokens with dependents
     cdef int32_t n_tokens, room, n_dependents, dependents_room, n_words
     cdef bint owns_bits, overflow
 
@@ -72,7 +72,7 @@ cdef class Allowed:
         return 0
 
     cdef int make_room(self) except -1:
-        """Room for a longer list; a mask in its place if it is too long."""
+        """Makes room for a longer list; replaces a list that is too long by a mask."""
         cdef int32_t i
         if self.room < MAX_LIST:
             self.room = max(16, 2 * self.room)
@@ -94,7 +94,7 @@ cdef class Allowed:
         return 0
 
     cdef int put_all(self, Allowed other) except -1:
-        """Add the tokens of others to a mask."""
+        """Adds another object's tokens to the mask."""
         cdef int32_t i
         if other.slice is not None:
             self.put_mask(other.slice.bits)
@@ -105,7 +105,7 @@ cdef class Allowed:
         return 0
 
     cdef int add_dependent(self, Nodes* nodes, int32_t node, int32_t most) except -1:
-        """Keep a place at which the open stack was reached, if tokens go on from there."""
+        """Keeps a node at which the open stack was reached, if tokens continue after it."""
         if nodes.at[node].skip == node + 1:
             return 0
         if self.n_dependents >= most:
@@ -125,12 +125,11 @@ cdef class Allowed:
 cdef class Matcher:
     """The tokens of a vocabulary that can follow in each parser state.
 
-    Attributes
-    ----------
-    sliced : trie nodes of a vocabulary for which slices are made
-    min_loop : ASCII characters of a set that is worth a slice
-    max_dependents : that are kept of an item; one with more is walked with its real stack each time
-    n_shared : bytes of slices that other grammars over the vocabulary use too
+    Attributes:
+        sliced: number of trie nodes above which slices are made
+        min_loop: number of ASCII characters from which a set is worth a slice
+        max_dependents: maximum number kept per item; items with more are walked with their real stacks each time
+        n_shared: bytes of slices that other grammars over the vocabulary use too
     """
 
     cdef public int32_t sliced, min_loop, max_dependents
@@ -139,9 +138,9 @@ cdef class Matcher:
     cdef readonly Py_ssize_t n_shared
     cdef Covers covers
     cdef Corrections corrections
-    cdef dict known          # what is allowed by RTN state and count
-    cdef dict slices         # by their characters
-    cdef int32_t* path       # (depths): parser states along the way of a walk
+    cdef dict known          # allowed tokens by RTN state and count
+    cdef dict slices         # slices by their characters
+    cdef int32_t* path       # (depths): parser states along the path of a walk
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie, self.states = trie, states
@@ -157,8 +156,8 @@ cdef class Matcher:
 
     # ------------------------------------------------------------------ for Python
 
-    def advance(self, int32_t state, int32_t token):
-        """The parser state after a token's bytes; 0 where they cannot follow."""
+    def advance(self, int32_t state, int32_t token) -> int:
+        """The parser state after a token's bytes; 0 if they cannot follow."""
         cdef int32_t first
         if not 0 <= token < self.trie.n_vocab:
             raise IndexError(f"token {token}: the vocabulary has {self.trie.n_vocab}")
@@ -175,12 +174,11 @@ cdef class Matcher:
                     self.states.mend(error, state)
 
     def compute_bitmask(self, int32_t state, cnp.ndarray mask):
-        """Set the bits of the tokens of the trie that can follow.
+        """Sets the bits of the trie's tokens that can follow.
 
-        Parameters
-        ----------
-        state : a parser state
-        mask : uint32 (words,); zeros. Bit t % 32 of word t / 32 is token t.
+        Args:
+            state: a parser state
+            mask: uint32 (words,), zeros. Bit t % 32 of word t / 32 is the bit of token t.
         """
         cdef Allowed out = self.empty()
         with cython.critical_section(self.trie, self.states):
@@ -203,7 +201,7 @@ cdef class Matcher:
         return found
 
     cdef int add_registered(self, int32_t state, Allowed out) except -1:
-        """As `add_items`, where members of an open container are told apart."""
+        """`add_items`, if an open container has distinct members."""
         cdef int32_t abstract = self.states.abstracted(state)
         self.add_items(abstract, out)
         return self.corrections.correct(state, abstract, out.bits)
@@ -211,7 +209,7 @@ cdef class Matcher:
     # ------------------------------------------------------------------ items
 
     cdef int add_items(self, int32_t state, Allowed out) except -1:
-        """Add the tokens that can follow a parser state to a mask, item by item."""
+        """Adds the tokens that can follow a parser state to a mask, item by item."""
         cdef int32_t i
         cdef Item item
         for i in range(self.states.states.first[state], self.states.states.first[state + 1]):
@@ -237,7 +235,7 @@ cdef class Matcher:
         return self.states.intern(&self.states.states, &item, 1, 0)
 
     cdef Allowed allowed(self, int32_t q, int32_t n):
-        """What is allowed in an RTN state and a count, whatever the stack is."""
+        """The tokens that can follow an RTN state and a count, with any stack."""
         cdef object key = <long long>q << 32 | n
         cdef Allowed found = self.known.get(key)
         if found is None:
@@ -250,7 +248,7 @@ cdef class Matcher:
         return found
 
     cdef int find_rests(self, Allowed found) except -1:
-        """Make a trie of the rests of the tokens with dependents."""
+        """Makes a trie of the remaining bytes of the tokens with dependents."""
         cdef int32_t i, k, n = 0, token, begin
         cdef Dependent one
         cdef Key* keys
@@ -278,15 +276,15 @@ cdef class Matcher:
         return 0
 
     cdef int add_counting(self, Item item, Allowed out) except -1:
-        """Add the tokens of an item whose count a token may bring to a bound.
+        """Adds the tokens of an item whose count a token may bring to a bound.
 
-        If what is counted is a set of characters that leads back to the item, and nothing else takes them, then of the
-        tokens of these characters just those can follow that are short enough.
+        If the counted node is a set of characters that leads back to the item, and no other item takes them,
+        then of the tokens of these characters exactly the short enough ones can follow.
         """
         cdef int32_t state = self.state_of(item), most = 255, i
         cdef Cover cover
         cdef Item counted = Item(item.q, ABOVE, OPEN), other
-        if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are not known
+        if self.trie.nodes.n > self.sliced and self.trie.max_depth < 255:  # else lengths are unknown
             cover = self.covers.of(self.state_of(counted), self.min_loop)
             if cover.chars is not None and cover.loop != DEAD:
                 for i in range(self.states.states.first[cover.loop], self.states.states.first[cover.loop + 1]):
@@ -299,14 +297,14 @@ cdef class Matcher:
                     if self.states.rtn[item.q].most > 0:
                         most = min(most, self.states.rtn[item.q].most - item.n)
                     return self.add_covered(state, cover, most, out)
-        if self.states.rtn[item.q].most > 0:  # no set of characters goes on beyond the bound
+        if self.states.rtn[item.q].most > 0:  # no set of characters can be repeated beyond the bound
             return self.add_beside(state, NULL, out)
         return self.add(state, out)
 
     # ------------------------------------------------------------------ walks
 
     cdef int add(self, int32_t state, Allowed out) except -1:
-        """Add the tokens that can follow a parser state by walks, with a slice if there is one for it."""
+        """Adds the tokens that can follow a parser state by walks, with a slice if it has a cover."""
         cdef Cover cover
         if self.trie.nodes.n > self.sliced:
             cover = self.covers.of(state, self.min_loop)
@@ -315,7 +313,7 @@ cdef class Matcher:
         return self.add_beside(state, NULL, out)
 
     cdef int add_covered(self, int32_t state, Cover cover, int32_t most, Allowed out) except -1:
-        """Add the tokens of a cover, of at most ``most`` characters unless that is -1, and all others by walks."""
+        """Adds the tokens of a cover, of at most ``most`` characters (-1: of any length), and all others by walks."""
         cdef Slice part = self.slice(cover.chars)
         cdef const uint8_t* leaves = cover.leaves
         cdef Nodes* nodes
@@ -336,13 +334,13 @@ cdef class Matcher:
         cdef Slice found = self.slices.get(chars)
         if found is None:
             found = self.slices[chars] = slice_of(self.trie, chars)
-            self.states.spend(self.trie.nodes.n)  # other grammars may have made the slice, the work counts all the same
+            self.states.spend(self.trie.nodes.n)  # charged even if another grammar has made the slice before
             self.states.charge(found.n_bytes)
             self.n_shared += found.n_bytes
         return found
 
     cdef int add_beside(self, int32_t state, const uint8_t* chars, Allowed out) except -1:
-        """Add the tokens that do not begin with one of these characters; all if there are none."""
+        """Adds the tokens that do not begin with one of these characters; without characters, all tokens."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = 0
         while i < nodes.n and not out.overflow:
@@ -353,7 +351,7 @@ cdef class Matcher:
         return 0
 
     cdef int walk(self, int32_t state, Nodes* nodes, int32_t i, int32_t end, Allowed out) except -1:
-        """Add the tokens of the nodes i ... end - 1 that can follow a parser state."""
+        """Adds the tokens of nodes i ... end - 1 that can follow a parser state."""
         cdef ParserStates states = self.states
         cdef int32_t* path = self.path
         cdef int32_t to, d, k

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 
 cdef inline void* grown(void* old, Py_ssize_t n) except NULL:
-    """``old`` with room for ``n`` bytes."""
+    """``old``, reallocated to ``n`` bytes."""
     cdef void* new = realloc(old, n)
     if not new:
         raise MemoryError()
@@ -14,9 +14,9 @@ cdef inline void* grown(void* old, Py_ssize_t n) except NULL:
 
 
 cdef inline int sort_by(const int32_t* keys, int32_t n, int32_t n_keys, int32_t* first, int32_t* order) except -1:
-    """Sort 0 ... n - 1 by keys below ``n_keys``: those of key k are order[first[k]] ... order[first[k + 1] - 1].
+    """Sorts 0 ... n - 1 by keys below ``n_keys``; numbers with key k are order[first[k]] ... order[first[k + 1] - 1].
 
-    Numbers of one key stay in order. There are ``n_keys + 1`` entries of ``first``.
+    The sort is stable. ``first`` has ``n_keys + 1`` entries.
     """
     cdef int32_t i, k
     memset(first, 0, 4 * (<size_t>n_keys + 1))

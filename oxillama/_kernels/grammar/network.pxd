@@ -1,11 +1,11 @@
-"""The recursive transition network of a grammar, as other kernels see it."""
+"""Declarations of network.pyx: the recursive transition network of a grammar."""
 
 from libc.stdint cimport int32_t, uint8_t
 
 cdef enum:
-    UNIT = 1 << 29     # a call of this plus u calls unit u, which may not be built yet
+    UNIT = 1 << 29     # a call of UNIT + u calls unit u, which may not be built yet
     MOST_STATES = 1 << 29
-    LABEL_BYTES = 32   # of a label: a bit for each byte that it takes
+    LABEL_BYTES = 32   # bytes of a label: a bit for each byte that it accepts
 
 cdef enum:  # kinds of edges
     BYTES = 0
@@ -14,7 +14,7 @@ cdef enum:  # kinds of edges
     EPSILON = 3
     KINDS = 4
 
-cdef enum:  # what an edge asks of a count and makes of it
+cdef enum:  # an edge's condition on a count, and the new count
     MORE = 1
     ENOUGH = 2
     COUNT_BITS = 12
@@ -36,15 +36,15 @@ cdef struct Edge:
 
 
 cdef struct List:
-    # Edges; after `sort_edges`, those of key k are items[first[k]] ... items[first[k + 1] - 1].
+    # Edges; after `sort_edges`, edges of key k are items[first[k]] ... items[first[k + 1] - 1].
     Edge* items
     int32_t* first
     int32_t n, room
 
 
 cdef struct State:
-    # The bounds of its count, -1 for no upper one; and by how much the tightest ``most`` of the states that carry the
-    # same count lies below its own.
+    # Bounds of the state's count, most = -1: no upper bound; and how far the tightest ``most`` of the states that
+    # carry the same count lies below this state's.
     int32_t flags, least, most, slack
 
 
@@ -53,10 +53,10 @@ cdef class Program:
     cdef int32_t states_room
     cdef State* rtn
     cdef List[KINDS] edges
-    cdef bytes label_bits     # of all labels, one after another
-    cdef readonly tuple token_sets
+    cdef bytes label_bits     # bits of all labels, concatenated
+    cdef readonly tuple token_sets  # type: tuple[Tokens, ...]
     cdef readonly bint accepts_empty
-    cdef readonly object pieces
+    cdef readonly object pieces     # type: Any
 
     cdef int make_room(self, int32_t n) except -1
     cdef int index(self) except -1
@@ -68,7 +68,7 @@ cdef class Network(Program):
     cdef int32_t* unit_start  # start state by unit, -1: not built
     cdef int32_t n_units
     cdef Program program
-    cdef dict label_numbers   # by their bits
+    cdef dict label_numbers   # bits of a label -> its number
 
     cdef int append(self, object piece, object unit) except -1
     cdef int append_built(self) except -1

@@ -1,7 +1,7 @@
 """A grammar's recursive transition network (RTN), put together from pieces.
 
-A piece is a `Program`: the states of some subnetworks. Others, *units*, are called by number and may be built when
-they are first called; the piece of one is then appended. Numbers of states and labels never change.
+A piece is a `Program`: the states of some subnetworks. *Units* are subnetworks that are called by number and are built
+when they are first called; then their pieces are appended. Numbers of states and labels never change.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -12,16 +12,16 @@ from oxillama._kernels.grammar.memory cimport grown, sort_by
 
 
 cdef class Program:
-    """A compiled grammar, without a vocabulary; or a piece of one. Only a `Builder` makes one that can be used.
+    """A compiled grammar, without a vocabulary; or a piece of one. Only a `Builder` makes a usable one.
 
-    Its first state is the root's start. ``what`` an edge reads is a label, a token set, a subnetwork (its start state,
-    or `UNIT` plus the number of a unit), or nothing.
+    Its first state is the root's start. An edge reads ``what``: a label, a token set, a subnetwork (its start state, or
+    `UNIT` plus the number of a unit), or nothing.
 
-    Attributes
-    ----------
-    token_sets : token terminals, by their numbers.
-    accepts_empty : whether the empty text matches.
-    pieces : builds the subnetworks that are called by number; None where there are none, and for a piece of a program.
+    Attributes:
+        token_sets: the token terminals, by number.
+        accepts_empty: whether the empty text matches.
+        pieces: builds the subnetworks that are called by number; None without such calls, and in a piece of a
+            program.
     """
 
     def __cinit__(self):
@@ -34,14 +34,14 @@ cdef class Program:
             free_edges(&self.edges[kind])
 
     cdef int make_room(self, int32_t n) except -1:
-        """Room for so many more states."""
+        """Makes room for ``n`` more states."""
         if self.n_states + n > self.states_room:
             self.states_room = self.n_states + n if self.n_states == 0 else 2 * (self.n_states + n)
             self.rtn = <State*>grown(self.rtn, self.states_room * sizeof(State))
         return 0
 
     cdef int index(self) except -1:
-        """Sort the edges by their sources."""
+        """Sorts the edges by their sources."""
         cdef int kind
         for kind in range(KINDS):
             sort_edges(&self.edges[kind], self.n_states)
@@ -49,11 +49,10 @@ cdef class Program:
 
 
 cdef class Network(Program):
-    """The pieces of a program so far.
+    """The pieces of a program that are built so far.
 
-    Parameters
-    ----------
-    program : Program; it is copied, and so are its other pieces.
+    Args:
+        program: Program; it is copied, and so are its other pieces.
     """
 
     def __cinit__(self, Program program not None, *_arguments, **_named):
@@ -75,7 +74,7 @@ cdef class Network(Program):
             LABEL_BYTES * self.n_labels + 4 * self.n_units
 
     cdef int append_built(self) except -1:
-        """Append the pieces that were built since."""
+        """Appends the pieces that were built since the last call."""
         cdef list built = self.program.pieces.built
         while self.n_pieces < len(built):
             unit, piece = built[self.n_pieces]
@@ -84,7 +83,7 @@ cdef class Network(Program):
         return 0
 
     cdef int append(self, object piece, object unit) except -1:
-        """Append the piece of a unit; None: that of the whole program."""
+        """Appends the piece of a unit; None: the first piece of the program."""
         cdef Program of
         cdef List* into
         cdef Edge edge
@@ -129,7 +128,7 @@ cdef class Network(Program):
         return 0
 
     cdef int32_t unit_of(self, int32_t q) noexcept:
-        """The unit of a state, if every piece begins with its start; -1 in the first piece."""
+        """The unit of a state, if every piece begins with its start; -1 for the first piece."""
         cdef int32_t i, found = -1, start = 0
         for i in range(self.n_units):
             if start < self.unit_start[i] <= q:
@@ -137,7 +136,7 @@ cdef class Network(Program):
         return found
 
     cdef int32_t take_label(self, object bits) except -1:
-        """The number of a label."""
+        """The number of a label, given by its bits."""
         cdef object known = self.label_numbers.get(bits)
         if known is not None:
             return known
@@ -168,7 +167,7 @@ cdef void free_edges(List* edges) noexcept:
 
 
 cdef int sort_edges(List* edges, int32_t n) except -1:
-    """Sort edges by their sources, of which there are ``n``; equal ones stay in order."""
+    """Sorts edges by their sources, which are below ``n``; the sort is stable."""
     cdef Edge* unsorted = edges.items
     cdef int32_t* order = <int32_t*>grown(NULL, 8 * (<Py_ssize_t>edges.n + 1))
     cdef int32_t* sources = order + edges.n

@@ -1,6 +1,6 @@
-"""The nodes of grammars: what each rule matches, whatever notation it was written in.
+"""The nodes of grammars: what each rule matches, in whatever notation it was written.
 
-They are plain classes and know nothing of what reads them. The kernels read them, so they are defined here.
+They are plain classes that know no reader. The kernels read them, so they are defined here.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ SURROGATES = 0xD800, 0xDFFF
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """These characters, one after another; the empty text matches the empty string."""
+    """These characters in sequence; an empty text matches the empty string."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of ranges of code points (first, last), ascending and disjoint; none match none."""
+    """A character of ascending, disjoint ranges of code points (first, last); without ranges, nothing."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One token of the vocabulary, whatever its text: one of ``ids``, or any but these."""
+    """A token of the vocabulary, whatever its text: one of ``ids``, or any other token if ``negated``."""
 
     ids: tuple[int, ...]
     negated: bool = False
@@ -38,14 +38,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The strings of an automaton that have from ``least`` to ``most`` characters; None for no upper bound.
+    """The strings of an automaton that have ``least`` to ``most`` characters; ``most`` None: no upper bound.
 
-    A beginning of fewer than ``least`` characters must always have a continuation within the bounds.
+    A prefix of fewer than ``least`` characters must always have a continuation within the bounds.
 
-    Attributes
-    ----------
-    whole : an edge into a state below this number completes a character, other edges do not: a character may
-        be spelled by several.
+    Attributes:
+        whole: an edge into a state below this number completes a character, others do not: several edges may
+            spell one character.
     """
 
     dfa: Dfa
@@ -56,14 +55,14 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What the rule of this name matches."""
+    """The match of the rule with this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class _Items:
-    """Computes its hash once: large nodes are looked up many times."""
+    """Computes its hash once, because large nodes are looked up many times."""
 
     __slots__ = ("_hash", "items")
     items: tuple[Node, ...]
@@ -80,20 +79,20 @@ class _Items:
 
 
 class Seq(_Items):
-    """These one after another; none match the empty string."""
+    """These items in sequence; no items match the empty string."""
 
     __slots__ = ()
 
 
 class Alt(_Items):
-    """Any one of these; none match nothing."""
+    """Any one of these items; no items match nothing."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``item`` from ``least`` to ``most`` times; None for any number."""
+    """``item`` from ``least`` to ``most`` times; ``most`` None: any number."""
 
     item: Node
     least: int
@@ -102,19 +101,18 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What may stand at a place of a `Distinct`.
+    """A member that may occur at a place of a `Distinct`.
 
-    Attributes
-    ----------
-    node : what is told apart.
-    by : how. "mark": by the number ``mark``. "text": by its text without the white space between the tokens
-        of JSON. "value": a JSON array or object, by its value. "nothing": it may come any number of times and
-        is not counted.
-    to : the number of the place after it.
-    rest : what follows ``node``, before the separator.
-    after : how many members must have come before.
-    room : it may come only if fewer members than this have come, those whose marks must be there not counted;
-        None for no bound.
+    Attributes:
+        node: the part that must differ between members.
+        by: what must differ. "mark": the number ``mark``. "text": the text, without white space between JSON
+            tokens. "value": the value of a JSON array or object. "nothing": the member may be repeated and is
+            not counted.
+        to: the number of the place after the member.
+        rest: what follows ``node``, before the separator.
+        after: minimum number of members before this one.
+        room: the member is allowed only if fewer members than this have occurred, members with required marks
+            not counted; None: no bound.
     """
 
     node: Node
@@ -128,21 +126,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """One or more members, no two of them the same.
+    """At least one member, no two of them the same.
 
-    Where members are told apart by their texts or values, it stands behind an opening bracket, and separators
-    are commas with white space. A member that is told apart by its text is written in one way. Where members
-    are told apart by their values, each beginning of one can be continued to infinitely many values.
+    If members differ by texts or values, the node follows an opening bracket, and separators are commas with
+    white space. A member that differs by its text has one spelling. If members differ by values, each prefix
+    of a value must have continuations to infinitely many values.
 
-    Attributes
-    ----------
-    places : the members that may stand at each place; the first one begins.
-    ends : for each place, whether the last member may lead to it.
-    separator : what stands between members; None for nothing.
-    least, most : bounds of the number of members; None for no upper bound.
-    marks : there must be a member with each mark below this.
-    needed : nodes that must match something; otherwise the whole matches nothing.
-    may_run_out : there may be a place at which all members that may stand there have come.
+    Attributes:
+        places: the members that may occur at each place; place 0 begins.
+        ends: for each place, whether the last member may lead to it.
+        separator: the node between members; None: nothing.
+        least, most: bounds of the number of members; ``most`` None: no upper bound.
+        marks: each mark below this must occur.
+        needed: nodes that must match something; otherwise the whole matches nothing.
+        may_run_out: at some place all allowed members may have occurred already.
     """
 
     places: tuple[tuple[Member, ...], ...]
@@ -163,5 +160,5 @@ NEVER = Dfa(((),), ())
 
 
 def has_characters(first: int, last: int) -> bool:
-    """Whether a range of code points holds any that a text can have: lone surrogates have no UTF-8."""
+    """Whether a range has a code point that a text can have: lone surrogates have no UTF-8."""
     return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])

@@ -1,4 +1,4 @@
-"""What is known of a node of a grammar's rules: what it refers to, how large it is, whether it may be empty."""
+"""Properties of the nodes of a grammar's rules: their references, their size, whether they match the empty string."""
 
 from libc.stdint cimport int64_t
 
@@ -7,20 +7,19 @@ from oxillama._kernels.grammar.dfa cimport Dfa
 from oxillama._kernels.grammar.node_types import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text, Tokens
 
 cdef enum:
-    INLINE = 16         # a rule used more than once and larger than this is called, not copied
-    LARGE = 8           # states of a network that a character beyond ASCII makes, roughly
-    MAX_DEPTH = 4_000   # of nodes inside each other
+    INLINE = 16         # rules of more states that are used more than once are called, not copied
+    LARGE = 8           # approximate number of network states for a character beyond ASCII
+    MAX_DEPTH = 4_000   # maximum depth of nested nodes
 
-INLINE_SIZE = INLINE
-MAX_NODE_DEPTH = 200
+INLINE_SIZE: int = INLINE
+MAX_NODE_DEPTH: int = 200
 
 
-def references(object node):
-    """The names that a node refers to, each as often as it does.
+def references(object node: Node) -> list[str]:
+    """The names that a node refers to, each as often as it occurs.
 
-    Raises
-    ------
-    ValueError : more than `MAX_NODE_DEPTH` nodes are inside each other, or bounds of a repetition are none.
+    Raises:
+        ValueError: nodes are nested more deeply than `MAX_NODE_DEPTH`, or a repetition has impossible bounds.
     """
     cdef list found = []
     add_references(node, found, 0)
@@ -44,7 +43,7 @@ cdef int add_references(object node, list found, int depth) except -1:
 
 
 cdef tuple children(object node):
-    """The nodes that a node is made of; those of a `Distinct` each once."""
+    """The nodes that a node consists of; the nodes of a `Distinct` each once."""
     cdef object kind = type(node)
     cdef dict found
     if kind is Seq or kind is Alt:
@@ -66,8 +65,8 @@ cdef int known_leaf(object kind) except -1:
     return 0
 
 
-def size(object node, set called not None, dict known not None):
-    """Roughly how many states a node makes; those of rules that are not ``called`` are ``known``."""
+def size(object node: Node, set called not None: set[str], dict known not None: dict[str, int]) -> int:
+    """The approximate number of states that a node makes; ``known`` has the sizes of rules that are not ``called``."""
     return size_of(node, called, known, 0)
 
 
@@ -102,8 +101,8 @@ cdef bint is_ascii(tuple ranges) except -1:
     return n == 0 or ranges[n - 1][1] < 0x80
 
 
-def repeat_copies(object node, int64_t item_size):
-    """How many copies of the item a repetition is built of; None where it counts instead."""
+def repeat_copies(object node: Node, int64_t item_size) -> int | None:
+    """The number of copies of the item that a repetition makes; None if it becomes a counter."""
     copies = max(node.least, 1) if node.most is None else node.most
     return copies if copies <= 1 or copies * max(1, item_size) <= INLINE else None
 
@@ -112,9 +111,9 @@ ctypedef bint (*Test)(object, object, set, int) except -1
 
 
 cdef bint holds(object node, set rules, Test test, int depth) except -1:
-    """Whether a node has what all items of a `Seq` and one of an `Alt` must have, given the rules that have it.
+    """Whether a node has a property that all items of a `Seq` and one of an `Alt` must have; ``rules`` have it.
 
-    ``test`` says so of other nodes, which it is given with their kinds. What is repeated no times has it.
+    ``test`` answers for other nodes, given with their kinds. A repetition of zero times has the property.
     """
     cdef object kind = type(node)
     cdef bint all_must
@@ -133,8 +132,8 @@ cdef bint holds(object node, set rules, Test test, int depth) except -1:
     return test(node, kind, rules, depth)
 
 
-def is_nullable(object node, set rules not None):
-    """Whether a node matches the empty string, given the rules that do."""
+def is_nullable(object node: Node, set rules not None: set[str]) -> bool:
+    """Whether a node matches the empty string; ``rules`` are the rules that do."""
     return holds(node, rules, may_be_empty, 0)
 
 
@@ -149,8 +148,8 @@ cdef bint may_be_empty(object node, object kind, set rules, int depth) except -1
     return kind is Dfa and (<Dfa>node).accepts_empty()
 
 
-def matches(object node, set rules not None):
-    """Whether a node matches something, given the rules that do; surrogates are in no text."""
+def matches(object node: Node, set rules not None: set[str]) -> bool:
+    """Whether a node matches some text; ``rules`` are the rules that do. No text has surrogates."""
     return holds(node, rules, matches_something, 0)
 
 
@@ -176,18 +175,18 @@ cdef bint matches_something(object node, object kind, set rules, int depth) exce
 # ---------------------------------------------------------------------- rules
 
 
-def productive_rules(dict rules not None, dict refs not None):
-    """The rules that match something; ``refs``: what each refers to."""
+def productive_rules(dict rules not None: dict[str, Node], dict refs not None: dict[str, list[str]]) -> set[str]:
+    """The rules that match some text; ``refs``: the references of each rule."""
     return settled(rules, refs, matches_something)
 
 
-def nullable_rules(dict rules not None, dict refs not None):
-    """The rules that match the empty string; ``refs``: what each refers to."""
+def nullable_rules(dict rules not None: dict[str, Node], dict refs not None: dict[str, list[str]]) -> set[str]:
+    """The rules that match the empty string; ``refs``: the references of each rule."""
     return settled(rules, refs, may_be_empty)
 
 
 cdef set settled(dict rules, dict refs, Test test):
-    """The rules of which a test says yes, given those of which it does."""
+    """The smallest set of rules for which the test holds, given the set itself."""
     cdef dict users = {}
     cdef set found = set()
     cdef list new
@@ -196,7 +195,7 @@ cdef set settled(dict rules, dict refs, Test test):
     for name, names in refs.items():
         for used in names:
             users.setdefault(used, []).append(name)
-    while todo:  # a rule is looked at again when one that it refers to is found
+    while todo:  # a rule is tested again when a rule that it refers to is found
         new = []
         for name in todo:
             if holds(rules[name], found, test, 0):
@@ -212,12 +211,13 @@ cdef int check_references(dict rules, dict refs) except -1:
     return 0
 
 
-def find_calls(dict rules not None, str root not None, object deferred, dict refs not None):
-    """The rules that are called, the others being copied in place of their name; and the sizes of rules.
+def find_calls(dict rules not None: dict[str, Node], str root not None, object deferred: Iterable[str],
+               dict refs not None: dict[str, list[str]]) -> tuple[set[str], dict[str, int]]:
+    """The rules that stay rules and are called (other rules are copied in place of their names), and the rules' sizes.
 
-    Called are the root, deferred rules, the large ones that are used more than once, and enough of the recursive
-    ones to cut every cycle: a search from the root, depth first, finds those on the way to themselves. A size is
-    roughly how many states the rule makes, copies included.
+    Called are the root, deferred rules, large rules that are used more than once, and enough recursive rules to
+    cut every cycle: a depth-first search from the root finds rules on the path to themselves. A size is the
+    approximate number of states that the rule makes, copies included.
     """
     cdef dict uses = dict.fromkeys(rules, 0), sizes = {}
     cdef set called, open_rules = {root}

@@ -1,8 +1,8 @@
-"""Automata that read the text of a number: how its magnitude compares with a bound, whether a modulus divides it.
+"""Automata over the texts of numbers: comparison of the magnitude with a bound, divisibility by a modulus.
 
-They take any text of a JSON number for one; what a number may look like is left to others. A text is written in
-full ("-12.50") or with one digit other than 0 before the point and an exponent ("1.25e-7"): then exponents compare
-first, and the digits after.
+They accept any text of a JSON number as one; further rules for the form of a number are separate. A text is written in
+full ("-12.50") or with one digit other than 0 before the point and an exponent ("1.25e-7"): then exponents are
+compared first, and then the digits.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -13,15 +13,15 @@ from oxillama._kernels.grammar.dfa cimport Arc
 from oxillama._kernels.grammar.machines cimport Machine
 
 cdef enum:
-    # where in the number: before it, after the sign, after a leading 0, in the whole part, after the point, in the
-    # fraction, after the e, after the sign of the exponent, in the exponent; or where nothing matters any more
+    # the place in a number: before it, after the sign, after a leading 0, in the whole part, after the point, in the
+    # fraction, after the e, after the sign of the exponent, in the exponent; or any place, if nothing matters any more
     START, SIGN, ZERO, WHOLE, POINT, PART, E, E_SIGN, EXPONENT, ANYWHERE
-    NO_EXPONENT = 2     # in place of the mantissa's order: no exponent can follow
+    NO_EXPONENT = 2     # value of m_order: no exponent can follow
     MAX_MODULUS = 1 << 26
     MAX_PLACES = 100_000
 
 cpdef enum:
-    # how a magnitude compares with the bound's, as sets
+    # results of comparing a magnitude with the bound, as bits of a set
     LESS = 1
     EQUAL = 2
     GREATER = 4
@@ -37,7 +37,7 @@ CHARACTERS[14] = Arc(101, 101, 69)
 
 
 cdef Classes of_numbers():
-    """The characters of numbers, "e" and "E" in one class, and all others."""
+    """The classes of characters in numbers, "e" and "E" in one class, and one class of all others."""
     cdef Classes found = Classes()
     found.note(CHARACTERS, 15)
     found.settle()
@@ -49,9 +49,9 @@ cdef struct Place:
     # A state of `Comparison`.
     int32_t where
     int32_t is_negative, has_negative_exponent
-    int32_t count       # digits read of the whole part, the fraction or the exponent, as long as they matter
-    int32_t order       # how what was read of the number compares; in the exponent, how its digits do
-    int32_t m_count     # the same from the first digit on, as of the digits before an exponent
+    int32_t count       # digits read in the whole part, the fraction or the exponent, as long as they matter
+    int32_t order       # comparison of the number so far; in the exponent, of its digits
+    int32_t m_count     # count and order of the digits of a mantissa, from the first digit on
     int32_t m_order
 
 
@@ -60,11 +60,11 @@ cdef inline int32_t compare(int64_t a, int64_t b) noexcept:
 
 
 cdef class Comparison(Machine):
-    """The comparison of a magnitude's digits with those of a bound; beyond the bound's digits its digit is 0."""
+    """The comparison of a magnitude's digits with the digits of a bound, to which zeros are appended."""
 
-    cdef bytes whole, part, mantissa, power   # the bound's digits as numbers, those of its exponent
+    cdef bytes whole, part, mantissa, power   # digits of the bound as integers, and digits of its exponent
     cdef int32_t exponent
-    cdef int32_t[2] wanted      # the orders that are accepted, without and with a minus
+    cdef int32_t[2] wanted      # the accepted results, without and with a minus
     cdef bint exponents
 
     def __cinit__(self, str bound, int32_t positive, int32_t negative, bint exponents):
@@ -91,7 +91,7 @@ cdef class Comparison(Machine):
             p.count = 0
             done = True
         elif char == 69 and (p.where == WHOLE or p.where == PART) and p.m_order != NO_EXPONENT:
-            # the digits are read: only their order matters
+            # all digits are read: only their order matters
             p.where, p.m_order = E, p.m_order or -(p.m_count < len(self.mantissa))
             p.m_count = p.count = p.order = 0
             done = True
@@ -160,7 +160,7 @@ cdef bytes values(str digits):
 
 
 cdef inline void read(bytes digits, int32_t* count, int32_t* order, int32_t digit) noexcept:
-    """One more digit from the left: the first one that is another decides."""
+    """Reads one more digit from the left: the first different digit decides."""
     if order[0] == 0:
         if count[0] < len(digits):
             order[0] = compare(digit, (<const unsigned char*>digits)[count[0]])
@@ -172,7 +172,7 @@ cdef inline void read(bytes digits, int32_t* count, int32_t* order, int32_t digi
 
 
 cdef inline void read_whole(bytes digits, int32_t* count, int32_t* order, int32_t digit) noexcept:
-    """One more digit of an integer: more of them than the bound's make it greater."""
+    """Reads one more digit of an integer: an integer of more digits than the bound is greater."""
     if count[0] < len(digits):
         order[0] = order[0] or compare(digit, (<const unsigned char*>digits)[count[0]])
         count[0] += 1
@@ -180,14 +180,13 @@ cdef inline void read_whole(bytes digits, int32_t* count, int32_t* order, int32_
         count[0], order[0] = <int32_t>len(digits) + 1, 0
 
 
-def compared(str bound not None, int positive, int negative, bint exponents):
-    """The texts of numbers whose magnitude compares with a bound as it may.
+def compared(str bound not None, int positive, int negative, bint exponents) -> Dfa:
+    """The texts of numbers whose magnitude compares with a bound in an accepted way.
 
-    Parameters
-    ----------
-    bound : a number in full, without sign or zeros that need not be written.
-    positive, negative : sets of `LESS`, `EQUAL` and `GREATER`, for numbers without and with a minus.
-    exponents : numbers may have exponents.
+    Args:
+        bound: a number in full, without a sign and without superfluous zeros.
+        positive, negative: sets of `LESS`, `EQUAL` and `GREATER`, for numbers without and with a minus.
+        exponents: whether numbers may have exponents.
     """
     cdef Comparison machine
     cdef Place start
@@ -205,7 +204,7 @@ def compared(str bound not None, int positive, int negative, bint exponents):
 
 
 cdef class Remainders(Machine):
-    """A state is whether a digit was read; the digits read after the point, -1 before it; the remainder so far."""
+    """A state: whether a digit was read; digits after the point, -1 before it; the remainder so far."""
 
     cdef int32_t modulus, places
 
@@ -229,7 +228,7 @@ cdef class Remainders(Machine):
             after[0], after[2] = 1, <int32_t>((<int64_t>state[2] * 10 + char - 48) % self.modulus)
             if state[1] >= 0:
                 after[1] += 1
-        return after[1] < self.places or after[2] == 0  # whatever follows the last place is 0
+        return after[1] < self.places or after[2] == 0  # digits after the last place are 0
 
     cdef bint accepts(self, const int32_t* state) noexcept:
         cdef int64_t rest = state[2]
@@ -238,7 +237,7 @@ cdef class Remainders(Machine):
         return state[0] != 0 and rest == 0
 
 
-def multiples(int modulus, int places):
+def multiples(int modulus, int places) -> Dfa:
     """The texts in full of the multiples of ``modulus / 10**places``."""
     cdef int32_t[3] start = [0, -1, 0]
     if not (0 < modulus <= MAX_MODULUS and 0 <= places <= MAX_PLACES):

@@ -1,4 +1,4 @@
-"""Parser states of a grammar, as other kernels see them."""
+"""Declarations of parser_states.pyx: parser states of a grammar."""
 
 from libc.stdint cimport int32_t, uint8_t
 

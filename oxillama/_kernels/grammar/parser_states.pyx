@@ -1,8 +1,8 @@
 """Parser states of a grammar, and the transitions between them by bytes and tokens.
 
-A parser state is a set of items (stacks.pyx). A lazily filled row (rows.pyx) leads from it and a byte to the next one,
+A parser state is a set of items (stacks.pyx). A lazily filled row (rows.pyx) maps a byte to the next parser state,
 which is made by following edges (closure.pyx).
-Threads may share them: a method of Python's holds the critical section of its object.
+Threads may share the table: each Python method holds the critical section of its object.
 """
 
 cimport cython
@@ -22,9 +22,9 @@ from oxillama.errors import GrammarError
 
 
 cdef class ParserStates(Closure):
-    """All parser states of a program that have been met. Parameters: those of `Stacks`."""
+    """All parser states of a program that occurred so far. Parameters as for `Stacks`."""
 
-    def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
+    def __cinit__(self, object program: Any, Py_ssize_t limit, Py_ssize_t budget):
         self.n_token_sets = len(program.token_sets)
 
     cdef void allow(self, Py_ssize_t work) noexcept:
@@ -32,9 +32,9 @@ cdef class ParserStates(Closure):
         Stacks.allow(self, work)
 
     cdef int mend(self, object error, int32_t state) except -1:
-        """Have the piece built that an operation came to, which begins anew; other errors get their place."""
+        """Builds the piece that an operation lacked, so that it can restart; raises other errors with their place."""
         if isinstance(error, NotBuilt):
-            self.program.pieces.build(self.missing)  # whose errors have theirs
+            self.program.pieces.build(self.missing)  # its errors have their place
             try:
                 self.catch_up()
                 self.allow(self.allowed)
@@ -46,7 +46,7 @@ cdef class ParserStates(Closure):
     # ------------------------------------------------------------------ for Python
 
     @cython.critical_section
-    def start(self):
+    def start(self) -> int:
         """The parser state before the first byte."""
         self.allow(self.budget)
         while True:
@@ -60,18 +60,18 @@ cdef class ParserStates(Closure):
                 self.mend(error, DEAD)
 
     @property
-    def work(self):
-        """Units of work that all operations have taken so far."""
+    def work(self) -> int:
+        """Units of work that all operations have used so far."""
         return self.done + self.allowed - self.left
 
     @cython.critical_section
-    def accepts(self, int32_t state):
+    def accepts(self, int32_t state) -> bool:
         """Whether the text may end here."""
         return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
 
     @cython.critical_section
-    def advance(self, int32_t state, bytes text not None):
-        """The parser state after these bytes; 0 where they cannot follow."""
+    def advance(self, int32_t state, bytes text not None) -> int:
+        """The parser state after these bytes; 0 if they cannot follow."""
         cdef Py_ssize_t i = 0
         cdef const unsigned char* characters = text
         self.checked_state(state)
@@ -85,14 +85,13 @@ cdef class ParserStates(Closure):
         return state
 
     @cython.critical_section
-    def advance_token(self, int32_t state, int32_t after_bytes, bytes hits not None):
+    def advance_token(self, int32_t state, int32_t after_bytes, bytes hits not None) -> int:
         """The parser state after a token.
 
-        Parameters
-        ----------
-        state : before the token
-        after_bytes : where its bytes lead, 0 where they cannot follow or do not count
-        hits : for each token set of the program, whether it takes the token
+        Args:
+            state: before the token
+            after_bytes: the parser state after its bytes; 0 if they cannot follow or do not count
+            hits: for each token set of the program, whether it takes the token
         """
         self.checked_state(state)
         self.checked_state(after_bytes)
@@ -107,8 +106,8 @@ cdef class ParserStates(Closure):
         return after_bytes
 
     @cython.critical_section
-    def next_token_sets(self, int32_t state):
-        """The token sets of the program that may follow here, in ascending order."""
+    def next_token_sets(self, int32_t state) -> list[int]:
+        """The token sets of the program that can follow, in ascending order."""
         cdef int32_t i, e, q, n
         cdef set found = set()
         self.checked_state(state)
@@ -120,10 +119,10 @@ cdef class ParserStates(Closure):
         return sorted(found)
 
     @cython.critical_section
-    def located(self, object error, int32_t state):
-        """The error of an operation on a parser state, with the place in the grammar if a part can tell it.
+    def located(self, object error: GrammarError, int32_t state) -> GrammarError:
+        """The error of an operation on a parser state, with its place in the grammar if a piece knows it.
 
-        It is that of the rule of most items, here and of what was being made.
+        The place is the rule of most items, in the parser state and in the one being made.
         """
         cdef dict found = {-1: 0}
         cdef int32_t i, unit
@@ -140,14 +139,14 @@ cdef class ParserStates(Closure):
         return error if unit < 0 else GrammarError(self.program.pieces.located(unit, str(error)))
 
     cdef int count_unit(self, Item item, dict found) except -1:
-        """Count the unit of an item, -1 outside of all; in place of one without a place, the one it returns to."""
+        """Counts the unit of an item (-1: no unit); instead of a unit without a place, the unit that it returns to."""
         cdef list places = self.program.pieces.places
         cdef int32_t unit = self.unit_of(item.q)
         while unit >= 0 and not places[unit] and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
             item = self.stacks.items[self.stacks.first[item.p]]
             unit = self.unit_of(item.q)
             if unit < 0:
-                return 0  # a rule that ends with one that many have is not returned to
+                return 0  # tail calls of shared rules leave no caller on the stack
         if unit < 0 or places[unit]:
             found[unit] = found.get(unit, 0) + 1
         return 0
@@ -171,7 +170,7 @@ cdef class ParserStates(Closure):
         return state
 
     cdef int step(self, int32_t state, uint8_t byte) except -1:
-        """Make one step and keep where it leads, for all bytes that the same edges take."""
+        """Makes the step of a byte and stores the result, for all bytes that the same edges take."""
         cdef int32_t to
         ensure(not self.states.flags[state] & TAPED)
         self.begin()
@@ -183,7 +182,7 @@ cdef class ParserStates(Closure):
         return to
 
     cdef int follow_edges(self, int32_t state, uint8_t byte) except -1:
-        """Put in what a byte leads to."""
+        """Adds the items that a byte leads to."""
         cdef int32_t i, e, n
         cdef Item item
         cdef const Edge* edge
@@ -225,7 +224,7 @@ cdef class ParserStates(Closure):
         return self.finish()
 
     cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept:
-        """The count that stands for ``n`` where no text of up to ``reach`` bytes can make a difference."""
+        """The abstract count for ``n`` if no text of up to ``reach`` bytes can make a difference, else ``n``."""
         cdef int32_t least = self.rtn[q].least, most = self.rtn[q].most
         if n >= ABOVE or most == 0:
             return n
@@ -234,21 +233,21 @@ cdef class ParserStates(Closure):
         return ABOVE if n >= least else BELOW if least - n > reach else n
 
     cdef int popped(self, int32_t p) except -1:
-        """The parser state after the end of the subnetwork that was called with this stack."""
+        """The parser state after the end of a subnetwork that was called with this stack."""
         self.begin()
         self.pop(p)
         return self.finish()
 
-    # ------------------------------------------------------------------ members that are told apart
+    # ------------------------------------------------------------------ distinct members
 
     cdef int next(self, int32_t state, uint8_t byte) except -1:
-        """A step that is not in the row. No step is while a value is under way: bytes of one column differ."""
+        """A step that the row lacks. Steps within an open value are never stored: bytes of one column differ."""
         if self.states.flags[state] & TAPED:
             return self.taped_step(state, byte)
         return self.step(state, byte)
 
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1:
-        """A step while a value is under way, to where it can still become one that did not come before."""
+        """A step within an open value, to a state in which the value can still differ from all earlier values."""
         cdef int32_t to = self.unjudged_step(state, byte)
         return to if self.is_alive(to) else DEAD
 
@@ -261,7 +260,7 @@ cdef class ParserStates(Closure):
         return self.finish()
 
     cdef bint is_alive(self, int32_t state) except -1:
-        """Whether some text can be gone on with, which is only in doubt where a value may have to be an old one."""
+        """Whether some text can continue; only in doubt if an open value may be forced to equal an earlier one."""
         if self.verdicts[state] == 2:
             return False
         if not self.states.flags[state] & TAPED or self.verdicts[state] == 1:
@@ -272,7 +271,7 @@ cdef class ParserStates(Closure):
         return self.is_saved(state)
 
     cdef bint is_saved(self, int32_t state) except -1:
-        """Whether a value that begins like an old one can become another."""
+        """Whether a value that begins like an earlier one can still become a different one."""
         cdef list path = [], next_byte = []
         cdef int32_t at, to, byte
         path.append(state)
@@ -286,7 +285,7 @@ cdef class ParserStates(Closure):
                 continue
             next_byte[len(path) - 1] = byte + 1
             if self.registers.texts[self.tapes[at]].inside == 0 and (byte == 0x20 or 0x09 <= byte <= 0x0D):
-                continue  # there is always a way without
+                continue  # any text has a variant without this white space
             to = self.unjudged_step(at, <uint8_t>byte)
             if to == DEAD or self.verdicts[to] == 2:
                 continue

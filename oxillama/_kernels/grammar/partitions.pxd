@@ -1,4 +1,4 @@
-"""Partitions: elements in sets, which keys part further."""
+"""Partitions: elements in sets, which are refined by keys."""
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
@@ -9,15 +9,15 @@ from oxillama._kernels.grammar.memory cimport grown, mixed
 
 cdef struct Partition:
     int32_t n, n_sets
-    int32_t* number     # of each element, that of its set
-    int32_t* sample     # of each set, its first element
-    int32_t* parted     # the numbers while the sets are parted
-    int32_t* table      # hash table of first elements, -1 where free
+    int32_t* number     # (elements): number of the element's set
+    int32_t* sample     # (sets): first element of the set
+    int32_t* parted     # the numbers during a refinement
+    int32_t* table      # hash table of first elements, -1: free
     int32_t table_size
 
 
 cdef inline int begin_partition(Partition* p, int32_t n) except -1:
-    """One set of ``n`` elements, in one block of memory that begins with ``number``."""
+    """Makes one set of ``n`` elements; all memory is one block that begins with ``number``."""
     cdef Py_ssize_t room = <Py_ssize_t>n
     p.n, p.n_sets, p.table_size = n, 1, 16
     while p.table_size < 2 * room:
@@ -34,7 +34,7 @@ cdef inline void end_partition(Partition* p) noexcept:
 
 
 cdef inline void refine(Partition* p, const int64_t* keys) noexcept:
-    """Part the elements of each set by their keys."""
+    """Splits each set by the keys of its elements."""
     cdef int32_t i, k, slot, found = 0
     if p.n_sets == p.n:
         return

@@ -1,4 +1,4 @@
-"""Automata to programs, as other kernels see it."""
+"""Declarations of pruning.pyx: from automata to programs."""
 
 from oxillama._kernels.grammar.automata cimport Automata
 from oxillama._kernels.grammar.network cimport Program

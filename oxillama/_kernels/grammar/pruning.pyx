@@ -1,4 +1,4 @@
-"""Automata to programs: the states that a piece's start leads to, numbered anew."""
+"""From automata to programs: keeps the states that a piece's start leads to, with new numbers."""
 
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
@@ -14,17 +14,17 @@ from oxillama._kernels.grammar.registers cimport REGISTER
 
 
 cdef Program program_of(Automata of, list starts):
-    """The program of finished automata, sorted by `Automata.index`; the first of ``starts`` is the piece's."""
+    """The program of finished automata, sorted by `Automata.index`; ``starts[0]`` is the start of the piece."""
     cdef Program found = Program()
-    cdef int32_t* number = <int32_t*>grown(NULL, 8 * (<Py_ssize_t>of.n_states + 1))  # the new ones, -1: not reached
-    cdef int32_t* order = number + of.n_states + 1  # by new number
+    cdef int32_t* number = <int32_t*>grown(NULL, 8 * (<Py_ssize_t>of.n_states + 1))  # old -> new number, or -1
+    cdef int32_t* order = number + of.n_states + 1  # new -> old number
     cdef int32_t i = 0, e, kind, target, what, n = 0
     cdef const List* edges
     cdef Edge edge
     try:
         memset(number, 0xFF, 4 * <Py_ssize_t>of.n_states)
         numbered(starts[0], number, order, &n)
-        while i < n:  # grows while it is read
+        while i < n:  # the number grows in the loop
             for kind in range(KINDS):
                 edges = &of.edges[kind]
                 for e in range(edges.first[order[i]], edges.first[order[i] + 1]):
@@ -47,7 +47,7 @@ cdef Program program_of(Automata of, list starts):
 
 
 cdef inline int32_t numbered(int32_t q, int32_t* number, int32_t* order, int32_t* n) noexcept:
-    """The new number of a state."""
+    """The new number of a state, which is given when the state is reached first."""
     if number[q] < 0:
         number[q] = n[0]
         order[n[0]] = q
@@ -56,7 +56,7 @@ cdef inline int32_t numbered(int32_t q, int32_t* number, int32_t* order, int32_t
 
 
 cdef int set_flags(Program program) except -1:
-    """Whether states read something, and what their end depends on; before, their only flag is FINAL."""
+    """Sets the flags of states: whether they read something, and what their end depends on."""
     cdef int32_t n = program.n_states, q, i, n_todo = 0
     cdef const List* epsilon = &program.edges[EPSILON]
     cdef State* rtn = program.rtn
@@ -70,7 +70,7 @@ cdef int set_flags(Program program) except -1:
             raise MemoryError()
         for i in range(epsilon.n):
             edge = epsilon.items[i]
-            add_edge(&into, Edge(edge.target, 0, edge.op, edge.source))  # reversed
+            add_edge(&into, Edge(edge.target, 0, edge.op, edge.source))  # reversed edges
         sort_edges(&into, n)
         for q in range(n):
             if rtn[q].flags & FINAL:
@@ -86,7 +86,7 @@ cdef int set_flags(Program program) except -1:
             for i in range(into.first[q], into.first[q + 1]):
                 edge = into.items[i]
                 if edge.op & REGISTER:
-                    continue  # the end depends on what came
+                    continue  # the end depends on earlier members
                 rtn[edge.target].flags |= ENDS_IF_ENOUGH if edge.op & ENOUGH else ENDS_ALWAYS
                 if not edge.op & ENOUGH or rtn[edge.target].least == 0:
                     todo[n_todo] = edge.target

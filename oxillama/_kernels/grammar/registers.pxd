@@ -1,32 +1,32 @@
-"""Registers of distinct values, as other kernels see them."""
+"""Declarations of registers.pyx: registers of distinct values."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | argument << ARGUMENT
+cdef enum:  # op of an edge: an operation on a register is REGISTER | kind << KIND | argument << ARGUMENT
     REGISTER = 16
     KIND = 5
     ARGUMENT = 8
-    BEGIN = 0      # a value that is told apart begins; 1: there may be none that did not come before
-    MARK = 1       # what has the number of the argument comes; refused if it came before
-    END = 2        # the value has ended; refused if its text came before
-    END_JSON = 3   # ... if an equal JSON value came before
-    AT_LEAST = 4   # refused if fewer came
-    FEWER = 5      # refused unless fewer came
-    ALL = 6        # refused unless all marks came that must
-    SPARE = 7      # refused unless fewer came, marks that must come left out
+    BEGIN = 0      # a value begins that must differ; argument 1: possibly all values have occurred
+    MARK = 1       # the member with the argument as its mark begins; refused if it occurred before
+    END = 2        # the value has ended; refused if its text occurred before
+    END_JSON = 3   # the value has ended; refused if an equal JSON value occurred before
+    AT_LEAST = 4   # refused if fewer members occurred
+    FEWER = 5      # refused unless fewer members occurred
+    ALL = 6        # refused unless all required marks occurred
+    SPARE = 7      # refused unless fewer members occurred, required marks not counted
 
 cdef enum:
-    OF_TEXT = 1 << 24   # a member's key is this plus the number of its text, or a mark's number
+    OF_TEXT = 1 << 24   # key of a member: OF_TEXT + number of its text, or its mark
 
-cdef enum:  # of the slack of a register's RTN states, whose most is 0 and whose least is what operations compare with
-    BY_TEXT = 1     # members are told apart by their texts, too
-    MARKS = 1       # shift: the marks below this must come
+cdef enum:  # slack of a register's RTN states; most is 0, least the highest number that operations compare with
+    BY_TEXT = 1     # members differ by their texts, too
+    MARKS = 1       # shift: marks below this are required
 
-cdef enum:  # abstract registers: what one token cannot change
+cdef enum:  # abstract registers: the part that one token cannot change
     SOME = (1 << 30) + 2
-    FRESH_BIT = 1  # a value began, or an object or array ended, within the token
+    FRESH_BIT = 1  # within the token a value began, or an object or array ended
     ALL_BIT = 2
-    SIZE = 2       # shift: how many came, the one under way with them
+    SIZE = 2       # shift: number of members, the open one included
 
 
 cdef struct Text:
@@ -39,19 +39,19 @@ cdef struct Members:
 
 
 cdef struct Register:
-    int32_t members, begin  # ``begin``: depth of the tape at which a value began, -1: none is under way
+    int32_t members, begin  # ``begin``: depth of the tape at which the open value began, -1: no open value
 
 
 cdef class Registers:
     cdef Text* texts
     cdef Members* sets
     cdef Register* registers
-    cdef dict text_numbers, set_numbers, register_numbers   # by what they are made of, see `pair`
+    cdef dict text_numbers, set_numbers, register_numbers   # `pair` of the parts -> number
     cdef int32_t texts_room, sets_room, registers_room
     cdef readonly int32_t n_texts, n_sets, n_registers
     cdef readonly Py_ssize_t n_bytes
     cdef bint may_run_out
-    cdef set cold            # of pairs of members and a text: no member begins with the text
+    cdef set cold            # (members, text) pairs: no member begins with the text
 
     cdef int32_t longer(self, int32_t text, uint8_t byte) except -1
     cdef int32_t suffix(self, int32_t text, int32_t begin) except -1
@@ -73,5 +73,5 @@ cdef inline object pair(int32_t a, int32_t b):
 
 
 cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:
-    """An operation on a register, as edges hold it."""
+    """An operation on a register, in the form of an edge's op."""
     return REGISTER | kind << KIND | argument << ARGUMENT

@@ -1,12 +1,12 @@
-"""Registers: which values came in an array whose items differ, or in an object.
+"""Registers: the values that occurred in an array with distinct items, or in an object.
 
-The items of such a container are called by RTN states whose count is the number of a register: a set of what came,
-and where the value under way began. What came is known by a number that the grammar gives it, or by its text.
-Texts are nodes of one trie, sets are lists that share their rests, and all are kept once; so a register is a number
-like any count. White space between the tokens of JSON is no part of a text.
+The items of such a container are called by RTN states whose count is the number of a register: a set of members, and
+the place at which the open value began. A member is known by a mark, a number that the grammar gives it, or by its
+text. Texts are nodes of one trie, sets are lists that share their tails, and each is stored once; so a register is a
+number like any count. White space between the tokens of JSON is no part of a text.
 
-The bytes since the first value under way began are the *tape*. All items of a parser state have read the same
-bytes, so a parser state has one tape, and items need only the place at which their value began.
+The bytes since the start of the first open value are the *tape*. All items of a parser state have read the same
+bytes, so a parser state has one tape, and items only need the place at which their value began.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -17,11 +17,11 @@ from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.json_values import fingerprint
 
 cdef enum:
-    MOST_SIZE = (1 << 24) - 1  # that an abstract register counts to
-    MOST_COLD = 4096           # pairs of members and a text that are kept
+    MOST_SIZE = (1 << 24) - 1  # highest number of members in an abstract register
+    MOST_COLD = 4096           # maximum number of (members, text) pairs that are kept
 
 cdef class Registers:
-    """The registers of one table of parser states. Register 0 is empty; text 0 too."""
+    """The registers of one table of parser states. Register 0 and text 0 are empty."""
 
     def __cinit__(self):
         self.n_texts = self.n_sets = 1
@@ -43,7 +43,7 @@ cdef class Registers:
     # ------------------------------------------------------------------ texts
 
     cdef int32_t longer(self, int32_t text, uint8_t byte) except -1:
-        """A text and one byte more; white space outside of strings is left out."""
+        """A text with one more byte; white space outside of strings is dropped."""
         cdef Text* old = &self.texts[text]
         cdef uint8_t inside = old.inside
         cdef int32_t found, depth = old.depth + 1
@@ -66,7 +66,7 @@ cdef class Registers:
         return found
 
     cdef bytes bytes_of(self, int32_t text, int32_t begin):
-        """The bytes of a text from a depth on."""
+        """The bytes of a text from depth ``begin`` on."""
         cdef int32_t n = self.texts[text].depth - begin
         cdef uint8_t* data = <uint8_t*>grown(NULL, n + 1)
         cdef int32_t i = n
@@ -80,7 +80,7 @@ cdef class Registers:
             free(data)
 
     cdef int32_t suffix(self, int32_t text, int32_t begin) except -1:
-        """What a text is from a depth on, as a text of its own."""
+        """The text from depth ``begin`` on, as a text that starts at depth 0."""
         cdef int32_t found = 0
         if begin == 0:
             return text
@@ -102,7 +102,7 @@ cdef class Registers:
         return found
 
     cdef int32_t with_mark(self, int32_t members, int32_t mark) except -1:
-        """A set and a mark. Marks stand behind texts, the highest first, so that sets do not depend on an order."""
+        """Adds a mark to a set. Marks follow texts, the highest first, so that a set does not depend on an order."""
         cdef list above = []
         cdef int32_t key
         while members and self.sets[members].key > mark:
@@ -123,7 +123,7 @@ cdef class Registers:
         return False
 
     cdef bint begins_member(self, int32_t text, int32_t key) noexcept:
-        """Whether a member is a text that begins with another."""
+        """Whether a member is a text that begins with ``text``."""
         cdef int32_t depth = self.texts[text].depth, other = key - OF_TEXT
         if other < 0:
             return False
@@ -132,7 +132,7 @@ cdef class Registers:
         return other == text
 
     cdef bint is_hot(self, int32_t members, int32_t text) except -1:
-        """Whether some member begins with a text."""
+        """Whether some member begins with ``text``."""
         cdef int32_t one = members
         if members == 0:
             return False
@@ -160,9 +160,9 @@ cdef class Registers:
         return found
 
     cdef int32_t after(self, int32_t op, int32_t n, int32_t needed, int32_t tape) except -2:
-        """The register that an edge leaves, -1 where it refuses.
+        """The register after an edge; -1 if the edge refuses.
 
-        ``needed``: marks below this must come. ``tape`` holds the bytes read so far.
+        ``needed``: marks below this are required. ``tape`` has the bytes read so far.
         """
         cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members
         if n >= SOME:
@@ -191,7 +191,7 @@ cdef class Registers:
         return n if self.marks(members, needed) == needed else -1
 
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept:
-        """How many marks below ``most`` came."""
+        """The number of marks below ``most`` that occurred."""
         cdef int32_t found = 0
         while members:
             found += self.sets[members].key < most
@@ -199,7 +199,7 @@ cdef class Registers:
         return found
 
     cdef int32_t abstract(self, int32_t n, int32_t least, int32_t needed) noexcept:
-        """What stands for all registers that no token tells from this one, unless it ends or begins a value."""
+        """The abstract register of n: shared by registers that differ only for tokens which end or begin a value."""
         cdef int32_t members = self.registers[n].members
         cdef int32_t size = self.sets[members].size + (self.registers[n].begin >= 0)
         return SOME + (min(size, least) << SIZE) + ALL_BIT * (self.marks(members, needed) == needed)
@@ -215,7 +215,7 @@ cdef int32_t abstract_after(int32_t kind, int32_t argument, int32_t n) noexcept:
     if kind == END_JSON:
         return n if fresh else n + FRESH_BIT
     if fresh or kind == END or kind == SPARE:
-        return n  # what follows is looked at with the real register
+        return n  # the token is checked again with the real register
     if kind == AT_LEAST:
         return n if size >= argument else -1
     if kind == FEWER:

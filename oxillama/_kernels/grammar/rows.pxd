@@ -1,4 +1,4 @@
-"""Rows of parser states, as other kernels see them."""
+"""Declarations of rows.pyx: the next parser states by bytes."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -6,24 +6,24 @@ from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.network cimport Network
 
 cdef enum:
-    DEAD = 0           # the parser state in which nothing can follow
-    UNKNOWN = -1       # an entry that has not been computed yet
+    DEAD = 0           # the parser state that nothing can follow
+    UNKNOWN = -1       # an entry that is not computed yet
 
 
 cdef struct Row:
-    int32_t first      # of its entries
-    int32_t columns    # of its shape
+    int32_t first      # first of its entries
+    int32_t columns    # first of its columns
 
 
 cdef class Rows:
     # The entry of a parser state and a byte is entries[row.first + columns[row.columns + byte]]. Bytes that the same
-    # edges take share a column; no edge takes those of column 0.
-    cdef Row* rows           # by parser state
+    # edges take share a column; column 0 has the bytes that no edge takes.
+    cdef Row* rows           # (parser states)
     cdef int32_t* entries
     cdef uint8_t* columns    # (shapes, 256)
-    cdef dict shapes         # by the labels of edges: the number of their shape and of its columns
-    cdef int32_t* labels     # of the row being made
-    cdef uint8_t* is_taken   # by label: whether it is among these
+    cdef dict shapes         # labels of edges -> (number of the shape, number of its columns)
+    cdef int32_t* labels     # labels of the row being made
+    cdef uint8_t* is_taken   # (labels): whether the label is among these
     cdef int32_t room, n_entries, entries_room, shapes_room, labels_room
 
     cdef Py_ssize_t add(self, int32_t state, Network net, const Item* items, int32_t n) except -1
@@ -32,6 +32,6 @@ cdef class Rows:
 
 
 cdef inline int32_t* entry(Rows rows, int32_t state, uint8_t byte) noexcept:
-    """Where a byte leads: the number of a parser state, or UNKNOWN."""
+    """The entry of a byte: the number of the next parser state, or UNKNOWN."""
     cdef const Row* row = &rows.rows[state]
     return rows.entries + row.first + rows.columns[row.columns + byte]

@@ -1,8 +1,8 @@
-"""Rows of parser states: where each byte leads, as far as that is known.
+"""Rows of parser states: the next parser state for each byte, as far as it is known.
 
-Most bytes lead nowhere, and the others to few places. So a row has one entry for each set of bytes that the same
-edges take, and one for all that no edge takes. Which byte has which entry is the row's shape. It depends on the labels
-of the edges alone, and few sets of labels occur in a grammar, so rows share their shapes.
+Nearly all bytes lead nowhere, the rest to few parser states. So a row has one entry for each set of bytes that the same
+edges take, and one for all bytes that no edge takes. The shape of a row maps bytes to entries. It depends only on the
+labels of the edges, and a grammar has few sets of labels, so rows share their shapes.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -28,7 +28,7 @@ cdef class Rows:
         free(self.is_taken)
 
     cdef Py_ssize_t add(self, int32_t state, Network net, const Item* items, int32_t n) except -1:
-        """Make the row of a parser state of some items, whose edges have not been followed; returns the bytes it takes.
+        """Makes the row of a parser state from its items, with unknown entries; returns the row's bytes of memory.
         """
         cdef bytes labels = self.labels_of(net, items, n)
         cdef object known = self.shapes.get(labels)
@@ -47,7 +47,7 @@ cdef class Rows:
         return sizeof(Row) + 4 * width + (0 if known is not None else 400 + len(labels))
 
     cdef bytes labels_of(self, Network net, const Item* items, int32_t n):
-        """The labels of all items' edges, each once."""
+        """The labels of all edges of the items, each once."""
         cdef int32_t i, e, label, n_found = 0, room = 2 * (16 + net.n_labels)
         if net.n_labels >= self.labels_room:
             self.labels = <int32_t*>grown(self.labels, 4 * <Py_ssize_t>room)
@@ -66,7 +66,7 @@ cdef class Rows:
         return (<const uint8_t*>self.labels)[:4 * n_found]
 
     cdef tuple new_shape(self, bytes labels, Network net):
-        """The number of the shape of some labels that no row had before, and that of its columns."""
+        """The number of a new shape for these labels, and the number of its columns."""
         cdef int32_t shape = <int32_t>len(self.shapes)
         cdef const uint8_t* found = labels
         if shape == self.shapes_room:
@@ -79,12 +79,12 @@ cdef class Rows:
 
 
 cdef int32_t write_columns(uint8_t* columns, const uint8_t* labels, const int32_t* found, int32_t n) noexcept:
-    """Number the sets of bytes that the same labels take; returns how many there are, that of no label included."""
+    """Numbers the sets of bytes that the same labels take; returns their count, with the set that no label takes."""
     cdef int32_t i, k, n_taken, column, n_before, width = 1
     cdef uint8_t[256] taken
-    cdef int32_t[256] size, moved, number  # of a column: its bytes, those that a label takes, and where these go
+    cdef int32_t[256] size, moved, number  # per column: its bytes, bytes that a label takes, the column of these
     memset(columns, 0, 256)
-    size[0] = 256  # with byte 255, which no label takes: so the column stays
+    size[0] = 256  # includes byte 255, which no label takes: so column 0 is never emptied
     for i in range(n):
         n_taken, n_before = bytes_of(labels + LABEL_BYTES * found[i], taken), width
         memset(moved, 0, 4 * n_before)
@@ -102,7 +102,7 @@ cdef int32_t write_columns(uint8_t* columns, const uint8_t* labels, const int32_
 
 
 cdef inline int32_t bytes_of(const uint8_t* label, uint8_t* out) noexcept:
-    """The bytes that a label takes; returns how many."""
+    """Writes the bytes that a label takes to ``out``; returns their number."""
     cdef int32_t i, byte, n = 0
     for i in range(LABEL_BYTES):
         if label[i]:

@@ -1,10 +1,10 @@
-"""Slices of a vocabulary, as other kernels see them."""
+"""Declarations of slices.pyx: slices of a vocabulary."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of
 
-cdef enum:  # where the scan of a text of characters stands; numbers up to 3 are bytes that a character still needs
+cdef enum:  # state of a scan through a text of characters; 1 to 3: continuation bytes that a character still needs
     BASE = 0
     AFTER_E0 = 5
     AFTER_ED = 6
@@ -15,11 +15,11 @@ cdef enum:  # where the scan of a text of characters stands; numbers up to 3 are
 
 
 cdef class Slice:
-    cdef uint32_t* bits        # the tokens of its characters, the last of which may be incomplete
-    cdef uint32_t* upto[256]   # those of at most so many characters
-    cdef Nodes* leaving[256]   # the tokens that leave the set with a byte, as a trie
+    cdef uint32_t* bits        # tokens of the slice's characters; the last character may be incomplete
+    cdef uint32_t* upto[256]   # n -> tokens of at most n characters
+    cdef Nodes* leaving[256]   # byte -> trie of the tokens that leave the set with this byte
     cdef uint8_t chars[SET]
-    cdef uint8_t leaves[256]   # whether tokens may leave the set with a byte
+    cdef uint8_t leaves[256]   # byte -> whether tokens may leave the set with this byte
     cdef int n_words
     cdef readonly Py_ssize_t n_bytes
 
@@ -33,7 +33,7 @@ cdef Slice slice_of(Trie trie, bytes chars)
 
 
 cdef inline int following(int at, uint8_t byte, const uint8_t* chars) noexcept nogil:
-    """Where the scan of a text of these characters stands after a byte."""
+    """The state of the scan after a byte, for a text of these characters."""
     if at == BASE:
         if not chars[entry_of(byte)]:
             return LEAVES

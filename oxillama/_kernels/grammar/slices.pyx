@@ -1,7 +1,7 @@
-"""Slices of a vocabulary: the tokens of some characters, and those that leave them.
+"""Slices of a vocabulary: the tokens that consist of certain characters, and the tokens that leave them.
 
-A slice serves parser states that any text of some characters can follow (covers.pyx): nearly all tokens are only that,
-and are known in advance. Those that begin so and leave the set make small tries, one for each byte they leave with.
+A slice serves parser states that any text of these characters can follow (covers.pyx): nearly all tokens consist of
+them and are known in advance. Tokens that begin with them and leave the set form small tries, one per leaving byte.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -11,11 +11,11 @@ from libc.string cimport memcpy
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.trie cimport SET, Key, Nodes, Trie, entry_of, nodes_build, nodes_free
 
-cdef Py_ssize_t MOST_BYTES = 12 << 20  # that a vocabulary keeps
+cdef Py_ssize_t MOST_BYTES = 12 << 20  # maximum size of a vocabulary's slices
 
 
 cdef Slice slice_of(Trie trie, bytes chars):
-    """The slice of a set of characters; its trie keeps those used last, up to `MOST_BYTES`."""
+    """The slice of a set of characters; its trie keeps the slices used last, up to `MOST_BYTES`."""
     cdef Slice found = trie.slices.pop(chars, None)
     if found is None:
         found = Slice.__new__(Slice)
@@ -27,7 +27,7 @@ cdef Slice slice_of(Trie trie, bytes chars):
 
 
 cdef class Slice:
-    """The tokens of some characters."""
+    """The tokens that consist of certain characters."""
 
     def __dealloc__(self):
         cdef int i
@@ -67,7 +67,7 @@ cdef class Slice:
         return 0
 
     cdef bint is_left(self, Trie trie, int32_t place) noexcept:
-        """Whether some characters are before a node, all of the set."""
+        """Whether a nonempty text of complete characters, all in the set, leads to the parent of a node."""
         cdef int32_t token = trie.nodes.order[trie.nodes.token_first[place]], i
         cdef int32_t n = trie.nodes.at[place].depth - 1
         cdef int at = BASE
@@ -78,7 +78,7 @@ cdef class Slice:
         return n > 0 and at == BASE
 
     cdef Nodes* leaving_with(self, Trie trie, int byte) except NULL:
-        """The tokens that leave the set with a byte, after at least one character."""
+        """A trie of the tokens that leave the set with a byte, after at least one character."""
         cdef Nodes* nodes = &trie.nodes
         cdef int32_t i, k, place, token, end = 0, n = 0
         cdef Key* keys
@@ -103,7 +103,7 @@ cdef class Slice:
         return self.leaving[byte]
 
     cdef const uint32_t* of_length(self, Trie trie, int32_t most) except NULL:
-        """The tokens of the set of at most ``most`` characters, at most 255."""
+        """The tokens of the set with at most ``most`` characters; ``most`` is at most 255."""
         cdef int32_t token, i
         cdef uint32_t* bits
         if self.upto[most] == NULL:

@@ -1,6 +1,6 @@
-"""How the characters of a JSON string are written: the automaton of the strings' spellings.
+"""Spellings of the characters of JSON strings, as an automaton.
 
-A character may stand raw or escaped (RFC 8259, section 7), beyond the first 65,536 as two escaped UTF-16 code units.
+A character may be raw or escaped (RFC 8259, section 7), beyond the first 65,536 as two escaped UTF-16 code units.
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -14,45 +14,45 @@ cdef enum:
     LAST_POINT = 0x10FFFF
     NONE = -1
     MOST_SHORTS = 8
-    PAIR_BITS = 10      # of the second code unit of a pair
-    MIDDLE = 2          # the level of the digit in the middle of a code unit
-    UNIT_END = 3        # that of the last one
-    PAIR_MIDDLE = 5     # that of the second digit of a pair's second unit
+    PAIR_BITS = 10      # bits of a character in the second code unit of a pair
+    MIDDLE = 2          # level of the digit in the middle of a code unit
+    UNIT_END = 3        # level of the last digit of a code unit
+    PAIR_MIDDLE = 5     # level of the second digit of a pair's second unit
 
-# What may stand raw between the quotes; lone surrogates have no UTF-8.
+# Characters that may be raw between the quotes; lone surrogates have no UTF-8.
 cdef int32_t[4] RAW_FIRST = [0x20, 0x23, 0x5D, 0xE000]
 cdef int32_t[4] RAW_LAST = [0x21, 0x5B, 0xD7FF, LAST_POINT]
-# Characters with an escape of their own, in the order of its letter.
+# Characters with an escape letter, in the order of the letters.
 cdef int32_t[8] SHORT = [0x22, 0x2F, 0x5C, 0x08, 0x0C, 0x0A, 0x0D, 0x09]
 cdef int32_t[8] LETTER = [0x22, 0x2F, 0x5C, 0x62, 0x66, 0x6E, 0x72, 0x74]
-# Characters that may be written by number, for each way: json.dumps never writes a printable one of ASCII so, and in
-# one way only control characters are that have no letter. In the order of their first code units.
+# Characters that may be escaped by number, for each kind of spelling: json.dumps never escapes printable ASCII so, and
+# ONE_WAY allows it only for control characters without a letter. In the order of their first code units.
 cdef int32_t[12] NUMBERED_FIRST = [0x00, 0x7F, 0x10000, 0xE000, 0x00, 0x10000, 0xE000, 1, 0x00, 0x0B, 0x0E, 1]
 cdef int32_t[12] NUMBERED_LAST = [0x1F, 0xD7FF, LAST_POINT, 0xFFFF, 0xD7FF, LAST_POINT, 0xFFFF, 0, 0x07, 0x0B, 0x1F, 0]
-# The position of a character is the 16 bits of its first code unit, then the 10 bits that the second one of a pair has
-# beside its leading ones. By level, the hexadecimal digits of a unit and the first two of a second one, which begins
-# with D and then C to F: the lowest bit of the digit in the position, its lowest value, and how many values it has.
+# The position of a character is the 16 bits of its first code unit, then the 10 free bits of the second one of a pair.
+# Levels are the hexadecimal digits of a unit and the first two of a second unit, which begins with D and then C to
+# F. Per level: the lowest bit of the digit in the position, the digit's lowest value, the number of its values.
 cdef int32_t[6] SHIFT = [22, 18, 14, 10, 10, 8]
 cdef int32_t[6] LOWEST = [0, 0, 0, 0, 13, 12]
 cdef int32_t[6] DIGITS = [16, 16, 16, 16, 1, 4]
 
 cpdef enum:
-    # How characters may be written: in all ways of ``json.dumps``, with ``ensure_ascii`` or without; in every way
-    # that JSON has; in one way, that of ``json.dumps`` without ``ensure_ascii``.
+    # The allowed spellings: all of ``json.dumps``, with ``ensure_ascii`` or without; all of JSON; or a single spelling
+    # per character, as ``json.dumps`` without ``ensure_ascii`` has.
     DUMPED = 0
     EVERY_WAY = 1
     ONE_WAY = 2
 
 
 cdef class Speller:
-    """States of the text's automaton, made as they are needed; equal ones are made once."""
+    """States of the text's automaton, made on demand; equal states are made once."""
 
-    cdef Arcs arcs          # of all states, those of one together
-    cdef int32_t* begin     # of each state; room for two more
+    cdef Arcs arcs          # arcs of all states; arcs of one state are adjacent
+    cdef int32_t* begin     # (states): first arc of the state
     cdef int32_t* count
     cdef int32_t n, room
     cdef int32_t ways
-    cdef dict known         # states by what they take
+    cdef dict known         # states by their arcs
 
     def __cinit__(self, int32_t ways):
         self.ways, self.known = ways, {}
@@ -74,7 +74,7 @@ cdef class Speller:
         return self.n - 1
 
     cdef int finish(self, int32_t state, const Arc* arcs, int32_t n) except -1:
-        """Give a state its arcs; neighbours with one target become one."""
+        """Sets the arcs of a state; adjacent arcs with the same target become one."""
         cdef int32_t i, begin = self.arcs.n
         for i in range(n):
             if self.arcs.n > begin and self.arcs.items[self.arcs.n - 1].target == arcs[i].target and \
@@ -86,7 +86,7 @@ cdef class Speller:
         return 0
 
     cdef int character(self, int32_t state, const Arc* arcs, int32_t n) except -1:
-        """The spellings of the characters of a state."""
+        """Sets the arcs of a state to the spellings of its characters."""
         cdef Arcs found = Arcs(NULL, 0, 0)
         cdef int32_t i, k, low, high, backslash = self.escape(arcs, n)
         cdef bint done = backslash == NONE
@@ -107,7 +107,7 @@ cdef class Speller:
             free(found.items)
 
     cdef int32_t escape(self, const Arc* arcs, int32_t n) except -2:
-        """The state after a backslash; NONE if nothing can follow it."""
+        """The state after a backslash; NONE if no escape is possible."""
         cdef Arc[MOST_SHORTS + 1] shorts
         cdef Arcs numbered = Arcs(NULL, 0, 0)
         cdef int32_t i, k, n_shorts = 0, state, low, high
@@ -125,7 +125,7 @@ cdef class Speller:
                     low, high = max(arcs[i].first, NUMBERED_FIRST[k]), min(arcs[i].last, NUMBERED_LAST[k])
                     if low <= high < 0x10000:
                         add_arc(&numbered, low << PAIR_BITS, ((high + 1) << PAIR_BITS) - 1, arcs[i].target)
-                    elif low <= high:  # a pair: its target is marked by a minus
+                    elif low <= high:  # a pair: -1 - target marks it
                         add_arc(&numbered, (0xD800 << PAIR_BITS) + low - 0x10000,
                                 (0xD800 << PAIR_BITS) + high - 0x10000, -1 - arcs[i].target)
             if n_shorts == 0 and numbered.n == 0:
@@ -144,7 +144,7 @@ cdef class Speller:
             free(numbered.items)
 
     cdef int32_t digits(self, const Arcs* positions, int32_t level) except -1:
-        """The state before a digit of characters with these positions, whose bits before it are left out."""
+        """The state before the hexadecimal digit of ``level``, for characters whose lower bits are in ``positions``."""
         cdef bytes key = b"d%d " % level + bytes_of(positions)
         cdef int32_t digit, i, low, high, state, k, n_arcs = 0
         cdef int32_t[16] target
@@ -184,18 +184,18 @@ cdef class Speller:
         return state
 
     cdef int32_t after_digit(self, Arcs* positions, int32_t level) except -1:
-        """The state after the digit of a level."""
+        """The state after the digit of ``level``."""
         cdef int32_t slash, letter, i
         cdef bytes key
         cdef Arc arc
-        if level == PAIR_MIDDLE:  # what is left is as in the middle of any unit
+        if level == PAIR_MIDDLE:  # the rest is like the middle of any unit
             for i in range(positions.n):
                 arc = positions.items[i]
                 positions.items[i] = Arc(arc.first << PAIR_BITS, ((arc.last + 1) << PAIR_BITS) - 1, -1 - arc.target)
             return self.digits(positions, MIDDLE)
         if level != UNIT_END:
             return self.digits(positions, level + 1)
-        if positions.items[0].target >= 0:  # no pair
+        if positions.items[0].target >= 0:  # not a pair
             return positions.items[0].target
         key = b"p" + bytes_of(positions)
         found = self.known.get(key)
@@ -210,7 +210,7 @@ cdef class Speller:
         return slash
 
     cdef Dfa result(self, Dfa dfa):
-        """The automaton; its first states are those of ``dfa``, and accept where they do."""
+        """The automaton; its first states are the states of ``dfa`` and accept if these do."""
         cdef Arcs arcs = Arcs(NULL, 0, 0)
         cdef int32_t* first = NULL
         cdef uint8_t* ends = NULL
@@ -240,8 +240,8 @@ cdef bytes bytes_of(const Arcs* arcs):
     return (<const uint8_t*>arcs.items)[:arcs.n * sizeof(Arc)] if arcs.n else b""
 
 
-def spell(Dfa dfa not None, int ways=DUMPED):
-    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``.
+def spell(Dfa dfa not None, int ways=DUMPED) -> Dfa:
+    """The automaton of the JSON spellings, without quotes, of the strings of ``dfa``.
 
     ``ways``: `DUMPED`, `EVERY_WAY` or `ONE_WAY`.
     """

@@ -1,4 +1,4 @@
-"""The stacks of a grammar's parser states, as other kernels see them."""
+"""Declarations of stacks.pyx: the stacks of a grammar's parser states."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -9,17 +9,17 @@ from oxillama._kernels.grammar.rows cimport Rows
 
 cdef enum:
     MAX_WIDTH = 4096   # items of one parser state or stack
-    BOTTOM = 0         # the stack on which the root ends
-    OPEN = 1           # a stack of which nothing is known
+    BOTTOM = 0         # the stack below the root
+    OPEN = 1           # a stack of unknown contents
     ACCEPTS = 1        # flag: the text may end here
     DEPENDENT = 2      # flag: what follows depends on the open stack
     RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
     ABSTRACT = 4       # flag: an item has an abstract count
-    REGISTERED = 8     # flag: a container whose members are told apart by their texts is open
-    TAPED = 16         # flag: ... and a value in it is under way, so that its bytes are kept
-    FRESH = 32         # flag: ... with an abstract register, and what came within the token matters
-    ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
-    BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token brings it to m
+    REGISTERED = 8     # flag: an open container has members that differ by their texts
+    TAPED = 16         # flag: also, a value of it is open, so that its bytes are kept
+    FRESH = 32         # flag: with an abstract register; a value began or a container ended within the token
+    ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token can bring it to n
+    BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token can bring it to m
 
 
 cdef class Stacks(Network):
@@ -27,19 +27,19 @@ cdef class Stacks(Network):
     cdef Rows rows           # the parser state after each byte
     cdef int32_t kept_room
     cdef Py_ssize_t network_bytes
-    # members of containers that are told apart
+    # distinct members of containers
     cdef Registers registers
-    cdef int32_t* tapes      # (states): the bytes since the first value under way began, 0 if none is
-    cdef uint8_t* verdicts   # (states): whether a TAPED one can be gone on from: 1 yes, 2 no, 0 not known yet
+    cdef int32_t* tapes      # (states): bytes since the first open value began, 0: no open value
+    cdef uint8_t* verdicts   # (states): whether a TAPED state has a continuation: 1 yes, 2 no, 0 unknown
     cdef int32_t made_tape
     cdef Py_ssize_t register_bytes
-    cdef dict open_values    # by stack: the registers in it that have a value under way
-    cdef dict abstracts      # by stack: the same with abstract registers
-    cdef dict unions         # of stacks, by both of them
+    cdef dict open_values    # stack -> its registers with an open value
+    cdef dict abstracts      # stack -> the stack with abstract registers
+    cdef dict unions         # two stacks -> their union
     cdef readonly Py_ssize_t n_bytes, limit
     cdef public Py_ssize_t budget
-    cdef Py_ssize_t allowed, left  # work of the operation under way
-    cdef Py_ssize_t done           # work of the operations before
+    cdef Py_ssize_t allowed, left  # work of the current operation
+    cdef Py_ssize_t done           # work of earlier operations
 
     cdef int catch_up(self) except -1
     cdef bint is_register(self, int32_t q) noexcept

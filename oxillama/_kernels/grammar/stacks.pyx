@@ -1,9 +1,9 @@
 """The stacks of a grammar's parser states.
 
-An item is (RTN state, count, stack). A stack is a set, too, of (return state, its count, the stack below): the
-graph-structured stack of Tomita's parser. Parser states and stacks are kept once and known by their numbers
-(hash-consed). All callers of a subnetwork at one place share a stack, so ambiguity widens sets and does not multiply
-them. A return after which nothing is left to read is not pushed (a tail call), so right recursion needs no stack.
+An item is (RTN state, count, stack). A stack is itself a set of (return state, its count, the stack below): the
+graph-structured stack of Tomita's parser. Parser states and stacks are stored once and identified by their numbers
+(hash-consed). All callers of a subnetwork at one place share a stack, so ambiguity widens sets instead of multiplying
+them. A return after which nothing remains to be read is not pushed (a tail call), so right recursion needs no stack.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -21,24 +21,23 @@ from oxillama._kernels.grammar.rows cimport Rows
 from oxillama.errors import GrammarError
 
 cdef enum:
-    LOOK_BACK = 8          # items that one is compared with to see whether they subsume it
-    MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
+    LOOK_BACK = 8          # number of earlier items with which an item is compared to see whether they subsume it
+    MAX_UNION_DEPTH = 500  # deeper stacks are kept separate instead of united
 
 cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
 
 
 cdef class Stacks(Network):
-    """The sets of items of a program, with the limits of what they may take.
+    """The sets of items of a program, with limits of memory and work.
 
-    Parameters
-    ----------
-    program : Program
-    limit : bytes of memory beyond which GrammarError is raised, at most 2**32
-    budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
-        an edge followed, a trie node visited, or 64 words of a mask added to another.
+    Args:
+        program: Program
+        limit: bytes of memory beyond which GrammarError is raised, at most 2**32
+        budget: units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or an
+            edge followed, a trie node visited, or 64 words of a mask added to another.
     """
 
-    def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
+    def __cinit__(self, object program: Any, Py_ssize_t limit, Py_ssize_t budget):
         if not 0 <= limit <= MOST_BYTES:
             raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
         self.limit, self.budget, self.allowed, self.left = limit, budget, budget, budget
@@ -58,7 +57,7 @@ cdef class Stacks(Network):
         free(self.verdicts)
 
     cdef int catch_up(self) except -1:
-        """Read the pieces that were built since, for other parser states too."""
+        """Reads the pieces that other parser states have had built, too."""
         if self.program.pieces is not None:
             self.append_built()
         self.charge(self.held() - self.network_bytes)
@@ -74,21 +73,21 @@ cdef class Stacks(Network):
         return 0
 
     cdef void allow(self, Py_ssize_t work) noexcept:
-        """Begin an operation that may take so much work."""
+        """Begins an operation with a limit of work."""
         self.done += self.allowed - self.left
         self.allowed = self.left = work
 
     cdef int raise_overspent(self) except -1:
         raise GrammarError(f"grammar: expected at most {self.budget} units of work for a mask or a token, got more")
 
-    # ------------------------------------------------------------------ sets, each kept once
+    # ------------------------------------------------------------------ sets, each stored once
 
     cdef inline bint is_register(self, int32_t q) noexcept:
         """Whether the count of an RTN state is a register."""
         return self.rtn[q].least != 0 and self.rtn[q].most == 0
 
     cdef inline bint is_told_apart(self, int32_t q) noexcept:
-        """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
+        """Whether the count is a register whose members differ by their texts, not only by the grammar's marks."""
         return self.is_register(q) and self.rtn[q].slack & BY_TEXT
 
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
@@ -148,7 +147,7 @@ cdef class Stacks(Network):
     # ------------------------------------------------------------------ unions
 
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1:
-        """The stack of those who return to (q, n) and then to ``p``."""
+        """The stack for callers that return to (q, n) and then to ``p``."""
         cdef int32_t one, flags = self.rtn[q].flags
         cdef Item item = Item(q, n, p)
         if flags & PURE_FINAL:
@@ -159,7 +158,7 @@ cdef class Stacks(Network):
         return one
 
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
-        """The stack of all that are in either."""
+        """The union of two stacks."""
         cdef int32_t i, j, m, n = 0, united
         cdef Item x, y
         cdef Item* merged
@@ -212,7 +211,8 @@ cdef class Stacks(Network):
         return united
 
     cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
-        """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""
+        """Drops sorted items whose texts another item allows, too: beyond the least count, an item with a lower count
+        allows every text that an item with a higher count allows."""
         cdef int32_t i, j, kept = 0
         cdef Item item
         cdef bint covered
@@ -229,10 +229,10 @@ cdef class Stacks(Network):
                 kept += 1
         return kept
 
-    # ------------------------------------------------------------------ containers whose members are told apart
+    # ------------------------------------------------------------------ containers with distinct members
 
     cdef tuple open_in(self, int32_t state):
-        """The registers of a parser state that have a value under way."""
+        """The registers of a parser state that have an open value."""
         cdef set found = set()
         cdef int32_t i
         for i in range(self.states.first[state], self.states.first[state + 1]):
@@ -240,11 +240,11 @@ cdef class Stacks(Network):
         return tuple(found)
 
     cdef list unknown_below(self, int32_t p, uint8_t flag, dict known):
-        """A stack and those below it that have a flag and are not known, the lowest first: it has the lowest number."""
+        """Stack ``p`` and the stacks below it that have a flag and are not in ``known``, the lowest stack first."""
         cdef set found = {p}
         cdef list todo = [p]
         cdef int32_t i, one, below
-        for one in todo:  # grows while it is read
+        for one in todo:  # the list grows in the loop
             for i in range(self.stacks.first[one], self.stacks.first[one + 1]):
                 below = self.stacks.items[i].p
                 if self.stacks.flags[below] & flag and below not in found and below not in known:
@@ -271,7 +271,7 @@ cdef class Stacks(Network):
         return self.open_values[p]
 
     cdef int32_t abstracted(self, int32_t state) except -1:
-        """The parser state with abstract registers: what of a mask does not depend on the values that came."""
+        """The parser state with abstract registers: its mask does not depend on the values that occurred."""
         cdef int32_t i, p, one
         for i in range(self.states.first[state], self.states.first[state + 1]):
             p = self.states.items[i].p
@@ -282,7 +282,7 @@ cdef class Stacks(Network):
         return self.abstracted_set(&self.states, state)
 
     cdef int32_t abstracted_set(self, Pool* pool, int32_t number) except -1:
-        """A stack or a parser state with abstract registers, upon stacks that are known to have them."""
+        """A stack or parser state with abstract registers; the stacks below must be in `abstracts`."""
         cdef int32_t i, n = pool.first[number + 1] - pool.first[number]
         cdef Item* items = <Item*>malloc(sizeof(Item) * (n + 1))
         if not items:
@@ -301,7 +301,7 @@ cdef class Stacks(Network):
             free(items)
 
     cdef bint is_hot(self, int32_t state) except -1:
-        """Whether a value under way is so far the beginning of one that came before."""
+        """Whether an open value is a prefix of an earlier value."""
         cdef Registers registers = self.registers
         cdef int32_t i, n, members, last = -1, tape = self.tapes[state]
         for i in range(self.states.first[state], self.states.first[state + 1]):
@@ -316,7 +316,7 @@ cdef class Stacks(Network):
 
 
 cdef int32_t distinct_items(Item* items, int32_t n) noexcept:
-    """Sort items and drop repeats; returns how many are left."""
+    """Sorts items and drops duplicates; returns the number of remaining items."""
     cdef int32_t i, kept = 0
     sort_items(items, n)
     for i in range(n):

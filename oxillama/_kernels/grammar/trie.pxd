@@ -1,28 +1,28 @@
-"""The vocabulary as a trie, as other kernels see it."""
+"""Declarations of trie.pyx: the vocabulary as a trie."""
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 
-cdef enum:  # a set of characters: an entry for each one of ASCII, and two for the others
-    BEYOND_ASCII = 128  # all others, but perhaps those of the next entry
-    OF_E2 = 129         # those whose first byte is E2, two of which end lines (U+2028, U+2029); only with all others
+cdef enum:  # a set of characters: one entry for each ASCII character, and two for all others
+    BEYOND_ASCII = 128  # all others, except the next entry's
+    OF_E2 = 129         # first byte E2: two of them end lines (U+2028, U+2029); only set with all others
     SET = 130
 
 
 cdef inline int entry_of(int byte) noexcept nogil:
-    """Where a set says whether it has the characters that begin with a byte."""
+    """The entry of a set for the characters that begin with a byte."""
     return byte if byte < 0x80 else OF_E2 if byte == 0xE2 else BEYOND_ASCII
 
 
 cdef struct Node:
     int32_t skip         # the next node that is not below this one
-    uint16_t depth       # the bytes up to and with this node's own
+    uint16_t depth       # number of bytes up to this node
     uint8_t byte
 
 
 cdef struct Nodes:
     # Depth first: the nodes below i are i + 1 ... at[i].skip - 1, and a node's next sibling is at[i].skip.
-    # Tokens are in the order of their nodes: those that end at i are order[token_first[i] ...] up to
-    # token_first[i + 1], those at or below it go on up to token_first[at[i].skip].
+    # Tokens are in the order of their nodes: tokens that end at i are order[token_first[i]] up to
+    # order[token_first[i + 1] - 1], tokens at or below i up to order[token_first[at[i].skip] - 1].
     Py_ssize_t n
     Node* at
     int32_t* token_first
@@ -39,15 +39,15 @@ cdef class Trie:
     cdef readonly int n_vocab, n_words, max_depth
     cdef readonly Py_ssize_t n_tokens
     cdef const uint8_t* data
-    cdef int32_t* first      # (n_vocab + 1): where each token's bytes begin in data
+    cdef int32_t* first      # (n_vocab + 1): offset of each token's bytes in data
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
-    cdef int32_t* by_length  # (n_vocab): tokens by their characters, those of n from length_first[n] on
-    cdef int32_t length_first[257]  # more than 255 count as 255
-    cdef int32_t* with_byte  # (nodes): sorted by their bytes, those of byte b from byte_first[b] on
+    cdef int32_t* by_length  # (n_vocab): tokens by number of characters; n characters begin at length_first[n]
+    cdef int32_t length_first[257]  # more than 255 characters count as 255
+    cdef int32_t* with_byte  # (nodes): sorted by bytes; nodes with byte b begin at byte_first[b]
     cdef int32_t byte_first[257]
     cdef object joined
-    cdef dict slices         # those of `slices.pyx`
-    cdef object leads        # the `Leads` of `corrections.pyx`, once they were asked for
+    cdef dict slices         # slices of `slices.pyx`
+    cdef object leads        # the `Leads` of `corrections.pyx`, once they were requested
 
     cdef int sort_tokens_and_nodes(self) except -1
     cdef Py_ssize_t slice_bytes(self) except -1

@@ -1,6 +1,6 @@
 """The byte strings of a vocabulary as a flat, depth-first trie.
 
-Strings are sorted; the trie falls out of one pass over them.
+The strings are sorted; one pass over them then makes the trie.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t
@@ -13,13 +13,12 @@ from oxillama._kernels.grammar.memory cimport grown, sort_by
 cdef class Trie:
     """Built once from the strings of the tokens; read-only, so threads may share it.
 
-    Parameters
-    ----------
-    strings : list of bytes, by token id
-    inside : bytes of the same length: 1 where the token belongs in the trie
+    Args:
+        strings: list of bytes, by token id
+        inside: bytes of the same length: 1 if the token belongs to the trie
     """
 
-    def __cinit__(self, list strings not None, bytes inside not None):
+    def __cinit__(self, list strings not None: list[bytes], bytes inside not None):
         cdef tuple texts = tuple(strings)
         cdef Py_ssize_t i, n = len(texts), k = 0
         for text in texts:
@@ -67,7 +66,7 @@ cdef class Trie:
         free(self.with_byte)
 
     cdef int sort_tokens_and_nodes(self) except -1:
-        """Sort the tokens by their numbers of characters, and the nodes by their bytes."""
+        """Sorts the tokens by number of characters, and the nodes by their bytes."""
         cdef int32_t n_nodes = <int32_t>self.nodes.n, token, i
         cdef int32_t* keys = <int32_t*>grown(NULL, 4 * <Py_ssize_t>max(self.n_vocab, n_nodes))
         try:
@@ -86,20 +85,20 @@ cdef class Trie:
             free(keys)
 
     @property
-    def n_bytes(self):
+    def n_bytes(self) -> int:
         """Memory held, in bytes."""
         return len(self.joined) + 9 * self.n_vocab + 4 * self.n_tokens + 16 * self.nodes.n + self.slice_bytes()
 
     cdef Py_ssize_t slice_bytes(self) except -1:
         return sum([part.n_bytes for part in self.slices.values()])
 
-    def token_bytes(self, int token):
-        """The bytes of a token, whether it is in the trie or not."""
+    def token_bytes(self, int token) -> bytes:
+        """The bytes of a token, whether or not it is in the trie."""
         if not 0 <= token < self.n_vocab:
             raise IndexError(token)
         return self.data[self.first[token]:self.first[token + 1]]
 
-    def holds(self, int token):
+    def holds(self, int token) -> bool:
         """Whether the token is in the trie."""
         return 0 <= token < self.n_vocab and self.inside[token] != 0
 
@@ -113,7 +112,7 @@ cdef void nodes_free(Nodes* nodes) noexcept:
 
 
 cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
-    """Sort the keys, and make the trie of their strings."""
+    """Sorts the keys, and makes the trie of their strings."""
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
@@ -146,13 +145,13 @@ cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
         nodes.at[path[depth]].skip = made
         depth -= 1
     nodes.token_first[made] = <int32_t>n
-    # A node's tokens come before those of the nodes below it: all keys of one string stand together.
+    # A node's tokens come before tokens of the nodes below it: keys with equal strings are adjacent.
     free(path)
     return 0
 
 
 cdef inline int32_t common(const Key* a, const Key* b) noexcept nogil:
-    """How many bytes two strings begin with together."""
+    """The number of bytes in the common prefix of two strings."""
     cdef int32_t n = min(a.length, b.length), i = 0
     while i < n and a.text[i] == b.text[i]:
         i += 1
@@ -160,7 +159,7 @@ cdef inline int32_t common(const Key* a, const Key* b) noexcept nogil:
 
 
 cdef int compare_keys(const void* one, const void* other) noexcept nogil:
-    """The order of strings; of equal ones, that of their tokens."""
+    """The order of strings; equal strings are ordered by their tokens."""
     cdef const Key* a = <const Key*>one
     cdef const Key* b = <const Key*>other
     cdef int order = memcmp(a.text, b.text, min(a.length, b.length))

@@ -1,12 +1,12 @@
-"""Activations as the tile bodies read them: rows copied, rounded or quantized into tiles of 8, 4, 2 or 1 tokens.
+"""Activations in the forms that the tile bodies read: copied, rounded or quantized, in tiles of 8, 4, 2 or 1 tokens.
 
 An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
-scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32; for r8 a row is one
-block. A block below 1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its
-products.
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32; for r8 a block is a whole
+row. A block whose max|x| is at most 1e-36 counts as zero; a NaN or an infinity in a block makes its scale and its
+products NaN.
 
-For matrices of bf16 an activation is rounded to bf16, to nearest even, after those below 2^-56 have become 0; a NaN
-stays one. Where an instruction multiplies pairs of bf16 (`Job.dots`) the tile has such pairs, elsewhere float32.
+For matrices of bf16 an activation is rounded to bf16, to nearest even, after magnitudes below 2^-56 have become 0; a
+NaN stays a NaN. The tile holds pairs of bf16 if an instruction multiplies them (`Job.dots`), else float32.
 """
 
 from libc.math cimport NAN
@@ -20,12 +20,18 @@ from oxillama._kernels.simd.simd cimport *
 
 cdef enum:  # forms of activations
     A_F32 = 0
-    A_BF16 = 1   # bf16 as float32, two columns for an odd last one
-    A_PAIRS = 2  # the same as bf16
+    A_BF16 = 1   # bf16 values as float32, an even number of columns
+    A_PAIRS = 2  # the values of A_BF16 stored as bf16
     A_32 = 3
     A_256 = 4
     A_ROW = 5
-    FORMS = 6
+    A_PRODUCTS = 6  # as A_256, for weights that AMX multiplies as products of codes and scales (`amx_super_tile`)
+    FORMS = 7
+
+cdef enum:
+    AMX_ROWS = 16      # from so many tokens on, r8 is multiplied in the tile registers of AMX
+    AMX_PRODUCTS = 32  # from so many tokens on, codes and scales are multiplied first, once for all tokens
+    # A few tokens wait for the memory either way. Both numbers are estimates: they have not been measured.
 
 
 cdef inline int form_number(int layout, bint dots) noexcept nogil:
@@ -33,11 +39,13 @@ cdef inline int form_number(int layout, bint dots) noexcept nogil:
         return A_ROW
     if is_pairs(layout):
         return A_PAIRS if dots else A_BF16
+    if OX_AMX and has_subs(layout):
+        return A_PRODUCTS
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
 cdef inline bint is_float(int form) noexcept nogil:
-    """Activations that are no codes with scales."""
+    """Whether activations are floats or bf16, without codes and scales."""
     return form <= A_PAIRS
 
 
@@ -45,15 +53,15 @@ cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
     return (n + 63) & ~<Py_ssize_t>63
 
 
-# Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
-# bytes per token, so the tiles follow each other without a table.
+# Scratch of one form for n tokens. The arrays of the tile that starts at token t0 begin at t0 times their bytes
+# per token, so no table of tiles is needed.
 cdef struct Form:
     char* base
-    Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
+    Py_ssize_t scale, sums, more  # offsets of the arrays after the codes (or values)
 
 
 cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
-    """Bytes of a token's codes, or values."""
+    """Bytes of a token's codes or values."""
     if form == A_F32:
         return 4 * cols
     if form == A_BF16 or form == A_PAIRS:
@@ -62,7 +70,7 @@ cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
 
 
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
-    """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
+    """Sets the offsets of ``f``; returns the bytes of all arrays, a multiple of 64."""
     cdef Py_ssize_t end
     f.scale = padded(n * codes_of_token(form, cols))
     if is_float(form):
@@ -91,6 +99,16 @@ cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t co
     tile.nsum16 = <const int32_t*>(f.base + f.more) + t0 * (cols // 16)
 
 
+cdef inline int largest_tile(int form, Py_ssize_t n, bint room) noexcept nogil:
+    """Tokens of the largest tile of ``n`` tokens. The registers of AMX hold 16, and two of them share the codes.
+
+    Tiles of `A_PRODUCTS` need ``room``, memory for the products of a panel.
+    """
+    if OX_AMX and form == A_ROW and n >= AMX_ROWS:
+        return 32 if n >= 32 else 16
+    return 32 if OX_AMX and form == A_PRODUCTS and n >= AMX_PRODUCTS and room else OX_TILE
+
+
 cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
     cdef Py_ssize_t most = min(left, OX_TILE)
     return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
@@ -105,7 +123,7 @@ cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
 
 
 cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
-    """The sum of 16 codes; 0, and ``finite`` cleared, where one of them came from a NaN or an infinity."""
+    """The sum of 16 codes; if one of them came from a NaN or an infinity, 0 with ``finite`` cleared."""
     cdef float total = f32_sum(codes)
     if total - total == 0:
         return <int32_t>total
@@ -114,15 +132,20 @@ cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
 
 
 cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
-    """Two integers of 16 bits in one of 32."""
+    """Two 16-bit integers packed into one of 32 bits."""
     return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
 
 
 cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
-    """Four groups of 4 codes, each into its own row of the tile."""
+    """Stores 4 groups of 4 codes, each in its own row (T, 4) of the tile."""
     cdef int g
     for g in range(4):
         memcpy(out + g * 4 * T, codes + 4 * g, 4)
+
+
+cdef inline void store_row(int8_t* out, const int8_t* codes, Py_ssize_t column, int t) noexcept nogil:
+    """Stores 16 codes of token ``t`` of a tile of 16, (cols / 64, 16, 64)."""
+    memcpy(out + column // 64 * 1024 + 64 * t + column % 64, codes, 16)
 
 
 cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
@@ -142,12 +165,15 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
         for k in range(0, block, 16):
             top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
         most = f32_hmax(top)
-        inv = 127.0 / most if most > <float>1e-36 else 0.0  # or it would overflow
+        inv = 127.0 / most if most > <float>1e-36 else 0.0  # the quotient would overflow
         finite = True
         for k in range(0, block, 32):
             for i in range(2):
                 half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
-                store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
+                if OX_AMX and T == 16:
+                    store_row(out, codes, b * block + k + 16 * i, t)
+                else:
+                    store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
             whole = half[0] + half[1]
             i = (b * block + k) // 32
             if form == A_32:
@@ -184,9 +210,9 @@ cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile,
 
 cdef inline void round_token(const bint pairs, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
                              int T, int t) noexcept nogil:
-    """Rounds columns ``first``, an even one, to ``last`` of token ``t`` of a tile of ``T``.
+    """Rounds columns ``first`` (even) to ``last`` of token ``t`` of a tile of ``T``.
 
-    A zero follows a last column that has no other in its pair.
+    If ``last`` is odd, a zero completes the last pair.
     """
     cdef uint32_t* out = <uint32_t*>tile.values
     cdef float rest[16]
@@ -216,7 +242,7 @@ cdef inline void round_token(const bint pairs, const float* x, Py_ssize_t first,
 
 cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float** x, Py_ssize_t first, Py_ssize_t last,
                            Py_ssize_t t0, int T) noexcept nogil:
-    """Columns ``first`` to ``last`` of T tokens, whose rows ``x`` has, into the tile that starts at token ``t0``."""
+    """Writes columns ``first`` to ``last`` of T tokens with the rows ``x`` to the tile that starts at token ``t0``."""
     cdef Tile tile
     cdef Py_ssize_t k
     cdef float* v
@@ -226,7 +252,7 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
     for t in range(T):
         if form == A_32:
             quantize_token(A_32, x[t], first, last, &tile, T, t)
-        elif form == A_256:
+        elif form == A_256 or form == A_PRODUCTS:
             quantize_token(A_256, x[t], first, last, &tile, T, t)
         elif form == A_ROW:
             quantize_row(x[t], cols, &tile, t)

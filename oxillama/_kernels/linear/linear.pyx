@@ -1,49 +1,51 @@
 """Packed matrices times activations: y = W x for one token or many, in one kernel.
 
-`Linear` holds the matrices that share an input (q, k and v; gate and up), whatever their formats.
+`Linear` holds the matrices that share an input (q, k and v; gate and up); their formats may differ.
 `apply` first quantizes the tokens into tiles (8, 4, 2 or 1 of them, interleaved as the tile
-bodies of layouts.pxd read them), then hands out panels to threads. Who computes a panel, and in
-which tile a token stands, changes no bit of the result.
+bodies of tiles.pxd read them), then distributes the panels over the threads. The bits of a result depend
+neither on the thread that computes it nor on the token's place in a tile.
 """
 
 cimport numpy as cnp
-from cython.parallel cimport prange
+from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdlib cimport free as free_memory, malloc
 
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
-    A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, tile_size)
+    A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, largest_tile,
+    tile_size)
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, ox_cpu_has
 from oxillama._kernels.simd.simd cimport *
 
-from oxillama.formats import LONGEST_ROW
+from oxillama.base.formats import LONGEST_ROW
 
 cnp.import_array()
 
 cdef enum:
     MAX_PARTS = 16
     MAX_GROUPS = 512
-    FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile
-    FILL_COLS = 1024  # columns of them, a multiple of every block
-    FEW_TILES = 16    # full tiles up to which each asks for its share of the panels that follow
-    STRIP_BYTES = 1 << 18  # of panels that few tiles take together: they and the next ones stay in the cache
+    FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile size
+    FILL_COLS = 1024  # columns that it quantizes at a time, a multiple of every block size
+    FEW_TILES = 16    # maximum number of full tiles that each prefetch a share of the following panels
+    STRIP_BYTES = 1 << 18  # panels that a few tiles process together: these and the next ones stay in the cache
 
 
 cdef struct Part:
     const uint8_t* data
     int layout
-    int form          # of the activations it takes
+    int form          # form of its activations
     Py_ssize_t rows
     Py_ssize_t first_panel
     Py_ssize_t first_row
     Py_ssize_t stride  # bytes of a panel
-    float scale        # products are multiplied with
+    float scale        # factor of the products
 
 
 # All matrices of a `Linear`.
@@ -55,87 +57,108 @@ cdef struct Stack:
     const float* bias
 
 
-# Rows of a batch that one `Linear` takes. They need not stand together in x, but they do in the output.
+# Rows of a batch that one `Linear` multiplies. They may be scattered in x, but are contiguous in the output.
 cdef struct Group:
     const Stack* stack
     const float* x
-    Py_ssize_t x_ld        # floats from a row of x to the next
-    const int* rows        # of x, one for each row of the group; NULL: the first ones
+    Py_ssize_t x_ld        # floats from one row of x to the next
+    const int* rows        # indices in x, one for each row of the group; NULL: 0, 1, ...
     float* out
-    Py_ssize_t out_ld      # floats from a row of out to the next
+    Py_ssize_t out_ld      # floats from one row of out to the next
     bint accumulate
     Py_ssize_t count
-    Py_ssize_t first_fill  # pieces of groups before this one
-    Py_ssize_t first_unit  # chunks of panels of groups before this one
+    Py_ssize_t first_fill  # units of `fill` in the groups before this one
+    Py_ssize_t first_unit  # units of `run` in the groups before this one
     Form forms[FORMS]
 
 
-# One call: every group's rows times its matrices.
+# A call of `multiply`: every group's rows times its matrices.
 cdef struct Call:
     const Group* groups
     Py_ssize_t n_groups
-    Py_ssize_t chunk       # panels handed out together
-    Py_ssize_t skip        # panels that other threads take between two chunks of one
+    Py_ssize_t chunk       # panels of a unit of `run`
+    Py_ssize_t skip        # panels that other threads compute between two chunks of one thread
+    uint8_t* products      # (threads, products_bytes), for panels that AMX multiplies; NULL: none do
+    Py_ssize_t products_bytes
 
 
 include "dispatch.pxi"  # run_job
 
 
-cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, Py_ssize_t skip) noexcept nogil:
-    """Panels p0..p1 of one matrix for all tokens of a group.
+cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcept nogil:
+    """Tokens of the tile at token ``t0`` of ``n``, the largest of which has ``most``."""
+    if most <= OX_TILE:
+        return tile_size(n - t0)
+    if form == A_ROW:  # the last tile begins earlier, so that it is full
+        return most if n - t0 > 16 else 16
+    return 32 if n - t0 >= 32 else 16 if n - t0 >= 16 else tile_size(n - t0)
 
-    Tile by tile, all panels if there are many tiles, while the panels stay in the cache. A few tiles take the
-    panels a strip at a time, and each asks the memory for its share of the next strip, so that reading and
-    multiplying go on together. Other threads take the ``skip`` panels behind the last strip. A single tile of rows
-    with one scale keeps up with the memory, and asks ahead. Many tiles of such rows ask for the next panels, too:
-    otherwise the first tile would wait for the memory.
+
+cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, Py_ssize_t skip,
+                 uint8_t* products) noexcept nogil:
+    """Multiplies panels p0..p1 of one matrix with all tokens of a group.
+
+    Many tiles: each tile in turn runs over all panels, which stay in the cache. A few tiles: they run over one strip
+    of panels at a time, and each tile prefetches its share of the next strip, so that reading and multiplying
+    overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8, with one scale per
+    row, is as fast as the memory and prefetches for itself. Many tiles of r8 prefetch the next panels, too: otherwise
+    the first tile would wait for the memory. Tiles of AMX share the ``products`` of one panel, which the first tile
+    computes.
     """
-    cdef Py_ssize_t n_tiles = group.count // OX_TILE
-    cdef bint few = 0 < n_tiles <= FEW_TILES and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef int most = largest_tile(w.form, group.count, products != NULL)
+    cdef bint shared = w.form == A_PRODUCTS and most > OX_TILE
+    cdef Py_ssize_t n_tiles = group.count // most
+    cdef bint many = n_tiles * most > FEW_TILES * OX_TILE
+    cdef bint strips = not shared and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
+    cdef bint few = n_tiles > 0 and not many and strips
     cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 1
-    cdef bint asks = w.form == A_ROW and n_tiles > FEW_TILES or few and not leads
-    cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
-    cdef Py_ssize_t p = p0, t0, ahead
+    cdef bint asks = w.form == A_ROW and many or few and not leads
+    cdef Py_ssize_t strip = 1 if shared else OX_PANELS if few else p1 - p0
+    cdef Py_ssize_t p = p0, t0, first, ahead
     cdef Job job
     cdef int T
     ensure(0 <= p0 < p1 <= (w.rows + 15) // 16)
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
     job.ld, job.accumulate, job.dots, job.scale = group.out_ld, group.accumulate, w.form == A_PAIRS, w.scale
+    job.products = products
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
     while p < p1:
         job.first, job.last = p, min(p + strip, p1)
         ahead = job.last if job.last < p1 else p1 + skip
         t0 = 0
         while t0 < group.count:
-            T = tile_size(group.count - t0)
-            form_tile(w.form, &group.forms[w.form], t0, group.stack.cols, &job.tile)
-            job.out = group.out + t0 * job.ld + w.first_row
-            job.cold = t0 == 0 and (p == p0 or leads)
+            T = tile_at(w.form, t0, group.count, most)
+            first = min(t0, group.count - T)
+            job.done = t0 - first
+            form_tile(w.form, &group.forms[w.form], first, group.stack.cols, &job.tile)
+            job.out = group.out + first * job.ld + w.first_row
+            job.cold = t0 == 0 and (p == p0 or leads or shared)
             job.next, job.step = w.data, 0
-            if asks and T == OX_TILE and ahead + strip <= (w.rows + 15) // 16:
+            if asks and T == most and t0 // most < n_tiles and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
-                job.next = w.data + ahead * w.stride + t0 // OX_TILE * (strip * w.stride // n_tiles)
+                job.next = w.data + ahead * w.stride + t0 // most * (strip * w.stride // n_tiles)
             run_job(w.layout, T, &job)
-            t0 = t0 + T
+            t0 = first + T
         p = job.last
 
 
 cdef inline Py_ssize_t piece_cols(const Stack* stack) noexcept nogil:
-    """Columns of a row that a thread quantizes at a time: all of a row with one scale."""
+    """Columns of a row that a thread quantizes at a time; the whole row if r8 needs one scale for it."""
     return stack.cols if stack.takes[A_ROW] else FILL_COLS
 
 
 cdef inline Py_ssize_t n_pieces(const Stack* stack) noexcept nogil:
-    """Pieces of a row."""
+    """Number of such pieces in a row."""
     return (stack.cols + piece_cols(stack) - 1) // piece_cols(stack)
 
 
 cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
-    """Brings up to FILL_ROWS tokens of a group and FILL_COLS columns, piece ``unit`` of all, into the forms taken."""
+    """Converts unit ``unit``, up to FILL_ROWS tokens and FILL_COLS columns of a group, to the forms of its matrices."""
     cdef Py_ssize_t pieces, begin, t0, end, first, last, row
     cdef const Group* group = call.groups + call.n_groups - 1
     cdef const float* x[FILL_ROWS]
     cdef int form, T
+    cdef bint tiles  # of AMX
     while unit < group.first_fill:
         group -= 1
     ensure(group >= call.groups)
@@ -150,19 +173,21 @@ cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
         x[row - begin] = group.x + (row if group.rows == NULL else group.rows[row]) * group.x_ld
     for form in range(FORMS):
         if group.stack.takes[form]:
+            tiles = form == A_PRODUCTS and largest_tile(form, group.count, call.products != NULL) > OX_TILE
             t0 = begin
             while t0 < end:
-                T = tile_size(end - t0)
+                T = 16 if tiles and end - t0 == 16 else tile_size(end - t0)
                 fill_tile(form, &group.forms[form], group.stack.cols, x + (t0 - begin), first, last, t0, T)
                 t0 = t0 + T
 
 
-cdef void run(const Call* call, Py_ssize_t unit) noexcept nogil:
-    """A chunk of a group's panels, piece ``unit`` of all."""
+cdef void run(const Call* call, Py_ssize_t unit, int thread) noexcept nogil:
+    """Multiplies unit ``unit``, a chunk of a group's panels, with all rows of the group, in thread ``thread``."""
     cdef Py_ssize_t low = 0, high = call.n_groups, middle, first, last, p0, p1
     cdef const Group* group
     cdef int i
     cdef const Part* w
+    cdef uint8_t* products = NULL if call.products == NULL else call.products + thread * call.products_bytes
     while high - low > 1:
         middle = (low + high) // 2
         if unit < call.groups[middle].first_unit:
@@ -177,23 +202,30 @@ cdef void run(const Call* call, Py_ssize_t unit) noexcept nogil:
         p0 = max(first, w.first_panel) - w.first_panel
         p1 = min(last - w.first_panel, (w.rows + 15) // 16)
         if p0 < p1:
-            panels(w, p0, p1, group, call.skip)
+            panels(w, p0, p1, group, call.skip, products)
 
 
 cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch, int n_threads,
                    Py_ssize_t least=400000) noexcept nogil:
     """Multiplies groups whose matrices, rows, inputs and outputs are set.
 
-    Calls of fewer than ``least`` products stay on one thread.
+    Fewer than ``least`` products are computed on one thread.
     """
     cdef const Stack* stack
     cdef Py_ssize_t n_fills = 0, n_panels = 0, n_values = 0, n_products = 0, n_units = 0, i
     cdef int form, threads
+    cdef bint tiles = False  # whether the threads need the tile registers of AMX
+    cdef void* room = NULL
     scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
+    call.products, call.products_bytes = NULL, 0
     for i in range(n_groups):
         stack = groups[i].stack
         for form in range(FORMS):
             if stack.takes[form]:
+                if largest_tile(form, groups[i].count, True) > OX_TILE:
+                    tiles = True
+                    if form == A_PRODUCTS:
+                        call.products_bytes = max(call.products_bytes, 32 * stack.cols)
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
         groups[i].first_fill = n_fills
@@ -206,9 +238,13 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     for i in range(n_groups):
         groups[i].first_unit = n_units
         n_units += (groups[i].stack.n_panels + call.chunk - 1) // call.chunk
-    # starting threads costs microseconds: a few hundred thousand multiplications stay on one
+    # starting threads costs microseconds: a few hundred thousand multiplications are faster on one
     threads = n_threads if n_products >= least and n_threads > 1 else 1
     call.skip = call.chunk * (threads - 1)
+    if call.products_bytes:  # without memory for them the vectors multiply
+        room = malloc(threads * call.products_bytes + 64)
+        if room != NULL:
+            call.products = <uint8_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
     if threads == 1 or n_values < 4 * FILL_COLS:
         for i in range(n_fills):
             fill(call, i)
@@ -216,24 +252,31 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
         for i in prange(n_fills, schedule="dynamic", num_threads=threads):
             fill(call, i)
     if threads == 1:
+        if tiles:
+            amx_configure()
         for i in range(n_units):
-            run(call, i)
+            run(call, i, 0)
+        if tiles:
+            amx_release()
     else:
-        for i in prange(n_units, schedule="dynamic", num_threads=threads):
-            run(call, i)
+        with parallel(num_threads=threads):
+            if tiles:
+                amx_configure()
+            for i in prange(n_units, schedule="dynamic"):
+                run(call, i, threadid())
+            if tiles:
+                amx_release()
+    free_memory(room)
 
 
-def computes_bf16_dot(int way):
-    """Whether a way to multiply pairs of bf16 gives the bits of two fused products, for random vectors.
+def computes_bf16_dot(int way) -> bool:
+    """Whether a way to multiply pairs of bf16 gives the bits of two fused multiply-adds, for random vectors.
 
-    Parameters
-    ----------
-    way : 0 the processor's instruction, 1 the products in the other order, 2 their rounded sum added.
+    Args:
+        way: 0: the CPU's instruction; 1: fused multiply-adds in the opposite order; 2: acc + round(sum of products).
 
-    Raises
-    ------
-    ValueError
-        Another way, or 0 where the processor has no instruction.
+    Raises:
+        ValueError: ``way`` is another number, or 0 on a CPU without the instruction.
     """
     if not 0 <= way <= 2:
         raise ValueError(f"way: expected 0, 1 or 2, got {way}")
@@ -242,13 +285,13 @@ def computes_bf16_dot(int way):
     return bool(is_bf16_dot(way))
 
 
-BF16_DOT = bool(has_bf16_dot())
-"""Whether matrices of bf16 are multiplied by an instruction for pairs: the processor has it, and it does what
-`bf16_fma` says."""
+BF16_DOT: bool = bool(has_bf16_dot())
+"""Whether matrices of bf16 are multiplied by an instruction for pairs: the CPU has one, and its bits are those of
+`bf16_fma`."""
 
 
 cdef const uint8_t* part_data(const Part* part, cnp.ndarray data) except NULL:
-    """The panels of a matrix: ValueError unless the array holds them and is aligned."""
+    """The data of a matrix's panels; ValueError if the array is too short or misaligned."""
     cdef const uint8_t* found = u8_data(data, (part.rows + 15) // 16 * part.stride, "matrix")
     if <uintptr_t>found & 63:
         raise ValueError(f"matrix: expected data aligned to 64 bytes, got address {<uintptr_t>found:#x}")
@@ -258,31 +301,30 @@ cdef const uint8_t* part_data(const Part* part, cnp.ndarray data) except NULL:
 cdef class Linear:
     """Matrices that share one input, stacked by rows.
 
-    Parameters
-    ----------
-    matrices : sequence of (layout id, rows, data), ``data`` a uint8 array of packed panels
-        (see `pack`), 64-byte aligned; None for all of them: `give` brings the panels.
-    cols : columns of every matrix, a multiple of the layouts' block.
-    bias : float32 (rows,) over all the matrices, or None.
-    bf16_dot : whether matrices of bf16 are multiplied by the processor's instruction for it; None: where it has one
-        (`BF16_DOT`). The bits are the same.
-    scales : float32 (matrices,): the products of each are multiplied with its scale; None for 1.
+    Args:
+        matrices: sequence of (layout id, rows, data), ``data`` a uint8 array of packed panels (see `pack`), 64-byte
+            aligned; or None for every matrix: `give` supplies the panels later.
+        cols: columns of every matrix, a multiple of the layouts' block.
+        bias: float32 (rows,) over all the matrices, or None.
+        bf16_dot: whether to multiply matrices of bf16 with the CPU's instruction for pairs; None: if there is one
+            (`BF16_DOT`). The bits are the same.
+        scales: float32 (matrices,), a factor for the products of each matrix; None for 1.
 
-    Raises
-    ------
-    ValueError
-        A layout is unknown, the data is too short, misaligned, or of a wrong width, or there is no instruction.
+    Raises:
+        ValueError: An unknown layout, data too short or misaligned, a wrong width, or ``bf16_dot`` without the
+            instruction.
     """
 
     cdef readonly Py_ssize_t rows, cols
     cdef Stack stack
-    cdef Py_ssize_t token_bytes  # of scratch
+    cdef Py_ssize_t token_bytes  # bytes of scratch
     cdef object bias
-    cdef readonly tuple panels   # the arrays of the panels; None: not given
-    cdef bint late               # whether `give` may exchange them
-    cdef Py_ssize_t running      # products that read them now
+    cdef readonly tuple panels   # type: tuple[np.ndarray, ...] | None; None: not given yet
+    cdef bint late               # made without panels, which `give` sets
+    cdef Py_ssize_t running      # products that are reading the panels now
 
-    def __cinit__(self, matrices, Py_ssize_t cols, bias=None, bf16_dot=None, cnp.ndarray scales=None):
+    def __cinit__(self, matrices: Sequence[tuple[int, int, np.ndarray | None]], Py_ssize_t cols,
+                  bias: np.ndarray | None = None, bf16_dot: bool | None = None, cnp.ndarray scales=None):
         cdef Stack* stack = &self.stack
         cdef Part* part
         cdef Form f
@@ -335,18 +377,15 @@ cdef class Linear:
         for form in range(stack.n_parts):
             stack.parts[form].scale = 1 if scales is None else f32_data(scales, stack.n_parts, "scales")[form]
 
-    def give(self, panels):
-        """Exchanges the panels of a `Linear` that was made without.
+    def give(self, panels: Sequence[np.ndarray] | None):
+        """Sets, replaces or removes the panels of a `Linear` that was made without panels.
 
-        Parameters
-        ----------
-        panels : sequence of uint8 arrays, one for each matrix, 64-byte aligned; None takes the panels away.
+        Args:
+            panels: sequence of uint8 arrays, one for each matrix, 64-byte aligned; None removes the panels.
 
-        Raises
-        ------
-        ValueError
-            An array is too short or misaligned, a product is running in another thread, or the panels were
-            given when this was made.
+        Raises:
+            ValueError: An array is too short or misaligned, a product is running in another thread, or the `Linear`
+                was made with panels.
         """
         cdef const uint8_t* data[MAX_PARTS]
         cdef cnp.ndarray array
@@ -366,23 +405,22 @@ cdef class Linear:
             self.stack.parts[i].data = NULL if held is None else data[i]
         self.panels = held
 
-    def scratch_bytes(self, Py_ssize_t n):
+    def scratch_bytes(self, Py_ssize_t n) -> int:
         """Bytes of scratch that ``n`` tokens need, in one group or in many (`apply_groups`)."""
         if not fits(n, self.token_bytes, PY_SSIZE_T_MAX - 64):
             raise ValueError(f"n: expected an integer >= 0 whose scratch fits the memory, got {n}")
         return n * self.token_bytes + 64
 
     def apply(self, cnp.ndarray x, cnp.ndarray out, cnp.ndarray scratch, int n_threads, bint accumulate=False,
-              tuple plans=()):
-        """out = x W^T (+ bias), or out + that, and what ``plans`` add.
+              tuple plans: tuple[LowRankPlan, ...] = ()):
+        """out = x W^T (+ bias), or out + x W^T (+ bias) if ``accumulate``; then adds the products of ``plans``.
 
-        Parameters
-        ----------
-        x : float32 (n, cols)
-        out : float32 (n, rows)
-        scratch : uint8, at least ``scratch_bytes(n)``, and those of the plans
-        n_threads : threads to use, at least 1
-        plans : `LowRankPlan`s, added one after the other
+        Args:
+            x: float32 (n, cols)
+            out: float32 (n, rows)
+            scratch: uint8, at least ``scratch_bytes(n)`` plus the ``scratch_bytes`` of the plans
+            n_threads: threads to use, at least 1
+            plans: `LowRankPlan`s, added in this order
         """
         cdef Group group
         cdef Call call
@@ -409,43 +447,41 @@ cdef class Linear:
 
 
 cdef int check_given(Linear linear) except -1:
-    """Raises ValueError unless the Linear has its panels."""
+    """Raises ValueError if the Linear has no panels now."""
     if linear.panels is None:
         raise ValueError("panels: expected a Linear that was given its panels, got one without")
     return 0
 
 
 cdef int check_kept(Linear linear, str name) except -1:
-    """Raises ValueError unless the Linear keeps its panels as long as it lives."""
+    """Raises ValueError if the Linear was made without panels, so that `give` could change them."""
     if linear.late:
         raise ValueError(f"{name}: expected a Linear made with its panels, got one made without")
     return 0
 
 
-def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.ndarray rows, cnp.ndarray out,
-                 cnp.ndarray scratch, int n_threads, tuple plans=()):
-    """out[i] = x[rows[i]] W^T (+ bias) and what ``plans`` add, W being another matrix for each group of neighbours i.
+def apply_groups(list linears not None: list[Linear], cnp.ndarray counts, cnp.ndarray x,
+                 cnp.ndarray rows: np.ndarray | None, cnp.ndarray out, cnp.ndarray scratch, int n_threads,
+                 tuple plans: tuple[LowRankPlan, ...] = ()):
+    """out[i] = x[rows[i]] W^T (+ bias), then adds the products of ``plans``; each group of consecutive i has its own W.
 
-    One call for all groups keeps every thread busy though each matrix may be small; each row comes out as
-    its `Linear` alone would have it.
+    One call for all groups keeps every thread busy even if each matrix is small. A row has the same bits as from
+    its own `Linear.apply`.
 
-    Parameters
-    ----------
-    linears : a `Linear` for each group, all of one shape.
-    counts : int32 (groups,), rows of each, at least 1.
-    x : float32 (n, cols)
-    rows : int32 (m,), m the sum of ``counts``; None: x has these m rows.
-    out : float32 (m, rows of a matrix)
-    scratch : uint8, at least ``scratch_bytes(m)`` of the matrix that needs most, and those of the plans
-    n_threads : threads to use, at least 1
-    plans : `LowRankPlan`s over the rows of out, added one after the other
+    Args:
+        linears: a `Linear` for each group, all of one shape.
+        counts: int32 (groups,), rows of each, at least 1.
+        x: float32 (n, cols)
+        rows: int32 (m,), m the sum of ``counts``; None: x has these m rows in order.
+        out: float32 (m, rows of a matrix)
+        scratch: uint8, at least the largest ``scratch_bytes(m)`` of the linears, plus ``scratch_bytes`` of the plans
+        n_threads: threads to use, at least 1
+        plans: `LowRankPlan`s over the rows of out, added in this order
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not agree, or more than 512 groups.
+    Raises:
+        ValueError: Shapes disagree, or there are more than 512 groups.
     """
-    cdef tuple held = tuple(linears)  # what the groups point into, whatever becomes of the list
+    cdef tuple held = tuple(linears)  # keeps the objects alive that the groups point into, even if the list changes
     cdef Py_ssize_t n, m, n_groups = len(held)
     cdef Py_ssize_t left, needed = 64, i
     cdef Group groups[MAX_GROUPS]
@@ -505,11 +541,11 @@ def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.n
 
 
 cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, const Group* group, int n_threads) noexcept nogil:
-    """Panels handed out at a time: the four that a float tile takes together, or more up to about 64 KB, but at
-    least four chunks a thread, so that a thread which is kept waiting by another process does not hold up the rest.
+    """Panels of a chunk: the four that a float tile takes together, or more up to about 64 KB, but at least four
+    chunks per thread, so that a thread that another process delays does not hold up the rest.
 
-    256 KB are better where panels are asked for ahead: a thread knows what it takes next within a chunk, and the
-    activations of many tiles are read once a chunk.
+    256 KB are faster where panels are prefetched: within a chunk a thread knows its next panels, and the
+    activations of many tiles are read once per chunk.
     """
     cdef const Part* first = &group.stack.parts[0]
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
@@ -519,7 +555,7 @@ cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, const Group* group, int n_thre
 
 
 cdef int check_rows(const int* rows, Py_ssize_t n_rows, Py_ssize_t n) except -1:
-    """Raises ValueError unless each of ``rows``, which may be NULL, is one of the ``n`` of x."""
+    """Raises ValueError unless each of ``rows`` is the index of one of ``n`` rows; NULL needs no check."""
     cdef Py_ssize_t i
     if rows != NULL:
         for i in range(n_rows):

@@ -1,26 +1,22 @@
-# What adapters add to the products of a `Linear`, of whose module this is a part.
+# What adapters add to the products of a `Linear`. Included by linear.pyx.
 
-from libc.stdlib cimport free as free_memory, malloc
 from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport f64_data
 
 
 cdef class LowRank:
-    """What an adapter adds to the products of one `Linear`: y[rows of part i] += B_i (f (A x)[columns of part i]).
+    """The product that an adapter adds to one `Linear`'s: y[rows of part i] += B_i (f (A x)[columns of part i]).
 
-    Parameters
-    ----------
-    a : the matrices A of all parts, stacked by rows: (ranks, cols).
-    parts : sequence of (B, column, row): a `Linear` (rows of the part, its rank), where its columns begin among
-        the ranks, and where its rows begin in y.
-    factors : float64 (ranks,), f but for the scale of the call.
+    Args:
+        a: the matrices A of all parts, stacked by rows: (ranks, cols).
+        parts: sequence of (B, column, row): a `Linear` (rows of the part, its rank), where its columns begin among
+            the ranks, and where its rows begin in y.
+        factors: float64 (ranks,), f without the scale that the call adds.
 
-    Raises
-    ------
-    ValueError
-        A part reaches beyond the ranks or has columns that are no multiple of its blocks, or a `Linear` was
-        made without its panels.
+    Raises:
+        ValueError: A part reaches beyond the ranks, its columns are no multiple of its block, or a `Linear` was made
+            without panels.
     """
 
     cdef readonly Py_ssize_t cols, ranks, rows
@@ -32,7 +28,7 @@ cdef class LowRank:
     cdef const double* factors
     cdef object owner
 
-    def __cinit__(self, Linear a not None, parts, cnp.ndarray factors):
+    def __cinit__(self, Linear a not None, parts: Sequence[tuple[Linear, int, int]], cnp.ndarray factors):
         cdef Py_ssize_t column, row
         cdef Linear b
         held = []
@@ -58,14 +54,14 @@ cdef class LowRank:
         self.factors = f64_data(factors, a.rows, "factors")
         self.owner = factors
 
-    def scratch_bytes(self, Py_ssize_t n):
+    def scratch_bytes(self, Py_ssize_t n) -> int:
         """Bytes of scratch that ``n`` tokens need, in one group or in many."""
         if not fits(n, self.token_bytes(), PY_SSIZE_T_MAX - 192):
             raise ValueError(f"n: expected an integer >= 0 whose scratch fits the memory, got {n}")
         return n * self.token_bytes() + 192
 
     cdef Py_ssize_t token_bytes(self):
-        """Bytes of a token: its values between A and B, then what A needs, or B afterwards."""
+        """Bytes of scratch for a token: A x, then the scratch of A, later used by the B of the parts."""
         cdef Py_ssize_t needed = 0
         cdef Linear b
         for b in self.parts:
@@ -74,22 +70,19 @@ cdef class LowRank:
 
 
 cdef class LowRankPlan:
-    """Which rows of a product take which adapter, each row one at most.
+    """Assigns adapters to rows of a product, at most one adapter to each row.
 
-    Parameters
-    ----------
-    factors : a `LowRank` for each group of neighbouring rows, all of the same ``cols``.
-    scales : float64 (groups,), s.
-    starts : int32 (groups,), the first row of each group; ascending, groups do not overlap.
-    counts : int32 (groups,), rows of each, at least 1.
+    Args:
+        factors: a `LowRank` for each group of neighbouring rows, all of the same ``cols``.
+        scales: float64 (groups,), the scale s of each group's adapter.
+        starts: int32 (groups,), the first row of each group; ascending, groups do not overlap.
+        counts: int32 (groups,), rows of each group, at least 1.
 
-    Raises
-    ------
-    ValueError
-        Groups that are not in order, or factors of different ``cols``.
+    Raises:
+        ValueError: Groups out of order, or factors of different ``cols``.
     """
 
-    cdef readonly Py_ssize_t cols, rows, n_groups, end  # end: of the last group's rows
+    cdef readonly Py_ssize_t cols, rows, n_groups, end  # end: 1 after the last group's last row
     cdef readonly Py_ssize_t scratch_bytes
     cdef tuple factors
     cdef const double* scales
@@ -97,7 +90,8 @@ cdef class LowRankPlan:
     cdef const int* counts
     cdef tuple owners
 
-    def __cinit__(self, list factors not None, cnp.ndarray scales, cnp.ndarray starts, cnp.ndarray counts):
+    def __cinit__(self, list factors not None: list[LowRank], cnp.ndarray scales, cnp.ndarray starts,
+                  cnp.ndarray counts):
         cdef Py_ssize_t i
         cdef LowRank factor
         self.factors, self.n_groups = tuple(factors), len(factors)
@@ -128,7 +122,7 @@ cdef class LowRankPlan:
 
 
 cdef Py_ssize_t plan_bytes(tuple plans) except -1:
-    """Scratch of all plans."""
+    """Bytes of scratch of all plans."""
     cdef Py_ssize_t needed = 0
     if plans is None:
         raise TypeError("plans: expected a tuple, got None")
@@ -141,10 +135,10 @@ cdef Py_ssize_t plan_bytes(tuple plans) except -1:
 
 cdef int multiply_adapted(Call* call, const Group* products, Py_ssize_t n_products, tuple plans, const float* x,
                           const int* rows, Py_ssize_t n, float* out, char* free, int n_threads) except -1:
-    """The products, and for each group of each plan out[i] += B (s f A x[rows[i]]).
+    """Computes the products, then out[i] += B (s f A x[rows[i]]) for each group of each plan.
 
-    All A x are computed beside the products. A row has the same bits in every batch: its sums go in the order of
-    the columns, and plans are added one after the other.
+    All A x are computed in the same call as the products. A row has the same bits in every batch: sums run in the
+    order of the columns, and plans are added in their order.
     """
     cdef Py_ssize_t width = products[0].stack.rows, cols = products[0].stack.cols
     cdef Py_ssize_t n_groups = 0, n_second = 0, i, j, k, g

@@ -1,12 +1,13 @@
 """The tile bodies: one packed panel times T tokens.
 
-A tile is one panel times T tokens. Each lane walks its row in order: integers inside a block are
-exact, then one or two float fmas per block, so a row's value depends on nothing but the row and the token.
+Each lane walks its row in order: integers inside a block are exact, then one or two float fmas per block, so a
+product of a row and a token depends on nothing else.
 
-The compiler folds what depends on a layout: in a body the layout and T are constants.
+In each body the layout and T are constants, so the compiler removes the branches that depend on them.
 """
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uintptr_t
+from libc.string cimport memcpy, memset
 
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
@@ -15,19 +16,19 @@ from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MAX_TILE = 24  # panels times tokens whose sums are held at once
+    MAX_TILE = 24  # panels * tokens: accumulators of a tile
     MAX_SUMS = 24
-    ROW_AHEAD = 8192  # as OX_AHEAD, for the tiles of r8 that multiply for as long as the memory reads
-    ROW_PAD = 64   # bytes between tokens of r8: rows of a power of two would share few lines of the cache
+    ROW_AHEAD = 8192  # OX_AHEAD for r8, whose large tiles multiply for as long as the memory takes to read
+    ROW_PAD = 64   # bytes between the tokens of r8: rows of 2^n bytes would share a few sets of the cache
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
-    const float* values      # (cols, T), float layouts; of pairs bf16 (cols / 2, T, 2), or their float32
-    const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD)
+    const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
+    const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD); if T is 16 (cols / 64, 16, 64)
     const float* scale       # (blocks, T), a block being 32 or 256 columns
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
-    const int32_t* nsum16    # (cols / 16, T): the same of its halves
+    const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
     const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
 
@@ -40,22 +41,24 @@ cdef struct Job:
     Tile tile
     float* out                # row 0 of the matrix, for the first token of the tile
     Py_ssize_t ld             # floats between tokens in out
+    int done                  # tokens at the start of the tile whose results another tile writes
     const float* bias
-    float scale               # of the whole matrix
+    float scale               # factor of the whole matrix
     bint accumulate
-    bint dots                 # activations of pairs are bf16, for an instruction that multiplies a pair
-    bint cold                 # the panels come from memory: what follows is asked for ahead
-    const uint8_t* next       # where the tile's share of later panels begins
-    Py_ssize_t step           # bytes of it that are asked for with 32 columns of a panel; 0: nothing
+    bint dots                 # activations of pairs are bf16, for the instruction that multiplies a pair
+    bint cold                 # the panels come from memory, so the tile prefetches within them
+    uint8_t* products         # codes times scales of a panel, for AMX: 8192 bytes a block; a cold tile computes them
+    const uint8_t* next       # this tile's share of later panels, which it prefetches
+    Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
 
 
 cdef inline const uint8_t* share(const Job* job, Py_ssize_t p) noexcept nogil:
-    """Where that begins which is asked for with panel ``p``."""
+    """The part of ``job.next`` that is prefetched together with panel ``p``."""
     return job.next + (p - job.first) * job.step * (job.cols // 32)
 
 
 cdef inline const uint8_t* ask(const uint8_t* next, Py_ssize_t step) noexcept nogil:
-    """Asks for the ``step`` bytes from ``next`` on, which are read some panels later; returns their end."""
+    """Prefetches ``step`` bytes from ``next`` on, which are needed some panels later; returns their end."""
     cdef Py_ssize_t i
     for i in range(0, step, 64):
         ox_prefetch_far(next + i)
@@ -83,7 +86,7 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
                            Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
     """P panels of pairs of columns, ``stride`` bytes apart, times T tokens: acc (P, T).
 
-    In each lane the product of an odd column is added, then that of the even one before it.
+    Each lane adds the product of the odd column of a pair first, then the product of the even one.
     """
     cdef Py_ssize_t k
     cdef const float* x = a.values
@@ -115,7 +118,7 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
 
 
 cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
-    """Group ``g`` of 8 of 32 columns' codes."""
+    """Codes of columns 4 g .. 4 g + 3, of the 32 columns whose codes begin at ``c``."""
     cdef u8x64 w
     if code_bits(layout) == 8:
         return u8_load(c + 64 * g)
@@ -136,8 +139,8 @@ cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) no
 
 
 cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
-    """Groups whose products are added in 16 bits before they are widened, where the target gains by it:
-    each adds two products of a code below 2^bits and one up to 127."""
+    """Groups whose products are summed in 16 bits before they are widened, on targets where that is faster. Each
+    group adds two products of a code below 2^bits and an activation up to 127."""
     if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
         return 1
     return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
@@ -145,7 +148,7 @@ cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
 
 cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
                            const int8_t* x) noexcept nogil:
-    """Adds 4 columns times T tokens, through ``run`` where several groups are added in 16 bits first."""
+    """Adds 4 columns times T tokens to ``part``, or first to the 16-bit sums ``run`` of several groups."""
     cdef u8x64 w = code_group(layout, c, g)
     cdef u8x64 v
     cdef int held = groups_in_16_bits(layout)
@@ -163,7 +166,7 @@ cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* 
 
 
 cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
-    """Asks for the ``n`` bytes that stand some blocks further on, be it in the next panel."""
+    """Prefetches ``n`` bytes that lie OX_AHEAD bytes after ``p``, possibly in the next panel."""
     cdef int i
     for i in range(0, n, 64):
         ox_prefetch(p + OX_AHEAD + i)
@@ -187,7 +190,7 @@ cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16
 
 cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
                                 const uint8_t* c, const int8_t* x) noexcept nogil:
-    """Adds 32 columns times T tokens to ``even`` and the next 32 to ``odd``, for targets that sum in 32 bits."""
+    """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
     cdef const uint8_t* d = c + 64 * code_bits(layout)
     cdef const int8_t* y = x + 32 * T
     add_group(layout, T, even, run, c, 0, x)
@@ -247,7 +250,7 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
         for t in range(T):
             part[t] = excess_of_block(layout, a.nsum[b * T + t])
         add_first_16(layout, T, part, run, c, x)
-        if T == 1:  # a second chain of sums hides the latency of the first
+        if T == 1:  # a second, independent sum hides the latency of the first
             part[1] = i32_zero()
             add_last_16(layout, T, part + 1, run, c, x)
             part[0] = i32_add(part[0], part[1])
@@ -258,13 +261,13 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
 
 
 cdef inline i32x16 excess_of_block(const int layout, int32_t nsum) noexcept nogil:
-    """What the codes are too high by, times minus the sum of the activations."""
+    """- code excess * sum of the activations: corrects sums of codes that include the excess."""
     return i32_shl(i32_set1(nsum), excess_shift(layout)) if dot_excess(layout) else i32_zero()
 
 
 cdef inline void add_block(const int layout, const int T, f32x16* acc, const i32x16* part, const uint8_t* header,
                            const float* scale, const int32_t* nsum) noexcept nogil:
-    """Adds the sums of a block, as floats, to those of T tokens."""
+    """acc += the block's integer sums * weight scale * activation scale (+ the minimum's term), for T tokens."""
     cdef f32x16 d = block_scale(layout, header)
     cdef f32x16 m, da
     cdef int t
@@ -278,7 +281,7 @@ cdef inline void add_block(const int layout, const int T, f32x16* acc, const i32
 
 
 cdef inline f32x16 half_scale(const uint8_t* header, const int half) noexcept nogil:
-    """The scales of a half of a block, from bytes of 16 rows in pairs."""
+    """The scales of one half of a block in 16 rows; ``header`` has a pair of bytes for each row."""
     cdef i32x16 pairs = i16_load_u8(header)
     return f32_mul(f32_from_bits(i32_shl(i32_sar(pairs, 16) if half else pairs, 20)), f32_set1(E5M3_UNIT))
 
@@ -286,7 +289,7 @@ cdef inline f32x16 half_scale(const uint8_t* header, const int half) noexcept no
 cdef inline void add_halves(const int layout, const int T, f32x16* acc, i32x16* part, i32x16* run,
                             const uint8_t* header, const uint8_t* c, const int8_t* x, const float* scale,
                             const int32_t* nsum16) noexcept nogil:
-    """Adds a block whose halves have scales: the sum of the first times its scale is exact, one fma adds the second's.
+    """Adds a block whose halves have scales: (sum of the first half) * scale is exact, one fma adds the second half.
     """
     cdef f32x16 first = half_scale(header, 0), last = half_scale(header, 1)
     cdef f32x16 sum[8]
@@ -307,7 +310,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
                            f32x16* acc) noexcept nogil:
     """P panels from ``p`` on, whose codes are bytes, times T tokens from ``first`` on of a tile of 8: acc (P, T).
 
-    There is nothing to unpack: an activation is read once for the codes of P panels.
+    Bytes need no unpacking: each activation is loaded once for the codes of P panels.
     """
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p + (first != 0))
@@ -340,7 +343,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
 
 cdef inline void add_row_group(const int P, const int T, const int chains, i32x16* part, const uint8_t* c,
                                Py_ssize_t stride, const int g, const int8_t* x, Py_ssize_t ld) noexcept nogil:
-    """Adds 4 columns of P panels, whose codes begin at ``c``, times T tokens: to chain ``g`` modulo their number."""
+    """Adds 4 columns of P panels, whose codes begin at ``c``, times T tokens to the sums of chain ``g % chains``."""
     cdef i32x16* sums = part + g % chains * P * T
     cdef u8x64 w[4]
     cdef u8x64 v
@@ -355,9 +358,9 @@ cdef inline void add_row_group(const int P, const int T, const int chains, i32x1
 
 cdef inline void row_tile(const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
                           f32x16* acc) noexcept nogil:
-    """P panels of r8 from ``p`` on times T tokens: acc (P, T). The sums of a row are integers to its end.
+    """P panels of r8 from ``p`` on times T tokens: acc (P, T). The sums are integers up to the end of the row.
 
-    Where P times T sums are few, ``chains`` of them hide the latency of a product.
+    If P * T is small, ``chains`` independent sums for each result hide the latency of a product.
     """
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p)
@@ -424,7 +427,7 @@ cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 
 
 
 cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
-    """Panel ``p`` of a layout with blocks of 256 columns, with integer scales of 16 or 32 or without: acc (T)."""
+    """Panel ``p`` of a layout with blocks of 256 columns, whose sub-blocks of 16 or 32 may have scales: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p)
     cdef const Tile* a = &job.tile
@@ -461,7 +464,7 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 add_first_16(layout, T, even, run, c, x)
                 add_last_16(layout, T, odd, run, c, x)
             else:
-                if T == 8:  # twice as many sums at a time hide the latency of a product
+                if T == 8:  # twice as many independent sums hide the latency of a product
                     add_two_blocks(layout, T, even, odd, run, c, x)
                 else:
                     add_first_16(layout, T, even, run, c, x)
@@ -495,19 +498,31 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 acc[t] = f32_fma(f32_from_i32(even[t]), f32_mul(m, da), acc[t])
 
 
-cdef inline void code_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
-    """Panel ``p`` of a quantized layout times T tokens: acc (T)."""
-    if form_of(layout) == 32:
-        block_tile(layout, T, job, p, acc)
-    else:
-        super_tile(layout, T, job, p, acc)
+cdef inline void split_products(const int layout, const uint8_t* header, const uint8_t* c,
+                                uint8_t* out) noexcept nogil:
+    """Codes times scales of a block of 256 columns, split in two bytes: (2, 64, 64)."""
+    cdef i32x16 pairs, even, odd
+    cdef Py_ssize_t b
+    cdef int g
+    for b in range(8):  # 32 columns
+        pairs = scale_pairs(layout, header, b if has_subs_of_16(layout) else b // 2)
+        even = i16_pair(pairs, pairs)
+        pairs = i32_sar(pairs, 16)
+        odd = i16_pair(pairs, pairs)
+        if not has_subs_of_16(layout):
+            even = odd = odd if b & 1 else even
+        for g in range(8):
+            amx_split(code_group(layout, c, g), even if g < 4 else odd, code_excess(layout), has_signed_codes(layout),
+                      out, out + 4096)
+            out = out + 64
+        c = c + 64 * code_bits(layout)
 
 
 # --- writing ------------------------------------------------------------------------------------------
 
 cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ssize_t rows,
                      bint accumulate) noexcept nogil:
-    """Writes up to 16 rows of one token: out = scale * v (+ bias), or out + that."""
+    """Writes up to 16 rows of one token: out = scale * v (+ bias), added to the old ``out`` if ``accumulate``."""
     cdef float lanes[16]
     cdef Py_ssize_t r
     v = f32_mul(v, f32_set1(scale))
@@ -526,14 +541,71 @@ cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ss
 
 
 cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first, const f32x16* acc) noexcept nogil:
-    """Writes panel ``p`` of T tokens of the tile, from ``first`` on."""
+    """Writes the results of panel ``p`` for T tokens of the tile, from token ``first`` on."""
     cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
     cdef int t
     for t in range(T):
         put(acc[t], job.out + (first + t) * job.ld + 16 * p, job.scale, bias, job.rows - 16 * p, job.accumulate)
 
 
-cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+cdef inline void amx_super_tile(const int layout, int two, const Job* job) noexcept nogil:
+    """Multiplies a panel of a layout with sub-blocks with 16 tokens, or 32 if ``two``, in the registers of AMX.
+
+    The sum of scale * code * activation over a block is an integer, so that the order is free: the products of scales
+    and codes come first, once for all tokens. A register sums all 256 columns of each of their two bytes.
+    """
+    cdef int32_t room[4 * 256 + 16]
+    cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
+    cdef const uint8_t* panel = job.data + job.first * job.stride
+    cdef const uint8_t* header
+    cdef const uint8_t* w = job.products
+    cdef const int8_t* x = job.tile.codes
+    cdef const int32_t* totals = job.tile.sums16 if has_subs_of_16(layout) else job.tile.sums32
+    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
+    cdef Py_ssize_t n_blocks = job.cols // 256, b, at
+    cdef i32x16 minima[8]
+    cdef i32x16 total
+    cdef f32x16 acc[32]
+    cdef f32x16 d, m, da
+    cdef int t, i, k
+    if job.cold:
+        for b in range(n_blocks):
+            header = panel + header_at(layout, b)
+            prefetch(header, header_bytes(layout))
+            for i in range(8):
+                prefetch(panel + codes_at(layout, b) + 64 * code_bits(layout) * i, 64 * code_bits(layout))
+            split_products(layout, header, panel + codes_at(layout, b), job.products + 8192 * b)
+    for t in range(32):
+        acc[t] = f32_zero()
+    for b in range(n_blocks):
+        header = panel + header_at(layout, b)
+        amx_begin(two)
+        for k in range(0, 4096, 1024):
+            amx_add_ss(two, x + k, x + 16 * job.cols + k, 64, w + k, w + 4096 + k)
+        amx_end(two, sums)
+        d = block_scale(layout, header)
+        if has_minima(layout):
+            m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
+            for i in range(n_pairs):
+                minima[i] = minimum_pairs(layout, header, i)
+        for t in range(32 if two else 16):
+            at = (t >> 4) * n_blocks + b  # the place of the block in the token's tile of 16
+            da = f32_set1(job.tile.scale[at * 16 + (t & 15)])
+            k = 512 * (t >> 4) + 16 * (t & 15)
+            total = i32_add(i32_shl(i32_load(sums + k), 7), i32_load(sums + k + 256))
+            acc[t] = f32_fma(f32_from_i32(total), f32_mul(d, da), acc[t])
+            if has_minima(layout):
+                total = i32_zero()
+                for i in range(n_pairs):
+                    total = i16_dot(total, minima[i], i32_set1(totals[(at * n_pairs + i) * 16 + (t & 15)]))
+                acc[t] = f32_fma(f32_from_i32(total), f32_mul(m, da), acc[t])
+        x = x + 4096
+        w = w + 8192
+    for t in range(32 if two else 16):
+        put_panel(job, 1, job.first, t, acc + t)
+
+
+cdef inline void block_tiles(const int layout, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first
     cdef int half
@@ -545,12 +617,61 @@ cdef inline void code_tiles(const int layout, const int T, const Job* job) noexc
                 put_panel(job, 4, p + 1, 4 * half, acc + 4)
             p = p + 2
     for p in range(p, job.last):
-        code_tile(layout, T, job, p, acc)
+        block_tile(layout, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
 
 
+cdef inline void super_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p
+    for p in range(job.first, job.last):
+        super_tile(layout, T, job, p, acc)
+        put_panel(job, T, p, 0, acc)
+
+
+cdef inline void amx_row_tiles(const int two, const Job* job) noexcept nogil:
+    """Multiplies panels of r8, two at a time, with 16 tokens, or with 32 if ``two``, in the registers of AMX."""
+    cdef int32_t room[4 * 256 + 16]
+    cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
+    cdef uint8_t rest[2 * 1024]  # the last 32 columns of two panels, and zeros
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, p, k
+    cdef const uint8_t* panel
+    cdef const uint8_t* other
+    cdef const uint8_t* next
+    cdef const int8_t* x
+    cdef f32x16 scale, acc
+    cdef i32x16 excess
+    cdef int q, t
+    for p in range(job.first, job.last, 2):
+        panel = job.data + p * job.stride
+        other = panel + job.stride if p + 1 < job.last else panel
+        next = share(job, p)
+        x = job.tile.codes
+        amx_begin(two)
+        for k in range(job.cols // 64):
+            if job.cold:
+                prefetch(panel + ROW_HEADER + 1024 * k + ROW_AHEAD - OX_AHEAD, 1024)
+                prefetch(other + ROW_HEADER + 1024 * k + ROW_AHEAD - OX_AHEAD, 1024)
+            next = ask(next, 4 * job.step)
+            amx_add_us(two, x, x + 16 * ld, ld, panel + ROW_HEADER + 1024 * k, other + ROW_HEADER + 1024 * k)
+            x = x + 64
+        if job.cols % 64:
+            memset(rest, 0, sizeof(rest))
+            memcpy(rest, panel + job.stride - 512, 512)
+            memcpy(rest + 1024, other + job.stride - 512, 512)
+            amx_add_us(two, x, x + 16 * ld, ld, rest, rest + 1024)
+        amx_end(two, sums)
+        for q in range(min(<Py_ssize_t>2, job.last - p)):
+            scale = f32_load(<const float*>(panel + q * job.stride))
+            excess = i32_shl(i32_load(panel + q * job.stride + 64), OX_A8_SHIFT)
+            for t in range(job.done, 32 if two else 16):
+                acc = f32_from_i32(i32_sub(i32_load(sums + 512 * (t >> 4) + 256 * q + 16 * (t & 15)), excess))
+                acc = f32_mul(acc, f32_mul(scale, f32_set1(job.tile.scale[t])))
+                put_panel(job, 1, p + q, t, &acc)
+
+
 cdef inline void row_tiles(const int P, const int T, const int chains, const int alone, const Job* job) noexcept nogil:
-    """P panels at a time, then single ones, which take ``alone`` chains."""
+    """Multiplies P panels at a time with ``chains`` chains of sums, then each remaining panel with ``alone`` chains."""
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
     cdef int q
@@ -590,31 +711,54 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
         put_panel(job, T, i, 0, acc)
 
 
-cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
-    """Here the layout is a constant; the tile becomes one."""
-    if is_row(layout):
-        if OX_TILE >= 8 and T == 8:
-            row_tiles(OX_PANELS, 8, 1, 1, job)
-        elif T == 4:
-            row_tiles(OX_PANELS, 4, 1, 1, job)
-        elif T == 2:
-            row_tiles(1, 2, 2, 2, job)
-        else:
-            row_tiles(1, 1, 4, 4, job)
-    elif form_of(layout) == 0:
-        if OX_TILE >= 8 and T == 8:
-            float_tiles(layout, 2, 8, job)
-        elif T == 4:
-            float_tiles(layout, 4, 4, job)
-        elif T == 2:
-            float_tiles(layout, 4, 2, job)
-        else:
-            float_tiles(layout, 4, 1, job)
+# The bodies of a layout, with the tile size T as a constant. A function for each kind of layout: the compiler copies
+# what is inlined, and removes the branches of other layouts afterwards.
+
+cdef inline void row_layout(int T, const Job* job) noexcept nogil:
+    if OX_AMX and T == 32:
+        amx_row_tiles(1, job)
+    elif OX_AMX and T == 16:
+        amx_row_tiles(0, job)
     elif OX_TILE >= 8 and T == 8:
-        code_tiles(layout, 8, job)
+        row_tiles(OX_PANELS, 8, 1, 1, job)
     elif T == 4:
-        code_tiles(layout, 4, job)
+        row_tiles(OX_PANELS, 4, 1, 1, job)
     elif T == 2:
-        code_tiles(layout, 2, job)
+        row_tiles(1, 2, 2, 2, job)
     else:
-        code_tiles(layout, 1, job)
+        row_tiles(1, 1, 4, 4, job)
+
+
+cdef inline void float_layout(const int layout, int T, const Job* job) noexcept nogil:
+    if OX_TILE >= 8 and T == 8:
+        float_tiles(layout, 2, 8, job)
+    elif T == 4:
+        float_tiles(layout, 4, 4, job)
+    elif T == 2:
+        float_tiles(layout, 4, 2, job)
+    else:
+        float_tiles(layout, 4, 1, job)
+
+
+cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
+    if OX_TILE >= 8 and T == 8:
+        block_tiles(layout, 8, job)
+    elif T == 4:
+        block_tiles(layout, 4, job)
+    elif T == 2:
+        block_tiles(layout, 2, job)
+    else:
+        block_tiles(layout, 1, job)
+
+
+cdef inline void super_layout(const int layout, int T, const Job* job) noexcept nogil:
+    if OX_AMX and has_subs(layout) and T >= 16:
+        amx_super_tile(layout, T == 32, job)
+    elif OX_TILE >= 8 and T == 8:
+        super_tiles(layout, 8, job)
+    elif T == 4:
+        super_tiles(layout, 4, job)
+    elif T == 2:
+        super_tiles(layout, 2, job)
+    else:
+        super_tiles(layout, 1, job)

@@ -1,1 +1,1 @@
-"""What the machine can do: CPU features, processors of threads, and its fastest reads and products."""
+"""What the machine can do: CPU features, processors of threads, and peak rates of reads and products."""

@@ -1,4 +1,4 @@
-/* What the CPU and the operating system let us run, asked at run time; names as in targets.py. */
+/* CPU features that the CPU and the operating system both support, found at run time; names as in targets.py. */
 #ifndef OX_CPU_H
 #define OX_CPU_H
 #include <string.h>
@@ -24,6 +24,11 @@ static int ox_cpu_has(const char *name) {
     if (!strcmp(name, "avx2")) return b[1] >> 5 & 1;
     if (!strcmp(name, "fma")) return a[2] >> 12 & 1;
     if (!strcmp(name, "f16c")) return a[2] >> 29 & 1;
+    if (!strcmp(name, "avx_vnni")) {
+        if (b[0] < 1) return 0;
+        __cpuidex(b, 7, 1);
+        return b[0] >> 4 & 1;
+    }
     if ((state & 0xe6) != 0xe6) return 0;
     if (!strcmp(name, "avx512f")) return b[1] >> 16 & 1;
     if (!strcmp(name, "avx512dq")) return b[1] >> 17 & 1;
@@ -41,12 +46,16 @@ static int ox_cpu_has(const char *name) {
     if (!strcmp(name, "fma")) return !!__builtin_cpu_supports("fma");
     if (!strcmp(name, "f16c"))
         return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+    if (!strcmp(name, "avx_vnni"))
+        return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
     if (!strcmp(name, "avx512f")) return !!__builtin_cpu_supports("avx512f");
     if (!strcmp(name, "avx512dq")) return !!__builtin_cpu_supports("avx512dq");
     if (!strcmp(name, "avx512bw")) return !!__builtin_cpu_supports("avx512bw");
     if (!strcmp(name, "avx512vl")) return !!__builtin_cpu_supports("avx512vl");
     if (!strcmp(name, "avx512_vnni"))
         return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1);
+    if (!strcmp(name, "amx_tile")) return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1);
+    if (!strcmp(name, "amx_int8")) return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);
     if (!strcmp(name, "avx512_bf16"))
         return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
     return 0;
@@ -61,6 +70,20 @@ static int ox_cpu_has(const char *name) { /* bit 20 of AT_HWCAP is HWCAP_ASIMDDP
 static int ox_cpu_has(const char *name) { return !strcmp(name, "asimddp"); } /* every Apple CPU has it */
 #else
 static int ox_cpu_has(const char *name) { (void)name; return 0; }
+#endif
+
+/* Asks the system for the tile registers of AMX in all threads of this process: 0 or errno. It refuses if a thread's
+ * stack for signals is too small for them. A forked process inherits the permission. */
+#if defined(__linux__) && defined(__x86_64__)
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int ox_ask_for_tiles(void) { /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, 0x1023, 18) ? errno : 0;
+}
+#else
+#include <errno.h>
+static int ox_ask_for_tiles(void) { return ENOSYS; }
 #endif
 
 #endif

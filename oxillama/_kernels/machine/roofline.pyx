@@ -1,8 +1,8 @@
-"""What this machine can do at best: the figures that kernels are measured against.
+"""Peak rates of this machine, against which the kernels are measured.
 
 `read_bytes` is a plain streaming read; `integer_products` and `float_products` keep the multipliers busy from
-registers, with enough independent sums to hide their latency. All are written over the seam, so a
-target is compared with the peak of its own instructions.
+registers, with enough independent sums to hide their latency. All use the operations of simd.h, so a target is
+compared with the peak of its own instructions.
 """
 
 cimport numpy as cnp
@@ -20,8 +20,8 @@ cdef enum:
     MAX_ROUNDS = 1 << 30
 
 
-def read_bytes(cnp.ndarray data, int n_threads):
-    """Reads all of ``data`` (uint8, a multiple of 256 bytes) once. Returns a number that depends on it."""
+def read_bytes(cnp.ndarray data, int n_threads) -> float:
+    """Reads all of ``data`` (uint8, a multiple of 256 bytes) once. Returns a number computed from all of it."""
     cdef const uint8_t* p = u8_data(data, 0, "data")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(data), i
     cdef float total = 0
@@ -33,8 +33,8 @@ def read_bytes(cnp.ndarray data, int n_threads):
     return total
 
 
-def integer_products(Py_ssize_t rounds, int n_threads):
-    """Multiplies int8 codes in every thread; returns how many multiply-adds that were in all."""
+def integer_products(Py_ssize_t rounds, int n_threads) -> int:
+    """Multiplies int8 codes in every thread; returns the total number of multiply-adds."""
     cdef Py_ssize_t _i
     cdef float total = 0
     check_threads(n_threads)
@@ -44,8 +44,8 @@ def integer_products(Py_ssize_t rounds, int n_threads):
     return rounds * integer_sums() * 64 * n_threads if total == total else 0
 
 
-def float_products(Py_ssize_t rounds, int n_threads):
-    """The same with float32."""
+def float_products(Py_ssize_t rounds, int n_threads) -> int:
+    """Multiplies float32 numbers in every thread; returns the total number of multiply-adds."""
     cdef Py_ssize_t _i
     cdef float total = 0
     check_threads(n_threads)
@@ -73,7 +73,7 @@ cdef float read_chunk(const uint8_t* p, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline int integer_sums() noexcept nogil:
-    """As many as give the highest rate: 12 with AVX-512 reach 0.87 of it, 16 with AVX2 do not fit the registers."""
+    """Number of sums with the highest rate. AVX-512: 12 sums reach 0.87 of it; AVX2: 16 sums exceed the registers."""
     return 16 if OX_TILE >= 8 else 12
 
 
@@ -83,7 +83,7 @@ cdef inline int float_sums() noexcept nogil:
 
 cdef float integer_rounds(Py_ssize_t rounds) noexcept nogil:
     cdef i32x16 sums[MAX_SUMS]
-    cdef uint8_t codes[128]  # two vectors in turn, or the sums would be a multiple of one product
+    cdef uint8_t codes[128]  # two alternating vectors, or a sum would be a multiple of one product
     cdef u8x64 w
     cdef f32x16 total = f32_zero()
     cdef Py_ssize_t k

@@ -1,4 +1,4 @@
-/* On which processors the threads of an OpenMP team stand, and moving those apart that share one. */
+/* The processors of an OpenMP team's threads, and moving apart threads that share a processor. */
 #ifndef OX_TEAM_H
 #define OX_TEAM_H
 #ifndef _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-/* cpus[i] = the processor of thread i of a team of n; -1 for a thread that there is not */
+/* cpus[i] = the processor of thread i of a team of n; -1 for a thread that the team does not have */
 static void ox_team(int n, int *cpus) {
     int i;
     for (i = 0; i < n; i++) cpus[i] = -1;
@@ -18,9 +18,9 @@ static void ox_team(int n, int *cpus) {
     cpus[omp_get_thread_num()] = sched_getcpu();
 }
 
-/* the first processor of the core that a processor belongs to; the processor itself where that is unknown */
+/* the first processor of the core of a processor; the processor itself if the core is unknown */
 static int ox_core(int cpu) {
-    static int known[CPU_SETSIZE]; /* one more than the number, 0 for not asked yet; threads find the same numbers */
+    static int known[CPU_SETSIZE]; /* first processor + 1, 0: not read yet; racing threads store the same */
     char path[96];
     FILE *file;
     int first = cpu, before;
@@ -37,7 +37,7 @@ static int ox_core(int cpu) {
     return first;
 }
 
-/* a processor that may be used and that none of the n threads has, of a core that none has if there is one */
+/* a permitted processor that runs none of the n threads, on a core without any of them if possible; or -1 */
 static int ox_free_cpu(const cpu_set_t *may, int n, const int *cpus) {
     int cpu, i, second = -1;
     for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
@@ -54,8 +54,8 @@ static int ox_free_cpu(const cpu_set_t *may, int n, const int *cpus) {
     return second;
 }
 
-/* Moves threads that share a processor to free ones. Each moves itself, since a sleeping thread would wake up
-   where it was. Its mask is put back at once: it stays until the system moves it. cpus has room for 2 n. */
+/* Moves threads that share a processor to free ones. Each thread moves itself, since a sleeping thread would wake
+   up on its old processor. Its mask is restored at once: it stays until the system moves it. cpus has room for 2 n. */
 static int ox_spread(int n, int *cpus) {
     cpu_set_t may;
     int i, j, wanted = 0, moved = 0, *to = cpus + n;

@@ -1,7 +1,7 @@
-"""The processors of the threads that the kernels use, and keeping two of them from sharing one.
+"""The processors of the kernels' threads, and how to keep two threads from sharing one.
 
-In virtual machines Linux may wake a thread on the processor of the thread that wakes it, though another one is idle,
-and leave it there. Both then wait in turns, and a kernel on two threads takes ten times as long as on one.
+In virtual machines Linux may wake a thread on the processor of the thread that wakes it, though another processor is
+idle, and leave it there. Both threads then take turns, and a kernel on two threads takes ten times as long as on one.
 """
 
 from libc.stdlib cimport free, malloc
@@ -14,8 +14,8 @@ cdef extern from "team.h":
     int ox_spread(int n, int* cpus) nogil
 
 
-def processors(int n_threads):
-    """The processor of each of so many threads, the caller's first; -1 where the system does not say."""
+def processors(int n_threads) -> list[int]:
+    """The processor of each of ``n_threads`` threads, the caller's first; -1 where the system does not tell."""
     check_threads(n_threads)
     cdef int* cpus = <int*>malloc(n_threads * sizeof(int))
     if cpus == NULL:
@@ -28,10 +28,11 @@ def processors(int n_threads):
         free(cpus)
 
 
-def spread(int n_threads):
+def spread(int n_threads) -> int:
     """Moves threads that share a processor to free ones of the process; returns how many were moved.
 
-    They are bound to nothing: their masks are as before. 0 where the system is not Linux or the build is serial.
+    The threads are not bound: their affinity masks are restored. Returns 0 on other systems than Linux and in
+    serial builds.
     """
     check_threads(n_threads)
     cdef int moved

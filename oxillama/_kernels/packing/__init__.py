@@ -1,1 +1,1 @@
-"""Blocks of GGUF files: to floats, and to the packed panels that matrices are multiplied from."""
+"""Decodes the blocks of GGUF files to floats, and packs them into the panels that matrix products read."""

@@ -1,6 +1,6 @@
-"""Blocks taken apart become floats or packed panels: the same for every format.
+"""Writes unpacked blocks as floats or as packed panels, with the same code for every format.
 
-``layout``, ``block_len`` and ``block_bytes`` are constants in each call of dispatch.pxd, and so is ``unpack``.
+The calls in dispatch.pxd pass ``layout``, ``block_len``, ``block_bytes`` and ``unpack`` as constants.
 """
 
 from libc.math cimport fabsf
@@ -34,7 +34,7 @@ cdef inline void float_dequantize(const int layout, const uint8_t* blocks, Py_ss
 
 
 cdef inline void pair_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    """bf16 in pairs of columns; numbers below 2^-56 become 0, so that no product is denormal."""
+    """Packs bf16 in pairs of columns; magnitudes below 2^-56 become 0, so that no product is subnormal."""
     cdef uint16_t h
     cdef Py_ssize_t k
     cdef int r
@@ -58,9 +58,9 @@ cdef inline void float_pack(const int layout, const uint8_t** row, Py_ssize_t co
 # --- rows -------------------------------------------------------------------------------------------
 
 cdef inline void row_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    """16 rows of float32 as int8: scale = max|w| / 127, code = round(w * (127 / max|w|)), ties to even.
+    """Packs 16 rows of float32 as int8: scale = max|w| / 127, code = round(w * (127 / max|w|)), ties to even.
 
-    A row below 1e-36 counts as zero.
+    A row with max|w| up to 1e-36 counts as zero.
     """
     cdef const float* w
     cdef float most, inv, magnitude
@@ -93,7 +93,7 @@ cdef inline float scale_of(const int layout, uint32_t bits) noexcept nogil:
 
 
 cdef inline int value_of(const int layout, int code) noexcept nogil:
-    """What a block's scale is multiplied with."""
+    """The integer that a code stands for, before the multiplication with scales."""
     if code_bits(layout) == 8:
         return <int8_t>code
     if code_bits(layout) == 1:
@@ -103,7 +103,7 @@ cdef inline int value_of(const int layout, int code) noexcept nogil:
 
 cdef inline void block_dequantize(const int layout, const int block_len, const int block_bytes, Unpack unpack,
                                   const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    """d * value, or with a minimum d * code + m (blocks of 32), d * scale * code - m * minimum (of 256)."""
+    """out = d * value; with minima d * code + m (blocks of 32) or d * scale * code - m * minimum (blocks of 256)."""
     cdef int sub = 16 if has_subs_of_16(layout) else 32
     cdef Block block
     cdef const uint8_t* codes = <const uint8_t*>block.codes
@@ -134,7 +134,7 @@ cdef inline void block_dequantize(const int layout, const int block_len, const i
 
 
 cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) noexcept nogil:
-    """The 32 codes of one row, 8 words of 4, into the row's lane of a packed vector each."""
+    """Writes the 32 codes of one row, 8 words of 4 codes, to the row's lane of the packed vectors."""
     cdef uint32_t plane
     cdef int v, g
     if code_bits(layout) == 8:
@@ -163,7 +163,7 @@ cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) no
 
 
 cdef inline void put_subs(const int layout, const Block* block, uint8_t* pairs, const int r) noexcept nogil:
-    """The scales and minima of row r's sub-blocks, in pairs; those of k2 are nibbles of one byte."""
+    """Writes the scales and minima of row r's sub-blocks, in pairs; in k2 a scale and its minimum share a byte."""
     cdef int n_pairs = 8 if has_subs_of_16(layout) else 4, s
     for s in range(2 * n_pairs):
         if layout == L_K2:
@@ -176,7 +176,7 @@ cdef inline void put_subs(const int layout, const Block* block, uint8_t* pairs, 
 
 cdef inline void block_pack(const int layout, const int block_len, const int block_bytes, Unpack unpack,
                             const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    """A block of a file may hold several of a panel, which have its scale each."""
+    """Packs 16 rows of blocks; one block of the file may become several blocks of the panel, each with its scale."""
     cdef int per = block_len // form_of(layout), r, s, k
     cdef uint8_t* head
     cdef uint8_t* codes

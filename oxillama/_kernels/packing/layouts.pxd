@@ -1,31 +1,31 @@
-"""Where the parts of a packed panel lie. Which parts a layout has is generated from formats.py (formats.pxd).
+"""Layout of a packed panel. The properties of each layout are generated from formats.py (formats.pxd).
 
-A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. A quantized panel is
-its blocks one after another, each with its scales (the header) before its codes, so that reading it is one
-stream; two blocks share a group where that keeps the codes on cache lines. A layout is a width of codes and
-a kind of scales:
+A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. A quantized panel is a sequence
+of blocks, each with its scales (the header) before its codes, so that it is read as one stream; two blocks form a
+group, both headers before both codes, where that aligns the codes to cache lines. A layout combines a width of codes
+with a kind of scales:
 
     codes of 32 columns, 64 bytes per bit; byte j of a lane, group g: value 4g + j of the lane's row
       8 bits      vector g
       4 bits      vector g % 4, low nibbles for g < 4, high ones else
-      5, 6 bits   the same, then the upper bits: bit g of every byte, or bits 2(g % 4).. of vector g / 4
+            5, 6 bits   as 4 bits, then the upper bits: bit g of every byte, or bits 2(g % 4).. of vector g / 4
       2 bits      bits 2(g % 4).. of vector g / 4
-      3 bits      the same, then bit g of every byte for the upper bit
+            3 bits      as 2 bits, then bit g of every byte for the upper bit
       1 bit       bit g of every byte
     scales of a block of 32 columns
-      f16 d[16] (bf16 for e4), and f16 m[16] for m4 and m5; for n4 those of its halves, bytes [16][2] (unpack.pxd)
+            f16 d[16] (bf16 for e4), and f16 m[16] for m4 and m5; for n4 a byte for each half, [16][2] (unpack.pxd)
     scales of a block of 256 columns, with sub-blocks of 16 (k2 k3 k6 g1 g2) or 32
-      f16 d[16], f16 dmin[16] where there are minima, then pairs of int8: scales [S / 2][16][2], minima
-      the same; k2 has both in one byte (low nibble, high nibble)
+            f16 d[16], with minima f16 dmin[16]; int8 scales of the S sub-blocks in pairs [S / 2][16][2], then minima
+            likewise; k2 has both in one byte (scale in the low nibble, minimum in the high one)
     scales of a block of 256 columns without sub-blocks (s2 s8)
       f16 d[16], for s8 f32 d[16]
     floats (f32 f16)
-      the 16 rows' column 0, then column 1, ...; bf16 in pairs of columns [cols / 2][16][2], the last with a zero
+            column 0 of the 16 rows, then column 1, ...; bf16 in pairs of columns [cols / 2][16][2], filled up with 0
     scales of whole rows (r8), before all codes of the panel
       f32 d[16], int32 sum of the row's codes [16]
 
-Codes are what the format's are, or stand in a table of 16 values: those of IQ4_NL in their own, signed; the
-others, which all lie in -64..63, 64 too high, so that they are 7-bit codes like most.
+Codes are the codes of the format, or indices of a table of 16 values. The table of IQ4_NL has its signed values; the
+other tables, whose values lie in -64..63, have 64 added, so that products take 7-bit codes as for most layouts.
 """
 
 from libc.stdint cimport uint8_t, uint16_t
@@ -35,18 +35,18 @@ from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    ROW_HEADER = 128     # bytes of a panel's scales and sums of rows
+    ROW_HEADER = 128     # bytes of the scales and sums of the 16 rows
 
 
 cdef inline int dot_excess(const int layout) noexcept nogil:
-    """What the numbers that are multiplied are too high by."""
+    """The excess of the integers that are multiplied: integer = value + excess."""
     if has_signed_codes(layout):
         return 1 << OX_S8_SHIFT if OX_S8_SHIFT else 0
     return code_excess(layout)
 
 
 cdef inline int excess_shift(const int layout) noexcept nogil:
-    """The excess as a power of two."""
+    """log2 of `dot_excess`, which is a power of two."""
     cdef int n = 0
     while 1 << n < dot_excess(layout):
         n += 1
@@ -54,12 +54,12 @@ cdef inline int excess_shift(const int layout) noexcept nogil:
 
 
 cdef inline int pair_bytes(const int layout) noexcept nogil:
-    """Bytes of a superblock's sub-block scales, all 16 rows."""
+    """Bytes of the sub-block scales of a superblock in 16 rows."""
     return 0 if not has_subs(layout) else 256 if has_subs_of_16(layout) else 128
 
 
 cdef inline int header_bytes(const int layout) noexcept nogil:
-    """Bytes of a block's scales, all 16 rows."""
+    """Bytes of the scales of a block in 16 rows."""
     cdef int halves = 64 if has_minima(layout) or scale_bytes(layout) == 4 else 32
     if form_of(layout) == 32:
         return halves
@@ -67,7 +67,7 @@ cdef inline int header_bytes(const int layout) noexcept nogil:
 
 
 cdef inline int group_blocks(const int layout) noexcept nogil:
-    """Blocks whose headers stand together, so that they fill whole cache lines of 64 bytes."""
+    """Blocks whose headers are adjacent, so that they fill whole cache lines of 64 bytes."""
     return 2 if header_bytes(layout) % 64 else 1
 
 
@@ -77,13 +77,13 @@ cdef inline Py_ssize_t block_bytes(const int layout) noexcept nogil:
 
 
 cdef inline Py_ssize_t header_at(const int layout, Py_ssize_t b) noexcept nogil:
-    """Where the header of block ``b`` of a panel begins."""
+    """Offset of the header of block ``b`` in a panel."""
     cdef Py_ssize_t first = b - b % group_blocks(layout)
     return first * block_bytes(layout) + (b - first) * header_bytes(layout)
 
 
 cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
-    """Where the codes of block ``b`` of a panel begin."""
+    """Offset of the codes of block ``b`` in a panel."""
     if is_row(layout):
         return ROW_HEADER + b * 512
     cdef Py_ssize_t first = b - b % group_blocks(layout)
@@ -92,14 +92,14 @@ cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
 
 
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
-    """Bytes of one panel of 16 rows: up to the end of the last block's codes."""
+    """Bytes of one panel of 16 rows, up to the end of the last block's codes."""
     if form_of(layout) == 0:
         return (paired(cols) if is_pairs(layout) else cols) * 16 * scale_bytes(layout)
     return codes_at(layout, cols // form_of(layout) - 1) + form_of(layout) * 2 * code_bits(layout)
 
 
 cdef inline int block_cols(int layout) noexcept nogil:
-    """A row must be a whole number of these columns."""
+    """The number of columns of which a row must be a multiple."""
     return max(1, form_of(layout))
 
 

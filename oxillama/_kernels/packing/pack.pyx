@@ -1,7 +1,7 @@
-"""From the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`, `pack_file`).
+"""Converts the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`, `pack_file`).
 
 `unpack.pxd` describes the blocks, `layouts.pxd` the panels. The functions only move bits and multiply floats one
-by one, so this module is compiled once and not per target.
+by one, so all targets share one compiled module.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.packing.unpack cimport GRID_3XXS, GRID_WORDS, GRIDS
 
-from oxillama.formats import FORMAT_BY_ID, LAYOUTS, W8A8 as ROW_FORMAT
+from oxillama.base.formats import FORMAT_BY_ID, LAYOUTS, W8A8 as ROW_FORMAT
 
 cnp.import_array()
 
@@ -29,7 +29,7 @@ cdef extern from *:
     static int read_at(int fd, void* out, Py_ssize_t n, long long start) { return 0; }
     #else
     #include <unistd.h>
-    /* Whether n bytes at an offset of a file were read. */
+    /* Reads n bytes at an offset of a file; 0 if not all of them could be read. */
     static int read_at(int fd, void* out, Py_ssize_t n, long long start) {
         while (n > 0) {
             ssize_t done = pread(fd, out, (size_t)n, (off_t)start);
@@ -44,7 +44,7 @@ cdef extern from *:
     """
     int read_at(int fd, void* out, Py_ssize_t n, long long start) nogil
 
-cdef Py_ssize_t READ_BYTES = 1 << 18  # of a file at a time: they stay in the cache of the core that packs them
+cdef Py_ssize_t READ_BYTES = 1 << 18  # bytes that a thread reads at a time: they stay in its core's cache for packing
 
 cdef struct Codec:
     int format, layout
@@ -52,7 +52,7 @@ cdef struct Codec:
 
 
 cdef fill_grids():
-    """The grids of IQ1 and IQ2 have 2 bits a code, those of IQ3, which follow them, 4 (see tools/make_grids.py)."""
+    """Loads GRIDS from grids.bin: codes of 2 bits for IQ1 and IQ2, then of 4 bits for IQ3 (see tools/make_grids.py)."""
     cdef cnp.ndarray words
     data = np.frombuffer(Path(__file__).with_name("grids.bin").read_bytes(), np.uint8)
     pairs, nibbles = data[:GRID_3XXS], data[GRID_3XXS:]
@@ -65,7 +65,7 @@ fill_grids()
 
 
 cdef Codec codec_of(int format_id) except *:
-    """A format's row of the table; a ValueError where no kernel runs it."""
+    """The sizes and the layout of a format; ValueError if no kernel supports it."""
     fmt = ROW_FORMAT if format_id == W8A8 else FORMAT_BY_ID.get(format_id)
     if fmt is None or fmt.layout is None:
         raise ValueError(f"format_id: expected a format with kernels, got {format_id}")
@@ -73,7 +73,7 @@ cdef Codec codec_of(int format_id) except *:
 
 
 cdef int check_matrix(const Codec* c, Py_ssize_t rows, Py_ssize_t cols) except -1:
-    """That a matrix is whole blocks, and so few that its bytes are a number."""
+    """Raises ValueError unless rows are whole blocks and the bytes of the matrix fit into Py_ssize_t."""
     if rows < 1 or cols < 1 or cols % c.block_len or not fits(cols, 128, PY_SSIZE_T_MAX // 2):
         raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
     if not fits(rows // 16 + 1, 128 * cols, PY_SSIZE_T_MAX // 2):
@@ -82,13 +82,12 @@ cdef int check_matrix(const Codec* c, Py_ssize_t rows, Py_ssize_t cols) except -
 
 
 def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads=1):
-    """Turns whole blocks into floats, bit-equal to `gguf.quants.dequantize`.
+    """Converts whole blocks to floats, bit-equal to `gguf.quants.dequantize`.
 
-    Parameters
-    ----------
-    format_id : the GGUF type number
-    blocks : uint8, the bytes of the blocks
-    out : float32, its size a multiple of the block length
+    Args:
+        format_id: the GGUF type number
+        blocks: uint8, the bytes of the blocks
+        out: float32, its size a multiple of the block length
     """
     cdef Codec c = codec_of(format_id)
     if is_row(c.layout):
@@ -103,7 +102,7 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     check_apart(blocks, out, "blocks, out")
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
     cdef Py_ssize_t steps = (n_blocks + step - 1) // step
-    if steps <= 1:  # without a parallel region, and with the interpreter's lock
+    if steps <= 1:  # no parallel region, and the GIL stays locked
         dequantize_blocks(c.format, bp, n_blocks, op)
         return
     for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads):
@@ -111,7 +110,7 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
                           op + i * step * c.block_len)
 
 
-def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):
+def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols) -> int:
     """Bytes of the packed panels of a (rows, cols) matrix."""
     cdef Codec c = codec_of(format_id)
     check_matrix(&c, rows, cols)
@@ -119,13 +118,12 @@ def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):
 
 
 def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray out, int n_threads=1):
-    """Interleaves a (rows, cols) matrix into panels of 16 rows; missing rows of the last are zero.
+    """Interleaves a (rows, cols) matrix into panels of 16 rows; the last panel is filled up with rows of zeros.
 
-    Parameters
-    ----------
-    format_id : the GGUF type number
-    blocks : uint8, the rows as the file holds them
-    out : uint8, ``packed_bytes(format_id, rows, cols)`` long
+    Args:
+        format_id: the GGUF type number
+        blocks: uint8, the rows as stored in the file
+        out: uint8, ``packed_bytes(format_id, rows, cols)`` long
     """
     cdef Codec c = codec_of(format_id)
     check_matrix(&c, rows, cols)
@@ -142,17 +140,15 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
 
 
 def pack_file(int format_id, int fd, long long start, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray out,
-              int n_threads=1):
-    """`pack` of blocks in an open file; each thread reads what it packs.
+              int n_threads=1) -> bool:
+    """`pack` for blocks in an open file; each thread reads the blocks that it packs.
 
-    Parameters
-    ----------
-    fd : descriptor of the file
-    start : offset of the first block
+    Args:
+        fd: descriptor of the file
+        start: offset of the first block
 
-    Returns
-    -------
-    bool : False where not all bytes could be read, or the system cannot read at an offset
+    Returns:
+        bool: False if not all bytes could be read, or if the system cannot read at an offset
     """
     cdef Codec c = codec_of(format_id)
     check_matrix(&c, rows, cols)
@@ -180,7 +176,7 @@ def pack_file(int format_id, int fd, long long start, Py_ssize_t rows, Py_ssize_
 cdef int read_panels(const Codec* c, int fd, long long start, const uint8_t* zero, Py_ssize_t row_bytes,
                      Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t n, uint8_t* buffer,
                      uint8_t* out, Py_ssize_t stride) noexcept nogil:
-    """Reads and packs ``n`` panels of a file; whether they could be read."""
+    """Reads and packs ``n`` panels of a file; returns whether all bytes could be read."""
     cdef Py_ssize_t left = rows - 16 * first, p
     if not read_at(fd, buffer, min(16 * n, left) * row_bytes, start + 16 * first * row_bytes):
         return 0
@@ -191,11 +187,11 @@ cdef int read_panels(const Codec* c, int fd, long long start, const uint8_t* zer
 
 cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero, Py_ssize_t row_bytes,
                      Py_ssize_t rows, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    """Packs the first 16 rows of ``blocks``, or all that there are."""
+    """Packs up to 16 rows of ``blocks`` into a panel; missing rows are read from ``zero``."""
     cdef const uint8_t* row[16]
     cdef Py_ssize_t last
     cdef int r
-    # a last group that misses a block: packed bytes are a function of the file
+    # the last group may lack a block: clear its headers, so that packed bytes depend on the file only
     if form_of(c.layout) and not is_row(c.layout):
         last = cols // form_of(c.layout) - 1
         last -= last % group_blocks(c.layout)

@@ -1,21 +1,21 @@
-"""How a block of each format comes apart: scales, and codes in row order. One function for each row of formats.py.
+"""Unpacks the blocks of each format: scales, and codes in row order. One function for each format of formats.py.
 
 Blocks of 32:
 
     Q8_0          f16 d, 32 signed codes
     Q8_1          f16 d, f16 d times the sum of the codes (not read), codes
-    Q4_0 IQ4_NL   f16 d, 16 bytes of nibbles: value i in the low half of byte i, i + 16 in the high one
+        Q4_0 IQ4_NL   f16 d, 16 bytes of nibbles: value i in the low nibble of byte i, value i + 16 in the high one
     Q4_1          f16 d, f16 m, nibbles
-    Q5_0          f16 d, 32 bits: the values' fifth, nibbles
+        Q5_0          f16 d, 32 bits: the fifth bit of each value, nibbles
     Q5_1          f16 d, f16 m, 32 bits, nibbles
-    MXFP4         exponent of two, nibbles
+        MXFP4         a byte e for the scale 2^(e - 127), nibbles
 
 Blocks of 64 and of 128:
 
-    NVFP4      4 scales of 16 values each: bytes without a sign, 4 bits of exponent and 3 of fraction; for each 8 bytes
-               of nibbles: value i in the low half of byte i, i + 8 in the high one
-    Q1_0       f16 d, 16 bytes of bits, the first value in the lowest: d or -d
-    Q2_0       f16 d, 16 bytes of bit pairs, the first value in the lowest
+        NVFP4      4 scales of 16 values each: unsigned bytes, 4 bits of exponent and 3 of fraction; then 8 bytes of
+                   nibbles for each scale: value i in the low nibble of byte i, value i + 8 in the high one
+        Q1_0       f16 d, 16 bytes of bits, the first value in the lowest bit: d or -d
+        Q2_0       f16 d, 16 bytes of bit pairs, the first value in the lowest bits
     Q2_0_G128  f16 d, 32 bytes of bit pairs
 
 Blocks of 256:
@@ -23,16 +23,16 @@ Blocks of 256:
     Q2_K     16 bytes of scale (low) and minimum (high nibble), 64 bytes of bit pairs, f16 d, f16 dmin
     Q3_K     32 bytes of third bits, 64 bytes of bit pairs, 16 6-bit scales in 12 bytes, f16 d
     Q4_K     f16 d, f16 dmin, 8 6-bit scales and minima in 12 bytes, 128 bytes of nibbles
-    Q5_K     the same, with 32 bytes of fifth bits before the nibbles
+        Q5_K     as Q4_K, with 32 bytes of fifth bits before the nibbles
     Q6_K     128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, f16 d
-    IQ4_XS   f16 d, upper bits of 8 6-bit scales, their lower ones, 128 bytes of nibbles
+        IQ4_XS   f16 d, upper bits of 8 6-bit scales, their lower bits, 128 bytes of nibbles
     TQ1_0    52 bytes of 5 digits in base 3 (4 in the last 4 bytes), f16 d
     TQ2_0    64 bytes of bit pairs, f16 d
     Q8_K     f32 d, 256 signed codes, their sums over 16 (not read)
 
-The others name 8 or 4 values at a time by an entry of a grid (see tools/make_grids.py), and have 8 bits with
-it: signs, one for each value, or for IQ1 the sign of 1/8 to be added to all of them. Seven bits of signs
-stand for eight, an even number of which is negative. Scales s of 3 or 4 bits mean 2 s + 1.
+The other formats store 8 or 4 values as the number of an entry in a grid (see tools/make_grids.py), and sign bits: one
+for each value, or in IQ1 one that says whether 1/8 is added to all values or subtracted. Where 7 sign bits are stored
+for 8 values, the eighth makes the number of negative values even. Scales s of 3 or 4 bits mean 2 s + 1.
 
     IQ2_XXS  f16 d; 8 times: 4 bytes of entries, 4 times 7 signs, a scale
     IQ2_XS   f16 d, 32 words of 9 bits of entry and 7 signs, 16 scales
@@ -53,7 +53,7 @@ from oxillama._kernels.packing.formats cimport (
 )
 from oxillama._kernels.simd.simd cimport ox_f32_from_bits
 
-cdef enum:  # where the grids begin in GRIDS, in words
+cdef enum:  # offsets of the grids in GRIDS, in words
     GRID_2XXS = 0
     GRID_2XS = 512
     GRID_2S = 1536
@@ -66,9 +66,9 @@ cdef extern from *:
     """
     #define OX_E5M3_UNIT 83076749736557242056487941267521536.0f
     """
-    const float E5M3_UNIT "OX_E5M3_UNIT"  # times the byte as exponent and fraction of a float
+    const float E5M3_UNIT "OX_E5M3_UNIT"  # factor of the float whose exponent and fraction bits are the byte
 
-# The entries of all grids: words of 4 codes, two to an entry of 8. Filled by pack.pyx when it is imported.
+# The entries of all grids, as words of 4 codes, two words for an entry of 8. Filled by pack.pyx when it is imported.
 cdef extern from *:
     """
     static uint32_t OX_GRIDS[8448];
@@ -76,11 +76,11 @@ cdef extern from *:
     uint32_t* GRIDS "OX_GRIDS"
 
 
-# A block taken apart. Words hold four codes that are consecutive along the row, one a byte.
+# An unpacked block. A word holds the codes of 4 consecutive columns, one in each byte.
 cdef struct Block:
     uint32_t d        # the bits of the scale: f16, bf16 or f32
-    uint16_t minimum  # the bits of the f16 minimum, or of what the minima are multiplied with
-    int8_t scales[16]  # those of a byte where halves have scales
+    uint16_t minimum  # the bits of the f16 minimum, or of the f16 factor of the minima
+    int8_t scales[16]  # scales of sub-blocks; for halves of a block e5m3 bytes
     int8_t minima[16]
     uint32_t codes[64]
 
@@ -101,12 +101,12 @@ cdef inline uint32_t word_at(const uint8_t* p) noexcept nogil:
 
 # --- scales of a byte ----------------------------------------------------------------------------------
 #
-# 5 bits of exponent and 3 of fraction: 2^(e - 11) (1 + m / 8), and 0 for the byte 0. No number is denormal.
+# e5m3: 5 bits of exponent and 3 of fraction, 2^(e - 11) (1 + m / 8); byte 0 means 0. No value is subnormal.
 
 cdef inline uint8_t e5m3_of_e4m3(uint8_t byte) noexcept nogil:
-    """Half the value of a scale of NVFP4, whose denormals end at 2^-9: values are twice those of the table.
+    """Half a scale of NVFP4, as the table holds doubled values. The scale has 4 bits of exponent, subnormals from 2^-9.
 
-    127 stands for 0; the upper bit is not read.
+    127 means 0; the upper bit is not read.
     """
     cdef int m = byte & 127
     if byte == 127:
@@ -121,33 +121,33 @@ cdef inline float e5m3_value(uint8_t byte) noexcept nogil:
 # --- words of four codes -----------------------------------------------------------------------------
 
 cdef inline uint32_t spread(uint32_t bits) noexcept nogil:
-    """Bit i of 4 in the lowest bit of byte i."""
+    """Moves bit i of 4 to the lowest bit of byte i."""
     bits = bits & 15
     return (bits | (bits << 7) | (bits << 14) | (bits << 21)) & 0x01010101
 
 
 cdef inline uint32_t spread_pairs(uint32_t byte) noexcept nogil:
-    """The four bit pairs of a byte, the lowest first."""
+    """Moves the four bit pairs of a byte to the lowest bits of four bytes, the lowest pair first."""
     return (byte & 3) | ((byte & 12) << 6) | ((byte & 48) << 12) | ((byte & 192) << 18)
 
 
 cdef inline uint32_t nibbles(const uint8_t* p, const int i) noexcept nogil:
-    """Word ``i`` where 16 bytes hold 32 codes: the low nibbles before the high ones."""
+    """Word ``i`` of 32 codes in 16 bytes: all low nibbles, then all high nibbles."""
     return (word_at(p + 16 * (i >> 3) + 4 * (i & 3)) >> (4 * ((i >> 2) & 1))) & 0x0F0F0F0F
 
 
 cdef inline uint32_t wide_nibbles(const uint8_t* p, const int i) noexcept nogil:
-    """Word ``i`` where 32 bytes hold 64 codes: the low nibbles before the high ones."""
+    """Word ``i`` of 64 codes in 32 bytes: all low nibbles, then all high nibbles."""
     return (word_at(p + 32 * (i >> 4) + 4 * (i & 7)) >> (4 * ((i >> 3) & 1))) & 0x0F0F0F0F
 
 
 cdef inline uint32_t pairs(const uint8_t* p, const int i) noexcept nogil:
-    """Word ``i`` where 32 bytes hold 128 codes of 2 bits, the lowest bits first."""
+    """Word ``i`` of 128 codes of 2 bits in 32 bytes: the lowest bits of all bytes first."""
     return (word_at(p + 32 * (i >> 5) + 4 * (i & 7)) >> (2 * ((i >> 3) & 3))) & 0x03030303
 
 
 cdef inline uint32_t planes(const uint8_t* p, const int i) noexcept nogil:
-    """Word ``i`` where 32 bytes hold 256 bits, the lowest bits first."""
+    """Word ``i`` of 256 bits in 32 bytes: the lowest bits of all bytes first."""
     return (word_at(p + 4 * (i & 7)) >> (i >> 3)) & 0x01010101
 
 
@@ -202,7 +202,7 @@ cdef inline void unpack_iq4_nl(const uint8_t* block, Block* out) noexcept nogil:
 
 
 cdef inline void unpack_mxfp4(const uint8_t* block, Block* out) noexcept nogil:
-    """The scale is 2^(e - 127) for values of half those in the table: 2^(e - 128) as bf16, the first two denormal."""
+    """The scale 2^(e - 127), halved as the table holds doubled values: 2^(e - 128) as bf16, subnormal for e < 2."""
     out.d = 0x20 << block[0] if block[0] < 2 else (block[0] - 1) << 7
     nibble_codes(block + 1, out)
 
@@ -241,7 +241,7 @@ cdef inline void unpack_nvfp4(const uint8_t* block, Block* out) noexcept nogil:
 # --- blocks of 256 ------------------------------------------------------------------------------------
 
 cdef inline void scales_of_12(const uint8_t* s, Block* out) noexcept nogil:
-    """8 scales and 8 minima of 6 bits, as Q4_K and Q5_K have them."""
+    """8 scales and 8 minima of 6 bits in 12 bytes, packed as in Q4_K and Q5_K."""
     cdef int j
     for j in range(4):
         out.scales[j] = s[j] & 63
@@ -251,7 +251,7 @@ cdef inline void scales_of_12(const uint8_t* s, Block* out) noexcept nogil:
 
 
 cdef inline uint32_t trits(const uint8_t* bytes, const int power) noexcept nogil:
-    """Digit ``power`` of 4 bytes, each a fraction of 5 digits in base 3: digit = 3 times what is left, above 1."""
+    """Digit ``power`` of 4 bytes, each a fraction of 5 base-3 digits: floor(3 frac(byte 3^power / 256))."""
     cdef int factor = 1 if power == 0 else 3 if power == 1 else 9 if power == 2 else 27 if power == 3 else 81
     cdef uint32_t w = 0
     cdef int i
@@ -261,7 +261,7 @@ cdef inline uint32_t trits(const uint8_t* bytes, const int power) noexcept nogil
 
 
 cdef inline uint32_t tq1_word(const uint8_t* block, const int i) noexcept nogil:
-    """Word ``i``: the digits of 32 bytes, the first of all before the second, then of 16 and of 4."""
+    """Word ``i``: the first digits of 32 bytes, their second digits, ...; then the digits of 16 bytes, then of 4."""
     if i < 40:
         return trits(block + 4 * (i & 7), i >> 3)
     if i < 60:
@@ -345,7 +345,7 @@ cdef inline void unpack_tq2_0(const uint8_t* block, Block* out) noexcept nogil:
 # --- blocks of 256 with grids --------------------------------------------------------------------------
 
 cdef inline uint32_t signs_of_7(uint32_t bits) noexcept nogil:
-    """8 signs of which the 7 are given."""
+    """8 signs from the 7 that are stored: the number of set bits is even."""
     cdef uint32_t odd = bits ^ (bits >> 4)
     odd ^= odd >> 2
     return bits | (((odd ^ (odd >> 1)) & 1) << 7)
@@ -356,7 +356,7 @@ cdef inline int odd_scale(const uint8_t* nibbles, const int i) noexcept nogil:
 
 
 cdef inline void take_grid_scales(const int format_id, const uint8_t* block, Block* out) noexcept nogil:
-    """As 16 scales for IQ1 and IQ2, 8 for IQ3, whatever the format has."""
+    """Writes the scales 2 s + 1: 16 of them for IQ1 and IQ2, 8 for IQ3, also where the format stores fewer."""
     cdef int s
     if format_id == IQ1_M:
         out.d = 0
@@ -385,9 +385,9 @@ cdef inline void take_grid_scales(const int format_id, const uint8_t* block, Blo
 
 cdef inline void take_grid_codes(const int format_id, const uint8_t* block, Block* out) noexcept nogil:
     cdef int s, k, shift = 3 if format_id == IQ3_XXS or format_id == IQ3_S else 2
-    cdef uint32_t first, second, signs, w  # words of GRIDS; a bit for each of 8 values
+    cdef uint32_t first, second, signs, w  # indices of words in GRIDS; a bit for each of 8 values; bits of the block
     for s in range(8):
-        for k in range(4):  # 8 columns each
+        for k in range(4):  # each k: 8 columns
             if format_id == IQ2_XXS:
                 first = GRID_2XXS + 2 * block[2 + 8 * s + k]
                 signs = signs_of_7((word_at(block + 6 + 8 * s) >> (7 * k)) & 127)

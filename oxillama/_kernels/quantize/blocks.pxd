@@ -1,6 +1,6 @@
-"""Writes quantized blocks as GGUF files have them: where each code, scale and half float lies.
+"""Writes quantized blocks in the byte layout of GGUF files: the place of each code, scale and half float.
 
-unpack.pxd describes the blocks, and reads them.
+unpack.pxd describes the blocks and reads them.
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
@@ -37,7 +37,7 @@ cdef inline int levels(const int format_id) noexcept nogil:
 
 cdef inline void put_nibble_block(const int format_id, const uint8_t* codes, float d, float m,
                                   uint8_t* out) noexcept nogil:
-    """A block of Q4_0 to Q5_1, of codes from 0 on."""
+    """Writes a block of Q4_0 to Q5_1 from codes >= 0."""
     cdef int at = 2, i
     put_half(out, d)
     if has_minimum(format_id):
@@ -53,7 +53,7 @@ cdef inline void put_nibble_block(const int format_id, const uint8_t* codes, flo
 
 
 cdef inline void put_codes(const int format_id, const uint8_t* codes, uint8_t* out) noexcept nogil:
-    """256 codes into a block whose codes are zero."""
+    """Writes 256 codes to a block whose code bits are zero."""
     cdef int s, i, c, h, k
     for s in range(8):
         h, k = s >> 2, s & 3
@@ -120,14 +120,14 @@ cdef inline void put_nibbles(const int* values, int n, uint8_t* out) noexcept no
 
 
 cdef inline uint32_t four_signs(const uint8_t* signs) noexcept nogil:
-    """7 of the 8 signs of 4 groups."""
+    """7 of the 8 signs of each of 4 groups, in 28 bits."""
     return ((signs[0] & 127) | ((signs[1] & 127) << 7) | ((signs[2] & 127) << 14)
             | (<uint32_t>(signs[3] & 127) << 21))
 
 
 cdef inline void put_grid_block(const int format_id, const int* scale, const uint16_t* entry, const uint8_t* signs,
                                 const uint8_t* shift, float d, uint8_t* out) noexcept nogil:
-    """A block of IQ1, IQ2 or IQ3: entries of groups of 4 or 8, a byte of signs for 8 values, a shift for a group of 8.
+    """Writes a block of IQ1, IQ2 or IQ3: a grid entry for each 4 or 8 values, a byte of signs and a shift for each 8.
     """
     cdef uint16_t h = ox_f16_from_f32(d)
     cdef uint32_t word

@@ -1,9 +1,10 @@
 """Least squares for the quantizer: scales, offsets and codes of 16 small blocks at a time.
 
-One lane is one block, so no sum crosses lanes and every target finds the same bits. Element i of lane r stands at
-``x[16 * i + r]``, its weight at ``w[16 * i + r]``. A *fit* tries a range of scales: each fixes the codes, the codes
-fix the best scale (and offset) by least squares, and what has the smallest error wins; a few rounds of codes and
-scales in turn end it, as in Lloyd's algorithm ("Least squares quantization in PCM", 1982).
+One lane is one block, so no sum crosses lanes and every target computes the same bits. Element i of lane r is
+``x[16 * i + r]``, its weight ``w[16 * i + r]``. A *fit* tries a range of scales: a scale determines the codes, the
+codes determine the best scale (and offset) by least squares, and the result with the smallest error is kept; then
+codes and scale are computed in turn for a few rounds, as in Lloyd's algorithm ("Least squares quantization in PCM",
+1982).
 """
 
 from oxillama._kernels.packing.formats cimport VALUES_T4
@@ -13,14 +14,14 @@ from oxillama._kernels.simd.simd cimport (
 cdef inline f32x16 nearest(f32x16 v, float low, float high) noexcept nogil:
     """The nearest integer within [low, high]; ``low`` for NaN."""
     cdef f32x16 most = f32_set1(high)
-    cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it leaves no fraction
+    cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it removes the fraction
     v = f32_max(v, f32_set1(low))
     v = f32_select_lt(v, most, v, most)
     return f32_sub(f32_add(v, magic), magic)
 
 
 cdef inline f32x16 nearest_uneven(f32x16 v) noexcept nogil:
-    """The nearest of the 16 values of IQ4_NL and IQ4_XS; the lower of two; the least for NaN."""
+    """The nearest of the 16 values of IQ4_NL and IQ4_XS; of two equally near the lower; for NaN the lowest."""
     cdef f32x16 found = f32_set1(<float>VALUES_T4[0])
     cdef int i
     for i in range(15):
@@ -34,19 +35,19 @@ cdef inline f32x16 code_of(const bint uneven, f32x16 v, float low, float high) n
 
 
 cdef inline f32x16 inverse(f32x16 v) noexcept nogil:
-    """1 / v, and 0 where v is too small to divide by."""
+    """1 / v, or 0 if v is too small to divide by."""
     cdef f32x16 tiny = f32_set1(1e-30)
     cdef f32x16 safe = f32_select_lt(f32_abs(v), tiny, f32_set1(1.0), v)
     return f32_select_lt(f32_abs(v), tiny, f32_zero(), f32_div(f32_set1(1.0), safe))
 
 
-# Weighted sums over a lane: of w, w x, w x^2, and with codes q of w q, w q^2, w x q.
+# Weighted sums in each lane: of w, w x, w x^2, and with codes q of w q, w q^2, w x q.
 cdef struct Sums:
     f32x16 w, x, xx, q, qq, xq
 
 
 cdef inline Sums sums_of(const float* x, const float* w, int n) noexcept nogil:
-    """The sums that need no codes."""
+    """The sums without codes; the sums with codes are 0."""
     cdef Sums s
     cdef f32x16 xi, wi
     cdef int i
@@ -61,7 +62,7 @@ cdef inline Sums sums_of(const float* x, const float* w, int n) noexcept nogil:
 
 cdef inline void add_codes(const bint uneven, const float* x, const float* w, int n, f32x16 start, f32x16 inv,
                            float low, float high, Sums* s) noexcept nogil:
-    """The sums over the codes that are nearest to (x - start) * inv."""
+    """Sets the sums with codes, for the codes nearest to (x - start) * inv."""
     cdef f32x16 xi, wi, q, wq
     cdef int i
     s.q = s.qq = s.xq = f32_zero()
@@ -76,7 +77,7 @@ cdef inline void add_codes(const bint uneven, const float* x, const float* w, in
 
 cdef inline f32x16 error_of(const bint uneven, const float* x, const float* w, int n, f32x16 scale, f32x16 start,
                             float low, float high) noexcept nogil:
-    """Weighted squared error of scale * q + start with the nearest codes."""
+    """Weighted squared error of scale * q + start, with the nearest codes q."""
     cdef f32x16 inv = inverse(scale), e, error = f32_zero()
     cdef f32x16 xi
     cdef int i
@@ -88,13 +89,13 @@ cdef inline f32x16 error_of(const bint uneven, const float* x, const float* w, i
     return error
 
 
-# What a fit has found: x is about scale * q + start.
+# The result of a fit: x is about scale * q + start.
 cdef struct Found:
     f32x16 scale, start, error
 
 
 cdef inline void try_affine(Sums* s, const bint negative, Found* best) noexcept nogil:
-    """Least squares of x over codes and a constant; ``negative`` keeps the constant from going above 0."""
+    """Least squares of x by scale * q + start, kept if better; ``negative`` bounds start to <= 0."""
     cdef f32x16 zero = f32_zero()
     cdef f32x16 inv = inverse(f32_sub(f32_mul(s.w, s.qq), f32_mul(s.q, s.q)))
     cdef f32x16 scale = f32_mul(f32_sub(f32_mul(s.w, s.xq), f32_mul(s.x, s.q)), inv)
@@ -112,7 +113,7 @@ cdef inline void try_affine(Sums* s, const bint negative, Found* best) noexcept 
 
 cdef inline Found fit_affine(const float* x, const float* w, int n, float most, const bint negative,
                              int steps) noexcept nogil:
-    """Scale and start for codes 0 to ``most``."""
+    """The best scale and start for codes 0 to ``most``."""
     cdef Sums s = sums_of(x, w, n)
     cdef Found best
     cdef f32x16 zero = f32_zero(), low = f32_load(x), high = f32_load(x), xi, inv, span
@@ -140,7 +141,7 @@ cdef inline Found fit_affine(const float* x, const float* w, int n, float most, 
 
 
 cdef inline void try_scale(Sums* s, Found* best) noexcept nogil:
-    """Least squares of x over codes alone."""
+    """Least squares of x by scale * q, kept if better."""
     cdef f32x16 scale = f32_mul(s.xq, inverse(s.qq))
     cdef f32x16 error = f32_sub(s.xx, f32_mul(scale, s.xq))
     best.scale = f32_select_lt(error, best.error, scale, best.scale)
@@ -149,7 +150,7 @@ cdef inline void try_scale(Sums* s, Found* best) noexcept nogil:
 
 cdef inline Found fit_scale(const bint uneven, const float* x, const float* w, int n, float low, float high, int steps
                             ) noexcept nogil:
-    """Scale, of either sign, for codes from ``low`` < 0 to ``high``."""
+    """The best scale, of either sign, for codes from ``low`` < 0 to ``high``."""
     cdef Sums s = sums_of(x, w, n)
     cdef Found best
     cdef f32x16 zero = f32_zero(), largest = f32_zero(), xi, inv
@@ -161,7 +162,7 @@ cdef inline Found fit_scale(const bint uneven, const float* x, const float* w, i
     best.scale = best.start = zero
     best.error = s.xx
     inv = inverse(largest)
-    for t in range(steps):  # the largest becomes ``low`` or thereabouts, then ``high``
+    for t in range(steps):  # scales that map the largest value to about ``low``, then to about ``high``
         add_codes(uneven, x, w, n, zero, f32_mul(f32_set1(low - step * (t - 0.5 * steps)), inv), low, high, &s)
         try_scale(&s, &best)
         add_codes(uneven, x, w, n, zero, f32_mul(f32_set1(high + step * (t - 0.2 * steps)), inv), low, high, &s)

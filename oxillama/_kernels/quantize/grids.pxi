@@ -1,12 +1,13 @@
 # IQ1, IQ2 and IQ3: groups of 4 or 8 values are entries of a grid, small blocks have scales of 3 or 4 bits.
 #
-# A scale s fixes the entry of every group: the nearest levels of x / s, each alone, are a point, and among the entries
-# around the point (neighbours.py) the one with the least weighted error is taken, a lane for each. Entries fix the
-# best scale by least squares. So each small block tries a range of scales; the half float over them is set so that the
-# largest fits its field; then integers are moved to the best of their neighbours, and the half float is solved for.
-# Least squares shrink what is approximated badly, and with it what the matrix puts out: so the half float that is
-# written is a little larger, the one that gives w x the product with the approximation that it has with x.
-# Entries of grids, and signs of which the eighth follows from seven, are those of llama.cpp's IQ quants
+# A scale s determines the entry of every group: rounding each x / s to its nearest level gives a point, and of the
+# entries around this point (neighbours.py) the one with the least weighted error is taken; each lane tries one entry.
+# The entries determine the best scale by least squares. So each small block tries a range of scales; the superblock's
+# half float is set so that the largest scale fits its field; then each integer scale moves to the best of its
+# neighbours, and the half float is computed by least squares.
+# Least squares shrinks values that are approximated badly, and thereby the output of the matrix. So the half float that
+# is written is a little larger: the one for which sum w x (approximation) = sum w x^2.
+# Grid entries, and an eighth sign that follows from seven, are as in llama.cpp's IQ quants
 # (ggml-quants.c, https://github.com/ggml-org/ggml); the search is our own.
 
 cdef enum:
@@ -22,18 +23,18 @@ cdef extern from *:
     static const short OX_LEVEL_BOUNDS[5][7] = {
         {66, 136}, {32, 64, 96, 128, 160, 196, 228}, {8, 16, 24, 32, 40, 48, 56}, {-12, 20}, {-20, 12}};
     """
-    const float GRID_FIRST "OX_GRID_FIRST"  # of the scales tried, relative to the one that maps the largest to the top
+    const float GRID_FIRST "OX_GRID_FIRST"  # the first scale tried; 1 maps the largest value to the top
     const float GRID_STEP "OX_GRID_STEP"
-    const int16_t BOUNDS "OX_LEVEL_BOUNDS"[5][7]  # four times what lies midway between two levels
+    const int16_t BOUNDS "OX_LEVEL_BOUNDS"[5][7]  # 4 * the midpoints between neighbouring levels
 
-# What the search reads of neighbours.py.
+# Tables of neighbours.py for a format.
 cdef struct Grid:
     const int8_t* values
     const uint16_t* entries
     const uint8_t* exact
-    uint16_t places[256]  # sums of powers of 3 or 8: a point for each set of values that are above a bound
+    uint16_t places[256]  # mask of values above a bound -> sum of their powers of 3 or 8; a point sums over bounds
 
-# A superblock: magnitudes (for IQ1 the values), and what is found for each group.
+# A superblock: magnitudes (for IQ1 signed values), weights, and the results of the groups.
 cdef struct Super:
     float x[256]
     float w[256]
@@ -80,7 +81,7 @@ cdef inline float grid_unit(const int format_id) noexcept nogil:
 
 
 cdef inline int top_integer(const int format_id) noexcept nogil:
-    """The largest integer of a scale, which stands for twice as much and one."""
+    """The largest integer i of a scale field, which means the scale 2 i + 1."""
     return 7 if is_iq1(format_id) else 15
 
 
@@ -92,8 +93,8 @@ cdef inline int bounds_of(const int format_id, int shift) noexcept nogil:
 
 cdef inline float closest(const int format_id, const Grid* g, const float* a, const float* w, int shift, int point,
                           int* lane) noexcept nogil:
-    """The entry around a point with the least weighted error, where a = 2 w x / s; its error is v (w v - a) and a
-    number that is the same for all."""
+    """Finds the entry around a point with the least weighted error, and writes its index to ``lane``. Returns the sum
+    of v (w v - a) with a = 2 w x / s: the error, but for a factor and a term that all entries share."""
     cdef const int8_t* values = g.values + ((shift * (4096 if is_iq3(format_id) else 6561) + point)
                                             * group_len(format_id) * KEPT)
     cdef f32x16 sums = f32_zero(), v
@@ -109,7 +110,7 @@ cdef inline float closest(const int format_id, const Grid* g, const float* a, co
 
 cdef inline void choose_entries(const int format_id, const Grid* g, const float* x, const float* w, float s,
                                 int8_t* v, uint16_t* entry, uint8_t* shifts) noexcept nogil:
-    """The entries of a small block for a scale, and their values v in the order of the columns."""
+    """Chooses the entries of a small block for a scale s, and their values v in the order of the columns."""
     cdef int n = grid_sub_len(format_id), len = group_len(format_id), n_bounds = 7 if is_iq3(format_id) else 2
     cdef int n_shifts = 2 if is_iq1(format_id) else 1, shift, i, k, at, point, place, lane, taken
     cdef float a[32]
@@ -154,7 +155,7 @@ cdef inline void choose_entries(const int format_id, const Grid* g, const float*
 
 
 cdef inline void sums_over(const float* x, const float* w, const int8_t* v, int n, float* xq, float* qq) noexcept nogil:
-    """Weighted sums of x v and of v^2."""
+    """xq = sum of w x v, qq = sum of w v^2."""
     cdef f32x16 a = f32_zero(), b = f32_zero(), u, wu
     cdef int at
     for at in range(0, n, 16):
@@ -166,7 +167,7 @@ cdef inline void sums_over(const float* x, const float* w, const int8_t* v, int 
 
 
 cdef inline float fit_grid(const int format_id, const Grid* g, const float* x, const float* w) noexcept nogil:
-    """The scale that fits a small block best, of those that are tried; 0 for a block of zeros."""
+    """The best of the scales tried for a small block; 0 for a block of zeros."""
     cdef int n = grid_sub_len(format_id), t, at
     cdef f32x16 largest = f32_zero()
     cdef int8_t v[32]
@@ -187,9 +188,9 @@ cdef inline float fit_grid(const int format_id, const Grid* g, const float* x, c
 
 cdef inline double place_super(const int format_id, const Grid* g, Super* a, const float* scales, float d,
                                double* solved, double* unbiased) noexcept nogil:
-    """The integers and entries of a superblock under a half float d, and their error but for a constant. For these
-    integers and entries ``solved`` is the d of the least error; ``unbiased`` is the d whose products with x are right:
-    the sum of w x (approximation) equals the sum of w x^2."""
+    """Chooses the integers and entries of a superblock for a half float d; returns their error but for a constant. For
+    these integers and entries ``solved`` is the d of the least error, and ``unbiased`` is the d for which
+    sum w x (approximation) = sum w x^2."""
     cdef int n = grid_sub_len(format_id), per = n // group_len(format_id)
     cdef int sub, i, best, near, top = top_integer(format_id)
     cdef int8_t v[32]
@@ -225,9 +226,9 @@ cdef inline double place_super(const int format_id, const Grid* g, Super* a, con
 
 
 cdef inline void take_super(const int format_id, const float* x, const float* importance, Super* a) noexcept nogil:
-    """Magnitudes, weights and signs. The weight of a value grows with its size, as in llama.cpp's search, but less in
-    IQ1_S and IQ2_XXS (docs/decisions/0009). Where the number of negative values among 8 must be even, the one whose
-    sign costs least is turned: it counts as a negative magnitude, which the lowest level comes closest to."""
+    """Sets magnitudes, weights and signs. The weight of a value grows with its size, as in llama.cpp's search, but less
+    in IQ1_S and IQ2_XXS (docs/decisions/0009). Where the number of negatives among 8 values must be even, the value
+    with the cheapest sign is flipped: its magnitude counts as negative, so that the lowest level is the nearest."""
     cdef int i, k, least
     cdef float cost, spread = 0
     memcpy(a.x, x, sizeof(a.x))
@@ -253,7 +254,7 @@ cdef inline void take_super(const int format_id, const float* x, const float* im
 
 cdef inline bint grid_row(const int format_id, const Grid* g, const float* x, const float* importance, Py_ssize_t cols,
                           uint8_t* out) noexcept nogil:
-    """A row of IQ1, IQ2 or IQ3; whether its errors are numbers."""
+    """Quantizes a row to IQ1, IQ2 or IQ3; returns whether all errors are finite."""
     cdef Super a, best
     cdef int n = grid_sub_len(format_id), sub, turn
     cdef float scales[16]
@@ -261,7 +262,7 @@ cdef inline bint grid_row(const int format_id, const Grid* g, const float* x, co
     cdef double error, least, solved, unbiased
     cdef bint good = True
     cdef Py_ssize_t b
-    memset(&best, 0, sizeof(best))  # stays so where errors are no numbers
+    memset(&best, 0, sizeof(best))  # remains if errors are not finite
     for b in range(cols // 256):
         take_super(format_id, x + 256 * b, importance + 256 * b if importance != NULL else NULL, &a)
         largest = 0

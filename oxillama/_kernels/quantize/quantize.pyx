@@ -1,15 +1,16 @@
 """From floats to the blocks of a GGUF file: `quantize`.
 
-Without an importance, Q4_0 to Q8_0 follow the formulas of the `gguf` package bit for bit. All else is a search for
-the least weighted squared error, over the seam, 16 small blocks side by side (fit.pxd):
+Without an importance, Q4_0 to Q8_0 follow the formulas of the `gguf` package bit for bit. All other cases search for
+the least weighted squared error, with 16 small blocks in the lanes of a vector (fit.pxd):
 
-1. every block of 16 or 32 gets the scale (and minimum) that fits it best;
-2. a superblock's two half floats are set so that the largest of these is the largest integer that its field holds;
-3. then in turn, while the error falls: integers of each block are moved to the best of their neighbours, the codes
-   being the nearest for each; and the half floats are solved for, given the integers and the codes.
+1. every block of 16 or 32 gets its best scale (and minimum);
+2. the two half floats of a superblock are set so that the largest scale (minimum) takes the largest integer of its
+   field;
+3. then in turn, while the error falls: the integers of each block move to the best of their neighbours, with the
+   nearest codes for each; and the half floats are computed by least squares for these integers and codes.
 
-The weight of an element is the importance of its column (a mean squared activation), or 1. A row depends on
-nothing but itself and the importance: not on threads, nor on the target.
+The weight of an element is the importance of its column (a mean squared activation), or 1. The result of a row
+depends on the row and the importance only: not on threads, nor on the target.
 """
 
 cimport numpy as cnp
@@ -33,19 +34,19 @@ from oxillama._kernels.simd.simd cimport (
     f32_select_lt, f32_set1, f32_store, f32_sub, f32_sum, f32_zero, i32_add, i32_from_bits, i32_mul, i32_sar, i32_set1,
     i32_shl, i32_store_i8, i32_zero, i32x16, ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
 
-from oxillama.formats import FORMAT_BY_ID, FORMATS, WRITABLE
+from oxillama.base.formats import FORMAT_BY_ID, FORMATS, WRITABLE
 
 cnp.import_array()
 
 WRITABLE_IDS = frozenset(FORMATS[name].id for name in WRITABLE)
 
-cdef enum:  # how long a superblock is searched; longer gains little (docs/decisions/0009)
+cdef enum:  # effort of a superblock's search; more gains little (docs/decisions/0009)
     STARTS = 2
     TURNS = 2
 
 
 cdef inline float half(float value) noexcept nogil:
-    """The nearest half float that is finite."""
+    """The nearest finite half float."""
     if value > 65504.0:
         return 65504.0
     if value < -65504.0:
@@ -62,7 +63,7 @@ cdef inline uint8_t truncated(float v, int most) noexcept nogil:
 
 
 cdef void plain_nibbles(const int format_id, const float* x, uint8_t* out) noexcept nogil:
-    """Q4_0 to Q5_1 of the extremes: the largest magnitude becomes -half, or the range all levels."""
+    """Q4_0 and Q5_0: the largest magnitude gets the lowest code. Q4_1 and Q5_1: [min, max] spans all codes."""
     cdef uint8_t codes[32]
     cdef float low = x[0], high = x[0], largest = x[0], d, inv
     cdef int top = levels(format_id) - 1, i
@@ -82,7 +83,7 @@ cdef void plain_nibbles(const int format_id, const float* x, uint8_t* out) noexc
 
 
 cdef void plain_bytes(const float* x, uint8_t* out) noexcept nogil:
-    """Q8_0: the largest magnitude becomes 127, halves are rounded away from zero."""
+    """Q8_0: the largest magnitude becomes 127, ties are rounded away from zero."""
     cdef float largest = 0, d, inv, a, b
     cdef int i
     for i in range(32):
@@ -110,7 +111,7 @@ cdef struct Lanes:
 
 
 cdef void fill(Lanes* a, const float* x, const float* importance, Py_ssize_t left, int n) noexcept nogil:
-    """16 blocks of n columns; those from ``left`` on are zero."""
+    """Loads 16 blocks of n columns; columns from ``left`` on are zero."""
     cdef int lane, i
     a.n = n
     for lane in range(16):
@@ -132,12 +133,12 @@ cdef void find_codes(const bint uneven, Lanes* a, f32x16 scale, f32x16 start, fl
 
 
 cdef inline bint is_uneven(const int format_id) noexcept nogil:
-    """Whether codes stand for the 16 values of a table."""
+    """Whether codes are indices of a table of 16 values."""
     return format_id == IQ4_NL or format_id == IQ4_XS
 
 
 cdef inline uint8_t code_from(const int format_id, float value, int low) noexcept nogil:
-    """The code of a value."""
+    """The code of a quantized value."""
     cdef int code = 0
     if not is_uneven(format_id):
         return <uint8_t>(<int>value - low)
@@ -148,7 +149,7 @@ cdef inline uint8_t code_from(const int format_id, float value, int low) noexcep
 
 cdef bint fitted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
                          uint8_t* out) noexcept nogil:
-    """A row of Q4_0 to Q5_1 or IQ4_NL, by least squares; whether its errors are numbers."""
+    """Quantizes a row to Q4_0 to Q5_1 or IQ4_NL by least squares; returns whether all errors are finite."""
     cdef Lanes a
     cdef Found found
     cdef bint good = True
@@ -183,13 +184,13 @@ cdef bint fitted_nibbles(const int format_id, const float* x, const float* impor
 
 # --- superblocks of 256 ---------------------------------------------------------------------------
 #
-# The integers of 16 lanes and the half floats over them; a lane's scale is d * scale, its start -dmin * minimum.
+# Integers of 16 lanes, and half floats of their superblocks: scale of a lane = d * scale, start = -dmin * minimum.
 cdef struct Fields:
     float scale[16]
     float minimum[16]
     float d[16]
     float dmin[16]
-    float error[16]  # of the whole superblock that the lane is in
+    float error[16]  # error of the lane's superblock
 
 
 cdef inline bint has_minima(const int format_id) noexcept nogil:
@@ -201,7 +202,7 @@ cdef inline int sub_len(const int format_id) noexcept nogil:
 
 
 cdef inline float top_code(const int format_id) noexcept nogil:
-    """The largest code where there are minima, else half of the number of codes. IQ4_XS does not use it."""
+    """The largest code; in formats without minima half of the number of codes. Not used for IQ4_XS."""
     if format_id == Q2_K:
         return 3
     if format_id == Q4_K:
@@ -212,7 +213,7 @@ cdef inline float top_code(const int format_id) noexcept nogil:
 
 
 cdef inline float top_scale(const int format_id) noexcept nogil:
-    """The largest scale and minimum, or where there are no minima the magnitude of the least scale."""
+    """The largest integer of a scale or minimum; in formats without minima the magnitude of the lowest scale."""
     if format_id == Q2_K:
         return 15
     if format_id == Q3_K or format_id == IQ4_XS:
@@ -221,7 +222,7 @@ cdef inline float top_scale(const int format_id) noexcept nogil:
 
 
 cdef inline int reach(const int format_id, bint first) noexcept nogil:
-    """How far from the present integers better ones are looked for. Pairs of them cost the square."""
+    """How far the search goes from the present integers. With minima it tries pairs, so its cost is the square."""
     if has_minima(format_id):
         return 2 if first else 1
     return 6 if first else 3
@@ -234,7 +235,7 @@ cdef inline f32x16 bounded(const int format_id, f32x16 scale) noexcept nogil:
 
 cdef inline void choose_halves(const int format_id, const float* scale, const float* start, float shrink, int first,
                                int last, Fields* f) noexcept nogil:
-    """d and dmin of a superblock such that the largest of its lanes' numbers fits its field."""
+    """Sets d and dmin of a superblock so that the largest scale and minimum of its lanes fit their fields."""
     cdef float largest = 0, low = 0, d, dmin
     cdef int lane
     for lane in range(first, last):
@@ -249,7 +250,7 @@ cdef inline void choose_halves(const int format_id, const float* scale, const fl
 
 cdef inline void improve_integers(const int format_id, const Lanes* a, Fields* f, int steps, float* error
                                   ) noexcept nogil:
-    """Moves each lane's integers to the best within so many ``steps``; the least error of each lane."""
+    """Moves each lane's integers to the best ones within ``steps``; writes the least error of each lane."""
     cdef f32x16 scale = f32_load(f.scale), minimum = f32_load(f.minimum)
     cdef f32x16 d = f32_load(f.d), dmin = f32_load(f.dmin), zero = f32_zero()
     cdef f32x16 best_scale = scale, best_minimum = minimum, s, m, e
@@ -277,7 +278,7 @@ cdef inline void improve_integers(const int format_id, const Lanes* a, Fields* f
 
 
 cdef inline void solve_halves(const int format_id, const Lanes* a, int per, Fields* f) noexcept nogil:
-    """d and dmin by least squares over a superblock, given its integers and the nearest codes."""
+    """Computes d and dmin of each superblock by least squares, for its integers and the nearest codes."""
     cdef Sums s = sums_of(a.x, a.w, a.n)
     cdef float w[16]
     cdef float x[16]
@@ -320,7 +321,7 @@ cdef inline void solve_halves(const int format_id, const Lanes* a, int per, Fiel
 
 
 cdef inline void keep_better(const Fields* f, const float* error, int per, Fields* best) noexcept nogil:
-    """Takes over superblocks whose error has fallen."""
+    """Copies the superblocks whose error has fallen to ``best``."""
     cdef double total
     cdef int at, first, lane
     for at in range(16 // per):
@@ -334,7 +335,7 @@ cdef inline void keep_better(const Fields* f, const float* error, int per, Field
 
 
 cdef bint fit_super(const int format_id, const Lanes* a, Fields* best) noexcept nogil:
-    """Fields of the superblocks in 16 lanes; whether all have some, which they have if errors are numbers."""
+    """Finds the fields of the superblocks in 16 lanes; returns whether all errors are finite."""
     cdef int per = 256 // sub_len(format_id), at, start_at, turn, lane
     cdef Found found
     cdef Fields f
@@ -370,7 +371,7 @@ cdef bint fit_super(const int format_id, const Lanes* a, Fields* best) noexcept 
 
 cdef bint super_row(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
                     uint8_t* out) noexcept nogil:
-    """A row of a K-quant or IQ4_XS; whether its errors are numbers."""
+    """Quantizes a row to a K-quant or IQ4_XS; returns whether all errors are finite."""
     cdef bint good = True
     cdef Lanes a
     cdef Fields f
@@ -409,26 +410,26 @@ include "grids.pxi"
 # --- ternary --------------------------------------------------------------------------------------
 
 cdef inline i32x16 ternary(const float* x, f32x16 inv) noexcept nogil:
-    """16 values as 0, 1 and 2: halves are rounded away from zero, what is no number is 1."""
-    cdef f32x16 below = f32_set1(<float>0.49999997), v = f32_mul(f32_load(x), inv)  # the float before a half
+    """16 codes 0, 1, 2 of the values -1, 0, 1: ties are rounded away from zero, NaN becomes 1."""
+    cdef f32x16 below = f32_set1(<float>0.49999997), v = f32_mul(f32_load(x), inv)  # the largest float below 0.5
     cdef f32x16 one = f32_from_bits(i32_set1(1)), two = f32_from_bits(i32_set1(2))
     cdef f32x16 low = f32_select_lt(v, f32_sub(f32_zero(), below), f32_zero(), one)
     return i32_from_bits(f32_select_lt(below, v, two, low))
 
 
 cdef inline i32x16 five_digits(const float* x, int step, f32x16 inv) noexcept nogil:
-    """16 numbers of five digits in base 3 as fractions of 256, rounded up; digit k is that of x[step * k]."""
+    """16 numbers of five base-3 digits, as fractions of 256 rounded up; digit k comes from x[step * k]."""
     cdef i32x16 n = ternary(x, inv)
     cdef int k
     for k in range(1, 5):
         n = i32_add(i32_mul(n, i32_set1(3)), ternary(x + step * k, inv))
-    # (256 n + 242) // 243, for n below 243
+    # (256 n + 242) // 243 for n < 243
     cdef i32x16 rest = i32_add(i32_mul(n, i32_set1(13)), i32_set1(242))
     return i32_add(n, i32_sar(i32_mul(rest, i32_set1(4316)), 20))
 
 
 cdef void ternary_block(const int format_id, const float* x, uint8_t* out) noexcept nogil:
-    """TQ1_0 and TQ2_0: the largest magnitude becomes 1."""
+    """TQ1_0 and TQ2_0: the scale is the largest magnitude, codes are -1, 0 and 1."""
     cdef f32x16 most = f32_zero(), inv
     cdef float largest
     cdef int i, k, number
@@ -459,7 +460,7 @@ cdef void ternary_block(const int format_id, const float* x, uint8_t* out) noexc
 
 
 cdef void pair_block(const int n, const float* x, uint8_t* out) noexcept nogil:
-    """Q2_0: the largest magnitude becomes 1, four codes in a row stand in a byte."""
+    """Q2_0: the scale is the largest magnitude, codes are -1, 0 and 1; a byte has four consecutive codes."""
     cdef f32x16 most = f32_zero(), inv
     cdef float largest
     cdef int8_t codes[16]
@@ -479,7 +480,7 @@ cdef void pair_block(const int n, const float* x, uint8_t* out) noexcept nogil:
 # --- values of 4 bits -----------------------------------------------------------------------------
 
 cdef inline uint8_t e4m3_of(float scale) noexcept nogil:
-    """The nearest scale of NVFP4, halves up, by ggml's rules (ggml-impl.h): up to 240 and then 448."""
+    """The nearest scale of NVFP4, ties up, by ggml's rules (ggml-impl.h): up to 240, and 448 above that."""
     cdef uint32_t bits
     cdef int code
     memcpy(&bits, &scale, 4)
@@ -492,7 +493,7 @@ cdef inline uint8_t e4m3_of(float scale) noexcept nogil:
 
 cdef inline f32x16 closer(const int code, const int value, f32x16 x, f32x16 d, i32x16 sign, f32x16* least,
                           f32x16 found) noexcept nogil:
-    """Code ``code`` with the sign where it is nearer to magnitudes x than those before it."""
+    """``found``, with ``code`` and the sign in lanes where value * d is nearer to the magnitude x than before."""
     cdef f32x16 error = f32_abs(f32_sub(f32_mul(f32_set1(<float>value), d), x))
     found = f32_select_lt(error, least[0], f32_from_bits(i32_add(i32_set1(code), sign)), found)
     least[0] = f32_select_lt(error, least[0], error, least[0])
@@ -500,7 +501,7 @@ cdef inline f32x16 closer(const int code, const int value, f32x16 x, f32x16 d, i
 
 
 cdef void nvfp4_block(const float* x, uint8_t* out) noexcept nogil:
-    """The scale of 16 values makes their largest magnitude the largest value; the nearest code, of two the lower."""
+    """The scale of 16 values is their largest magnitude / 6. Each code is the nearest one; at a tie the lower one."""
     cdef f32x16 v, size, least, d, found, zero = f32_zero()
     cdef i32x16 sign
     cdef int8_t codes[16]
@@ -557,7 +558,7 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
 
 cdef bint quantize_row(int format_id, const Grid* g, const float* x, const float* importance, Py_ssize_t cols,
                        uint8_t* out) noexcept nogil:
-    """One row; whether its errors are numbers. Each branch gives the body its format as a constant."""
+    """Quantizes one row; returns whether all errors are finite. Each branch passes its format as a constant."""
     if format_id == Q2_K:
         return super_row(Q2_K, x, importance, cols, out)
     elif format_id == Q3_K:
@@ -599,7 +600,7 @@ cdef bint quantize_row(int format_id, const Grid* g, const float* x, const float
 
 
 cdef fill_grid(int format_id, tables, Grid* g):
-    """Pointers into the tables of neighbours.py."""
+    """Points ``g`` to the tables of neighbours.py."""
     cdef cnp.ndarray values = tables.values, entries = tables.entries, exact = tables.exact
     cdef int i, k, base = 8 if is_iq3(format_id) else 3, place
     g.values = <const int8_t*>cnp.PyArray_DATA(values)
@@ -613,36 +614,34 @@ cdef fill_grid(int format_id, tables, Grid* g):
 
 
 cdef bint all_within(const float* x, Py_ssize_t n, float least, float most) noexcept nogil:
-    """Whether no element is NaN or outside of the bounds."""
+    """Whether all elements lie between the bounds; NaN does not."""
     cdef Py_ssize_t i
     cdef bint good
     cdef int mask = 0xffff
     cdef f32x16 v, low = f32_set1(nextafterf(least, -INFINITY)), high = f32_set1(nextafterf(most, INFINITY))
     for i in range(n >> 4):
         v = f32_load(x + 16 * i)
-        mask &= f32_mask_lt(low, v) & f32_mask_lt(v, high)  # NaN is in neither
+        mask &= f32_mask_lt(low, v) & f32_mask_lt(v, high)  # NaN is in neither mask
     good = mask == 0xffff
     for i in range(n & ~15, n):
         good = good & (x[i] >= least) & (x[i] <= most)
     return good
 
 
-def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray importance,
+def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray importance: np.ndarray | None,
              cnp.ndarray out, int n_threads=1):
-    """Turns rows of floats into whole blocks.
+    """Converts rows of floats to whole blocks.
 
-    Parameters
-    ----------
-    format_id : the id of one of `formats.WRITABLE`
-    x : float32 (rows, cols); magnitudes up to the format's ``most`` where there are scales, 65504 where these are half
-        floats. F32, F16 and BF16 take any number: what F16 cannot hold becomes an infinity
-    importance : float32 (cols,), finite and above 0, or None; Q8_0, TQ1_0, TQ2_0, Q2_0, NVFP4 and the floats do not
-        look at it
-    out : uint8, the rows as a file holds them
+    Args:
+        format_id: the id of one of `formats.WRITABLE`
+        x: float32 (rows, cols). Formats with scales: magnitudes up to ``most`` of the format, 65504 for scales of
+            half floats. F32, F16 and BF16: any number; a number too large for F16 becomes an infinity
+        importance: float32 (cols,), finite and above 0, or None; ignored for Q8_0, TQ1_0, TQ2_0, Q2_0, NVFP4 and
+            floats
+        out: uint8, the rows as a file stores them
 
-    Raises
-    ------
-    ValueError : a value or an importance is out of these bounds, or errors weighted by it overflow.
+    Raises:
+        ValueError: a value or an importance exceeds these bounds, or errors weighted with the importance overflow.
     """
     cdef int block_len = format_block_len(format_id)
     if format_id not in WRITABLE_IDS:
@@ -655,9 +654,9 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     cdef uint8_t* op = u8_out(out, rows * row_bytes, "out")
     cdef int bad = 0
     cdef Grid g
-    cdef object tables  # keeps what g points to
+    cdef object tables  # keeps the memory alive that g points to
     if is_grid(format_id):
-        from oxillama._kernels.quantize.neighbours import neighbours  # on use
+        from oxillama._kernels.quantize.neighbours import neighbours  # lazy import
         tables = neighbours(format_id)
         fill_grid(format_id, tables, &g)
     check_apart(x, out, "x, out")

@@ -1,9 +1,9 @@
 """The gated delta rule over the rows of a batch (`delta_rule.pxd` has the recurrence).
 
-Threads share out heads, two blocks of 16 value channels at a time; the tokens of a sequence go through one after the
-other, each with the same operations in the same order, so neither chunks nor batches change a bit. Where there are many
-tokens, threads share out whole heads, and all blocks of a head take some tokens before the next ones: the keys and
-decays that they share are then in the core's cache.
+A task is one or two blocks of 16 value channels of a head. The tokens of a sequence are processed in order, each with
+the same operations in the same order, so neither prefill chunks nor batches change a bit. With many tokens a task is a
+whole head: each of its blocks processes `TOKENS` tokens before the next ones, so that the keys and decays which the
+blocks share are in the core's cache.
 """
 
 cimport numpy as cnp
@@ -19,23 +19,22 @@ from oxillama._kernels.simd.rows cimport threads_for
 cnp.import_array()
 
 cdef enum:
-    TOKENS = 64  # that all blocks of a head take in turn
+    TOKENS = 64  # tokens that each block of a head processes in turn
 
 
 def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t heads, bint interleaved,
                cnp.ndarray qkv, cnp.ndarray decay, cnp.ndarray beta, cnp.ndarray out, int n_threads):
     """S = g S; u = beta (v - S^T k); S = S + k u^T; out = S^T q, for each head of values.
 
-    Parameters
-    ----------
-    offset : of the state's (heads, blocks of a head, dim, 16) floats
-    record : offset of a record's (keys + heads) * dim + heads + decays floats: k, v, beta, decay
-    heads : of values; a multiple of the heads of keys
-    interleaved : head h of values has head h % keys of keys, not h // (heads // keys)
-    qkv : float32 (rows, (2 keys + heads) * dim): q, k, v
-    decay : float32 (rows, heads), or (rows, heads * dim) for a decay of each key channel
-    beta : float32 (rows, heads)
-    out : float32 (rows, heads * dim)
+    Args:
+        offset: start of the layer's (heads, blocks of a head, dim, 16) floats in a state
+        record: start of the layer's (keys + heads) * dim + heads + decays floats in a record: k, v, beta, decay
+        heads: value heads; a multiple of the key heads
+        interleaved: value head h uses key head h % keys, not h // (heads // keys)
+        qkv: float32 (rows, (2 keys + heads) * dim): q, k, v
+        decay: float32 (rows, heads), or (rows, heads * dim) with a decay for each key channel
+        beta: float32 (rows, heads)
+        out: float32 (rows, heads * dim)
     """
     check_dimensions(out, 2, "out")
     check_dimensions(qkv, 2, "qkv")
@@ -87,14 +86,14 @@ def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record,
 
 cdef void delta_task(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t block, Py_ssize_t group,
                      Py_ssize_t keys, Py_ssize_t offset, float* spare) noexcept nogil:
-    """Some blocks of one head; ``group`` neighbouring heads share a key, or 0: every ``keys``-th head does."""
+    """Computes some blocks of one head; ``group`` adjacent heads share a key head; 0: every ``keys``-th head does."""
     point(states, &c, s, head, block, group, keys)
     scan_rows(states, c, s, offset + (head * blocks(c.n) + block) * 16 * c.n, spare)
 
 
 cdef void delta_head(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t group, Py_ssize_t keys,
                      Py_ssize_t offset) noexcept nogil:
-    """All blocks of one head, some tokens at a time, where all rows settle."""
+    """Computes all blocks of one head, `TOKENS` tokens at a time; for batches without open rows."""
     cdef Py_ssize_t rows = states.row_start[s + 1] - states.row_start[s], n = blocks(c.n), first, block, i, j, at
     cdef Delta part
     for i in range((rows + TOKENS - 1) // TOKENS):
@@ -111,7 +110,7 @@ cdef void delta_head(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, 
 
 cdef inline void point(StateBatch states, Delta* c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t block, Py_ssize_t group,
                        Py_ssize_t keys) noexcept nogil:
-    """Moves the pointers to a sequence's rows, to a head and a block of it."""
+    """Moves the pointers to the rows of a sequence, to a head and to a block of the head."""
     cdef Py_ssize_t first = states.row_start[s], within = 16 * block, dim = c.n
     cdef Py_ssize_t at = head * dim + within, key = (head // group if group else head % keys) * dim
     c.blocks = min(blocks(dim) - block, blocks_at_once())

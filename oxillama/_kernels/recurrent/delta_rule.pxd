@@ -1,13 +1,13 @@
 """The delta rule over the tokens of one sequence, for one or two blocks of 16 value channels of one head.
 
 A head's memory S holds a value for each of its n key channels (Yang et al., "Gated Delta Networks", 2024). With key k,
-value v, query q, strength beta and decay g, which is a number of the head or one of each key channel (Kimi Team,
+value v, query q, strength beta and decay g, which is one number per head or one per key channel (Kimi Team,
 "Kimi Linear", 2025), a token does
 
     S = g S;  u = beta (v - S^T k);  S = S + k u^T;  o = S^T q.
 
-A lane is a value channel. Its sums over key channels are two, over even and odd channels, added at the end. Sums of
-what the next token reads, S^T k, are taken while S is written for this one: the same sums, in one pass less.
+A lane is a value channel. It sums over even and over odd key channels, and adds the two sums at the end. The S^T k of
+the next token is summed while S is written for the current one: the same sums, with one pass over S less.
 """
 
 from oxillama._kernels.simd.rows cimport load_part, store_part
@@ -17,35 +17,35 @@ cdef enum:
     MOST_BLOCKS = 2
 
 
-# What one or two blocks read and write; steps are floats from row to row.
+# Inputs and outputs of one or two blocks; steps are floats from row to row.
 cdef struct Delta:
     Py_ssize_t first, end               # tokens
-    Py_ssize_t n, blocks, left          # key channels; blocks of value channels, and their channels
+    Py_ssize_t n, blocks, left          # key channels; blocks of value channels; channels from the first block on
     bint by_channel                     # a decay for each key channel
-    const float* q                      # (n,) of each token
+    const float* q                      # (n,) per token
     const float* k
-    const float* v                      # of these blocks' channels
+    const float* v                      # channels of these blocks
     const float* decay
     const float* beta
     float* out
     float* memory                       # (blocks, n, 16)
-    Py_ssize_t floats                   # of the memory
+    Py_ssize_t floats                   # size of the memory
     Py_ssize_t step, decay_step, beta_step, out_step
-    Py_ssize_t k_at, v_at, decay_at, beta_at    # of the same in a record
+    Py_ssize_t k_at, v_at, decay_at, beta_at    # offsets of k, v, decay, beta in a record
 
 
-# Two sums of each block.
+# Two sums for each block.
 cdef struct Sums:
     f32x16 parts[4]
 
 
 cdef inline Py_ssize_t blocks_at_once() noexcept nogil:
-    """Blocks whose sums the registers hold."""
+    """Number of blocks whose sums fit into the registers."""
     return 2 if OX_TILE > 4 else 1
 
 
 cdef inline float key_at(const bint by_channel, const float* k, const float* decay, Py_ssize_t i) noexcept nogil:
-    """What S is multiplied by to give S^T k after its decay; a head's decay is taken into account in `change`."""
+    """The factor of row i of S in S^T k after the decay; a decay per head is applied in `change` instead."""
     return k[i] * decay[i] if by_channel else k[i]
 
 
@@ -65,7 +65,7 @@ cdef inline void recall_row(const int B, const bint by_channel, Delta* s, const 
 
 cdef inline void recall(const int B, const bint by_channel, Delta* s, const float* k, const float* decay,
                         Sums* known) noexcept nogil:
-    """S^T k before a token."""
+    """known = S^T k before a token."""
     cdef Py_ssize_t i
     clear(known)
     for i in range(0, s.n - 1, 2):
@@ -77,7 +77,7 @@ cdef inline void recall(const int B, const bint by_channel, Delta* s, const floa
 
 cdef inline void change(const int B, const bint by_channel, Delta* s, const float* v, const float* decay, float beta,
                         Sums* known, Sums* u) noexcept nogil:
-    """u = beta (v - S^T k), in every second part."""
+    """u = beta (v - S^T k), in the even parts of ``u``."""
     cdef f32x16 was, y
     cdef int b
     for b in range(B):
@@ -110,7 +110,7 @@ cdef inline void update_row(const int B, const bint by_channel, const bint wante
 cdef inline void update(const int B, const bint by_channel, const bint wanted, const bint more, Delta* s,
                         const float* k, const float* decay, const float* q, Sums* u, Sums* out,
                         Sums* known) noexcept nogil:
-    """S = g S + k u^T; what is wanted of it, S^T q; and for the token behind it, if there is one more, S^T k."""
+    """S = g S + k u^T; if ``wanted``, out = S^T q; if there is one ``more`` token, known = S^T k for it."""
     cdef Py_ssize_t i
     clear(out)
     clear(known)
@@ -143,7 +143,7 @@ cdef inline void scan_blocks(const int B, const bint by_channel, Delta* s) noexc
 
 
 cdef inline void scan_delta(Delta* s) noexcept nogil:
-    """The tokens from ``first`` to ``end``."""
+    """Runs the recurrence over the tokens from ``first`` to ``end``."""
     if s.blocks == 2:
         if s.by_channel:
             scan_blocks(2, True, s)
@@ -169,7 +169,7 @@ cdef inline void replay_blocks(const int B, const bint by_channel, Delta* s, con
 
 
 cdef inline void replay_delta(Delta* s, const float** records, Py_ssize_t count) noexcept nogil:
-    """Recorded tokens, whose outputs are known."""
+    """Runs the recurrence over recorded tokens, without outputs."""
     if s.blocks == 2:
         if s.by_channel:
             replay_blocks(2, True, s, records, count)

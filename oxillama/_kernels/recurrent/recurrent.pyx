@@ -1,8 +1,8 @@
-"""Recurrent mixers: causal convolution, selective scans, token shift, RWKV's memories.
+"""Recurrent mixers: causal convolution, selective scans, token shift, RWKV.
 
-Threads share out channels, 16 at a time, or heads; the tokens of a sequence go through one after the other, each
-with the same operations in the same order. So a row's bits depend on the tokens before it and on nothing else.
-Memories are stored in blocks (rows, 16): 16 channels side by side, padded where there are fewer.
+Threads divide the channels, 16 at a time, or the heads. The tokens of a sequence are processed in order, each with the
+same operations in the same order, so a row's bits depend on the tokens up to it and on nothing else. Memories are
+stored in blocks (rows, 16) of 16 adjacent channels, padded if there are fewer.
 """
 
 cimport numpy as cnp
@@ -20,17 +20,17 @@ from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 
-# Blocks are handed out 8 at a time: their memories, a few kilobytes each, lie side by side and are read in one go.
+# Threads take 8 blocks at a time: their memories, a few kilobytes each, are adjacent and are read as one stream.
 
 
 # --- convolution and shift -------------------------------------------------------------------------------
 
 
 cdef enum:
-    CONV_BLOCKS = 8  # of channels, to a task
+    CONV_BLOCKS = 8  # blocks of channels in a task
 
 
-# A convolution: rows of x are ``width`` floats apart, those of the old state, at ``at``, of the weight and of out d.
+# A convolution: rows of x are ``width`` floats apart, rows of the old state (from ``at``), the weight and out ``d``.
 cdef struct Taps:
     const float* x
     const float* weight
@@ -40,17 +40,16 @@ cdef struct Taps:
 
 
 def causal_conv1d(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, Py_ssize_t column,
-                  cnp.ndarray weight, bias, bint silu, cnp.ndarray out, int n_threads):
-    """Causal convolution of each channel with its own taps, plus a bias, and its SiLU if ``silu``.
+                  cnp.ndarray weight, bias: np.ndarray | None, bint silu, cnp.ndarray out, int n_threads):
+    """Causal convolution of each channel with its own taps, plus a bias, then SiLU if ``silu``.
 
-    Parameters
-    ----------
-    offset : of the state's (taps - 1, channels) floats, the rows before the first, oldest first
-    record : offset of a record's (channels,) floats
-    x : float32 (rows, width), channels from ``column`` on
-    weight : float32 (taps, channels), the newest last
-    bias : float32 (channels,) or None
-    out : float32 (rows, channels), another array than x
+    Args:
+        offset: start of the layer's (taps - 1, channels) floats in a state: the rows before the first, oldest first
+        record: start of the layer's (channels,) floats in a record
+        x: float32 (rows, width), channels from ``column`` on
+        weight: float32 (taps, channels), the weight of the newest row last
+        bias: float32 (channels,) or None
+        out: float32 (rows, channels), another array than x
     """
     check_dimensions(weight, 2, "weight")
     check_dimensions(x, 2, "x")
@@ -75,7 +74,7 @@ def causal_conv1d(StateBatch states not None, Py_ssize_t offset, Py_ssize_t reco
 cdef void conv_task(StateBatch states, Py_ssize_t s, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t c, const float* x,
                     Py_ssize_t width, const float* weight, const float* bias, Py_ssize_t taps, Py_ssize_t d, bint silu,
                     float* out) noexcept nogil:
-    """`CONV_BLOCKS` blocks of channels from ``c`` on, or what is left, row by row: rows lie far apart."""
+    """Computes up to `CONV_BLOCKS` blocks of channels from ``c`` on, row by row, as rows are far apart in memory."""
     cdef Taps f
     cdef Py_ssize_t n = states.row_start[s + 1] - states.row_start[s], end = min(c + 16 * CONV_BLOCKS, d)
     cdef Py_ssize_t settled = states.settled[s] - (states.earlier_start[s + 1] - states.earlier_start[s]), r, t, k
@@ -91,7 +90,7 @@ cdef void conv_task(StateBatch states, Py_ssize_t s, Py_ssize_t offset, Py_ssize
         for r in range(n):
             for k in range(c, end, 16):
                 conv_row(1, False, states, s, &f, r, k, out + r * d)
-    for t in range(taps - 1):  # ascending: what is read has not been written yet, if both are one place
+    for t in range(taps - 1):  # ascending order reads a row before it is overwritten, if before and after are one state
         row = input_row(states, s, &f, settled + t - (taps - 1))
         if row == NULL:
             memset(new + t * d + c, 0, (end - c) * sizeof(float))
@@ -101,7 +100,7 @@ cdef void conv_task(StateBatch states, Py_ssize_t s, Py_ssize_t offset, Py_ssize
 
 cdef inline void conv_row(const int B, const bint whole, StateBatch states, Py_ssize_t s, Taps* f, Py_ssize_t r,
                           Py_ssize_t c, float* out) noexcept nogil:
-    """B blocks of channels of one row; not ``whole``: the only one may be a part."""
+    """Computes B blocks of channels of one row; if not ``whole``, B is 1 and the block may be partial."""
     cdef f32x16 y[CONV_BLOCKS]
     cdef f32x16 v
     cdef const float* row
@@ -130,7 +129,7 @@ cdef inline void conv_row(const int B, const bint whole, StateBatch states, Py_s
 
 
 cdef inline const float* input_row(StateBatch states, Py_ssize_t s, Taps* f, Py_ssize_t r) noexcept nogil:
-    """Row ``r`` of a sequence; those before its first from records, then from the old state, NULL for zeros."""
+    """Row ``r`` of a sequence; for r < 0 from the records, then from the old state; NULL means zeros."""
     if r >= 0:
         return f.x + r * f.width
     r += states.earlier_start[s + 1]
@@ -142,8 +141,8 @@ cdef inline const float* input_row(StateBatch states, Py_ssize_t s, Taps* f, Py_
 
 
 def shift(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, cnp.ndarray out):
-    """out (rows, d) = the row before each row of x (rows, d) in its sequence; the state's (d,) floats at
-    ``offset`` hold the last, the record's (d,) at ``record`` each."""
+    """out (rows, d) = the row before each row of x (rows, d) in its sequence. The last row is kept as (d,) floats: in
+    the state at ``offset``, in records at ``record``."""
     check_dimensions(x, 2, "x")
     cdef Py_ssize_t d = x.shape[1], s, first, end, early, late, settled
     cdef const float* xp = f32_rows(x, states.n_rows, d, "x")
@@ -174,15 +173,14 @@ def selective_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t rec
                    cnp.ndarray z, Py_ssize_t z_column, cnp.ndarray out, int n_threads):
     """h = h exp(dt A) + dt B x; out = (C h + D x) silu(z), with dt = softplus(dt).
 
-    Parameters
-    ----------
-    offset : of the state's (blocks, n, 16) floats
-    record : offset of a record's 2 * channels + n floats: x, dt, B
-    x, dt, out : float32 (rows, channels)
-    d : float32 (channels,)
-    a : float32 (blocks, n, 16)
-    bc : float32 (rows, width), B (n,) at ``b_column`` and C at ``c_column``
-    z : float32 (rows, width), the gate at ``z_column``
+    Args:
+        offset: start of the layer's (blocks, n, 16) floats in a state
+        record: start of the layer's 2 * channels + n floats in a record: x, dt, B
+        x, dt, out: float32 (rows, channels)
+        d: float32 (channels,)
+        a: float32 (blocks, n, 16)
+        bc: float32 (rows, width), B (n,) at ``b_column`` and C at ``c_column``
+        z: float32 (rows, width), the gate at ``z_column``
     """
     for name, array, dimensions in (("x", x, 2), ("a", a, 3), ("bc", bc, 2), ("z", z, 2)):
         check_dimensions(array, dimensions, name)
@@ -241,15 +239,14 @@ def head_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, 
               Py_ssize_t z_column, cnp.ndarray out, int n_threads):
     """h = h decay + dt B x; out = (C h + D x) silu(z), head by head; heads of a group share B and C.
 
-    Parameters
-    ----------
-    offset : of the state's (heads, blocks of a head, n, 16) floats
-    record : offset of a record's heads * dim + groups * n + 2 * heads floats: x, B, dt, decay
-    xbc : float32 (rows, heads * dim + 2 groups * n), x, then B, then C
-    dt, decay : float32 (rows, heads)
-    d : float32 (heads,)
-    z : float32 (rows, width), the gate at ``z_column``
-    out : float32 (rows, heads * dim)
+    Args:
+        offset: start of the layer's (heads, blocks of a head, n, 16) floats in a state
+        record: start of the layer's heads * dim + groups * n + 2 * heads floats in a record: x, B, dt, decay
+        xbc: float32 (rows, heads * dim + 2 groups * n), x, then B, then C
+        dt, decay: float32 (rows, heads)
+        d: float32 (heads,)
+        z: float32 (rows, width), the gate at ``z_column``
+        out: float32 (rows, heads * dim)
     """
     for name, array in (("out", out), ("xbc", xbc), ("z", z)):
         check_dimensions(array, 2, name)
@@ -312,14 +309,13 @@ cdef void head_task(StateBatch states, Scan c, Py_ssize_t s, Py_ssize_t block, P
 def wkv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t heads, cnp.ndarray r,
         cnp.ndarray w, cnp.ndarray k, cnp.ndarray v, cnp.ndarray out, int n_threads, cnp.ndarray u=None,
         cnp.ndarray a=None, cnp.ndarray b=None):
-    """RWKV's memory: version 6 with ``u``, version 7 with ``a`` and ``b``.
+    """RWKV's recurrence: version 6 with ``u``, version 7 with ``a`` and ``b``.
 
-    Parameters
-    ----------
-    offset : of the state's (heads, blocks of a head, dim, 16) floats
-    record : offset of a record's (3, heads * dim) floats: w, k, v; in version 7 also a, b
-    r, w, k, v, a, b, out : float32 (rows, heads * dim); w are decays
-    u : float32 (heads * dim,)
+    Args:
+        offset: start of the layer's (heads, blocks of a head, dim, 16) floats in a state
+        record: start of the layer's (3, heads * dim) floats in a record: w, k, v; in version 7 also a, b
+        r, w, k, v, a, b, out: float32 (rows, heads * dim); w are the decays
+        u: float32 (heads * dim,)
     """
     check_dimensions(r, 2, "r")
     cdef Py_ssize_t d = r.shape[1], task
@@ -387,11 +383,10 @@ def head_steps(cnp.ndarray x, Py_ssize_t column, cnp.ndarray bias, cnp.ndarray a
                int n_threads):
     """dt = softplus(x + bias) and decay = exp(dt a).
 
-    Parameters
-    ----------
-    x : float32 (rows, width), heads from ``column`` on
-    bias, a : float32 (heads,)
-    dt, decay : float32 (rows, heads)
+    Args:
+        x: float32 (rows, width), heads from ``column`` on
+        bias, a: float32 (heads,)
+        dt, decay: float32 (rows, heads)
     """
     cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], heads, i
     cdef const float* xp = f32_data(x, 0, "x")
@@ -421,7 +416,7 @@ cdef void step_row(const float* x, const float* bias, const float* a, Py_ssize_t
 
 
 def unit_heads(cnp.ndarray x, Py_ssize_t heads, float least):
-    """Divides each head of x float32 (rows, heads * dim) by its length, or by ``least`` if that is longer."""
+    """Divides each head of x, float32 (rows, heads * dim), in place by max(its Euclidean length, ``least``)."""
     cdef Py_ssize_t n = rows_of(x, "x"), dim, i, k
     cdef float* xp = f32_out(x, 0, "x")
     cdef f32x16 sums, v

@@ -1,6 +1,6 @@
 """The recurrences over the tokens of one sequence, for one block of 16 channels.
 
-Every token goes through the same operations in the same order, so a row's bits depend on the tokens before it only.
+Every token is processed by the same operations in the same order, so a row's bits depend on the tokens up to it only.
 """
 
 from libc.string cimport memcpy
@@ -13,31 +13,31 @@ from oxillama._kernels.simd.simd cimport *
 
 
 cdef inline Py_ssize_t blocks(Py_ssize_t n) noexcept nogil:
-    """Blocks of 16 that hold ``n`` channels."""
+    """Number of blocks of 16 for ``n`` channels."""
     return (n + 15) // 16
 
 
-# What a scan of one block of channels reads and writes; steps are floats from row to row.
+# Inputs and outputs of a scan over one block of channels; steps are floats from row to row.
 cdef struct Scan:
     Py_ssize_t first, end               # tokens
-    Py_ssize_t n, left                  # rows of the memory, channels of this block
-    const float* x                      # what enters, of this block's channels
+    Py_ssize_t n, left                  # rows of the memory, channels from this block on
+    const float* x                      # input, this block's channels
     const float* dt
     const float* decay
-    const float* b                      # (n,) of each token
+    const float* b                      # (n,) per token
     const float* c
-    const float* a                      # (n, 16) or NULL where ``decay`` holds each token's
+    const float* a                      # (n, 16), or NULL: ``decay`` has a number for each token
     const float* d
     const float* z                      # gate, or NULL
     float* out
     float* memory                       # (n, 16)
-    Py_ssize_t floats                   # of the memory
+    Py_ssize_t floats                   # size of the memory
     Py_ssize_t x_step, dt_step, b_step, z_step, out_step
-    Py_ssize_t x_at, dt_at, decay_at, b_at      # of the same in a record
+    Py_ssize_t x_at, dt_at, decay_at, b_at      # offsets of x, dt, decay, b in a record
 
 
 cdef inline f32x16 finish(Scan* s, Py_ssize_t t, f32x16 y) noexcept nogil:
-    """A token's output, gated."""
+    """A token's output y, times silu(z) if there is a gate."""
     cdef f32x16 z
     if s.z == NULL:
         return y
@@ -46,7 +46,7 @@ cdef inline f32x16 finish(Scan* s, Py_ssize_t t, f32x16 y) noexcept nogil:
 
 
 cdef inline void scan_channels(Scan* s) noexcept nogil:
-    """Selective scan (Gu and Dao, Mamba, 2023): every channel has its own step, every memory its own decay."""
+    """Selective scan (Gu and Dao, Mamba, 2023): each channel has its own step dt, each row of memory its own decay."""
     cdef Py_ssize_t t, i
     cdef f32x16 dt, x, dx, h, y, d = load_part(s.d, s.left, 0.0)
     for t in range(s.first, s.end):
@@ -63,14 +63,14 @@ cdef inline void scan_channels(Scan* s) noexcept nogil:
 
 
 cdef inline f32x16 remember(float* memory, f32x16 keep, f32x16 dx, float b, float c, f32x16 y) noexcept nogil:
-    """One row of a memory: h = h * keep + dx * b; y + h * c."""
+    """A row h of the memory: h = h * keep + dx * b; returns y + h * c."""
     cdef f32x16 h = f32_fma(dx, f32_set1(b), f32_mul(f32_load(memory), keep))
     f32_store(memory, h)
     return f32_fma(h, f32_set1(c), y)
 
 
 cdef inline void scan_head(Scan* s) noexcept nogil:
-    """Mamba-2's scan (Dao and Gu, 2024): a head has one step and one decay. Four sums, added in pairs."""
+    """Mamba-2's scan (Dao and Gu, 2024): one step and one decay per head. Four sums, added in pairs."""
     cdef Py_ssize_t t, i
     cdef f32x16 x, dx, keep, y0, y1, y2, y3, d = f32_set1(s.d[0])
     cdef const float* b
@@ -101,14 +101,14 @@ cdef struct Wkv:
     const float* w
     const float* k
     const float* v
-    const float* a                      # version 7: what is forgotten, and what takes its place
+    const float* a                      # version 7: S = w S + k v + b (a S)
     const float* b
-    const float* u                      # version 6: (n,), the weight of the present token
+    const float* u                      # version 6: (n,), the weight of the current token
     float* out
-    float* memory                       # (n, 16): keys by values
-    Py_ssize_t floats                   # of the memory
-    Py_ssize_t record_at, record_step   # of this head's w, k, v, a, b in a record
-    Py_ssize_t within                   # the block's first channel within the head
+    float* memory                       # (n, 16): key channels by value channels
+    Py_ssize_t floats                   # size of the memory
+    Py_ssize_t record_at, record_step   # this head's w in a record; floats from it to k, v, a, b
+    Py_ssize_t within                   # the block's first channel in the head
 
 
 cdef inline void wkv6_block(Wkv* s) noexcept nogil:
@@ -153,7 +153,7 @@ ctypedef fused Recurrence:
 
 
 cdef inline void scan(Recurrence* s) noexcept nogil:
-    """The tokens from ``first`` to ``end``."""
+    """Runs the recurrence over the tokens from ``first`` to ``end``."""
     if Recurrence is Delta:
         scan_delta(s)
     elif Recurrence is Wkv:
@@ -167,11 +167,11 @@ cdef inline void scan(Recurrence* s) noexcept nogil:
         scan_channels(s)
 
 
-# What records do to a memory. Their outputs are known, so a row of the memory goes through all tokens at once,
-# with the operations of the scans above.
+# The effect of recorded tokens on a memory. No outputs are needed, so each row of the memory goes through all tokens
+# at once, with the same operations as in the scans above.
 
 cdef enum:
-    AT_ONCE = 8  # records
+    AT_ONCE = 8  # records at a time
 
 
 cdef inline void replay_channels(Scan* s, const float** records, Py_ssize_t count) noexcept nogil:
@@ -219,7 +219,7 @@ cdef inline void replay_wkv6(Wkv* s, const float** records, Py_ssize_t count) no
 
 
 cdef inline void replay_wkv7(Wkv* s, const float** records, Py_ssize_t count) noexcept nogil:
-    """Token by token, for each needs a sum over the memory; the output is that of any receptance."""
+    """Token by token, as each needs a sum over the memory; outputs, with any receptance, are discarded."""
     cdef Wkv one = s[0]
     cdef Py_ssize_t t
     cdef float[16] out
@@ -232,7 +232,7 @@ cdef inline void replay_wkv7(Wkv* s, const float** records, Py_ssize_t count) no
 
 
 cdef inline void replay(Recurrence* s, const float** records, Py_ssize_t count) noexcept nogil:
-    """Puts recorded tokens into the memory."""
+    """Runs the recurrence over recorded tokens."""
     cdef Py_ssize_t n
     while count > 0:
         n = min(count, <Py_ssize_t>AT_ONCE)
@@ -252,7 +252,7 @@ cdef inline void replay(Recurrence* s, const float** records, Py_ssize_t count) 
 
 
 cdef inline void scan_rows(StateBatch states, Recurrence c, Py_ssize_t s, Py_ssize_t at, float* spare) noexcept nogil:
-    """All rows of sequence ``s``: those that settle in its state's memory at ``at``, the others in a copy of it."""
+    """Runs all rows of sequence ``s``: settled rows in its state's memory at ``at``, open rows in a copy of it."""
     cdef Recurrence other
     cdef Py_ssize_t early = states.earlier_start[s], late = states.earlier_start[s + 1]
     cdef Py_ssize_t rows = states.row_start[s + 1] - states.row_start[s], settled = states.settled[s]

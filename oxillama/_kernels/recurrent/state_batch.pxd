@@ -1,4 +1,4 @@
-"""Where states and records lie, as the scans of a target see it."""
+"""Addresses of states and records, for the scans of every target."""
 
 from libc.stdint cimport uintptr_t
 
@@ -15,7 +15,7 @@ cdef class StateBatch:
     cdef int* settled
     cdef float* spare
     cdef Py_ssize_t n_sequences, n_rows, n_scanned, floats, record_floats, spare_floats
-    cdef bint has_open_rows, is_plain  # rows that do not settle; nor any records
+    cdef bint has_open_rows, is_plain  # open rows do not settle; plain: neither open rows nor records
 
     cdef int check_owners(self) except -1
     cdef int check_read(self, list written, uintptr_t at, Py_ssize_t size, str name, str what) except -1

@@ -1,10 +1,11 @@
-"""Where the states of a batch's sequences lie, and the records of their rows: checked once, then pointers.
+"""Addresses of the states of a batch's sequences, and of the records of their rows: checked once, then pointers.
 
-A sequence keeps a *state*, floats in which each layer has a range of its own. A pass reads the states of its
-sequences in one place and writes them to another, or to the same, which saves a third of the memory traffic.
+A sequence keeps a *state*, an array of floats in which each layer has a range. A pass reads the states of its
+sequences from one array and writes them to another, or to the same, which saves a third of the memory traffic.
 
-Rows that may be taken back do not go into the state: the pass records what enters the layers' memories in each of
-them. The next pass puts the records of those that stayed into the state before its own rows: scans without matrices.
+Rows that may be rolled back (open rows) do not change the state: for each of them the pass records the inputs of the
+layers' memories. The next pass applies the records of the accepted rows to the state before its own rows: scans
+without matrix products. Rows in the state are called settled.
 """
 
 cimport numpy as cnp
@@ -21,22 +22,22 @@ cnp.import_array()
 
 
 cdef class StateBatch:
-    """Where the rows of a batch stand, and where the states of their sequences are.
+    """The batch rows of each sequence, and the states of the sequences.
 
-    Parameters
-    ----------
-    before : float32 (floats,) for each sequence, the state that each pass begins with; None for zeros
-    after : float32 (floats,) for each sequence, the state that it leaves; the array in ``before`` or one of its own
-    row_start : int32 (sequences + 1,), the batch rows of each sequence
-    floats : of a state
-    earlier : for each sequence the records, float32 (record_floats,), of the rows between the state in ``before``
-        and its first row in the batch
-    recorded : for each sequence arrays float32 (record_floats,), into which its last rows are recorded
-    settled : int32 (sequences,), how many of its rows, earlier ones first, go into the state that it leaves
-    record_floats : of a record
+    Args:
+        before: float32 (floats,) for each sequence, the state before the pass; None for zeros
+        after: float32 (floats,) for each sequence, receives the state after the pass; may be the array in ``before``
+        row_start: int32 (sequences + 1,), the batch rows of each sequence
+        floats: number of floats of a state
+        earlier: for each sequence the records, float32 (record_floats,), of the rows between the state in ``before``
+            and its first row in the batch
+        recorded: for each sequence arrays float32 (record_floats,), which receive the records of its last rows
+        settled: int32 (sequences,), how many of its rows, earlier ones first, go into the state in ``after``
+        record_floats: number of floats of a record
     """
 
-    def __cinit__(self, before, after, cnp.ndarray row_start, Py_ssize_t floats, earlier, recorded,
+    def __cinit__(self, before: Sequence[np.ndarray | None], after: Sequence[np.ndarray], cnp.ndarray row_start,
+                  Py_ssize_t floats, earlier: Sequence[Sequence[np.ndarray]], recorded: Sequence[Sequence[np.ndarray]],
                   cnp.ndarray settled, Py_ssize_t record_floats):
         cdef Py_ssize_t s, n, n_earlier = 0, n_recorded = 0
         cdef const int* starts
@@ -103,7 +104,7 @@ cdef class StateBatch:
         free(self.spare)
 
     cdef int check_owners(self) except -1:
-        """That nothing which is written is another's, too."""
+        """Raises ValueError if memory that is written overlaps other states or records."""
         cdef Py_ssize_t i, size = self.floats * <Py_ssize_t>sizeof(float)
         cdef Py_ssize_t record = self.record_floats * <Py_ssize_t>sizeof(float)
         written = [(<uintptr_t>self.after[i], size) for i in range(self.n_sequences)]
@@ -121,7 +122,7 @@ cdef class StateBatch:
         return 0
 
     cdef int check_read(self, list written, uintptr_t at, Py_ssize_t size, str name, str what) except -1:
-        """That memory which is read is not written."""
+        """Raises ValueError if memory that is read is also written."""
         i = bisect_left(written, (at, 0))
         if (i < len(written) and written[i][0] - at < size
                 or i and written[i - 1][0] + written[i - 1][1] > at):
@@ -129,14 +130,14 @@ cdef class StateBatch:
         return 0
 
     cdef int check(self, Py_ssize_t offset, Py_ssize_t count, Py_ssize_t size) except -1:
-        """That ``count`` pieces of ``size`` floats from ``offset`` on lie within a state."""
+        """Raises ValueError unless ``count`` * ``size`` floats from ``offset`` on lie within a state."""
         if offset < 0 or not fits(count, size, self.floats - offset):
             raise ValueError(f"offset: expected {count} x {size} floats within the {self.floats} of a state, "
                              f"got {offset}")
         return 0
 
     cdef float* take(self, Py_ssize_t s, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
-        """A part of the state of sequence ``s``, where the pass leaves it."""
+        """The state after the pass of sequence ``s``, from ``at`` on; its n floats are copied from the state before."""
         cdef float* memory = self.after[s] + at
         ensure(0 <= s < self.n_sequences and 0 <= at <= self.floats - n)
         if self.before[s] == NULL:
@@ -148,13 +149,13 @@ cdef class StateBatch:
     # --- records ----------------------------------------------------------------------------------
 
     cdef int check_record(self, Py_ssize_t record, Py_ssize_t n) except -1:
-        """That ``n`` floats from ``record`` on lie within a record."""
+        """Raises ValueError unless ``n`` floats from ``record`` on lie within a record."""
         if record < 0 or not fits(n, 1, self.record_floats - record):
             raise ValueError(f"record: expected {n} floats within the {self.record_floats} of a record, got {record}")
         return 0
 
     cdef void note(self, Py_ssize_t record, const float* x, Py_ssize_t step, Py_ssize_t n) noexcept nogil:
-        """Records the ``n`` floats at ``x`` of each row; rows are ``step`` floats apart."""
+        """Copies ``n`` floats of each recorded row to its record; row r of the batch is at x + r * step."""
         cdef Py_ssize_t s, i, end, first
         for s in range(self.n_sequences):
             first, end = self.recorded_start[s], self.recorded_start[s + 1]
@@ -162,7 +163,7 @@ cdef class StateBatch:
                 memcpy(self.recorded[i] + record, x + (self.row_start[s + 1] - end + i) * step, n * sizeof(float))
 
     cdef int grow_spare(self, int threads, Py_ssize_t n) except -1:
-        """A memory of ``n`` floats for each thread, for rows that do not go into the state."""
+        """Allocates ``n`` floats for each thread: the memory of open rows."""
         if not self.has_open_rows or not fits(threads, n, PY_SSIZE_T_MAX // <Py_ssize_t>sizeof(float)):
             n = 0
         if threads * n > self.spare_floats:

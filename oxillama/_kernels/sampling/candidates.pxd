@@ -1,9 +1,9 @@
-"""The candidates of one choice, and the few things that every sampling stage does with them.
+"""The candidates of one choice, and the operations that all sampling stages share.
 
-A vocabulary is never sorted. Candidates stand in the order of their ids; a cut is a threshold, which selection.pxd
-finds, and what reaches it moves up (`keep`). Logits are padded with -inf to whole blocks, so that
-no loop has a tail; -inf means "not a candidate" throughout. Sums run in one fixed shape: 16 lanes of float
-over pieces of 256, the tree of `f32_sum`, then doubles.
+A vocabulary is never sorted. Candidates keep the order of their ids; a cut is a threshold, found by selection.pxd, and
+the candidates that reach it move to the front (`keep`). Logits are padded with -inf to whole blocks, so that no loop
+has a remainder; -inf always means "not a candidate". Sums have one fixed order: 16 lanes of float over pieces of 256,
+the tree of `f32_sum`, then doubles.
 """
 
 from libc.float cimport FLT_MAX
@@ -22,18 +22,18 @@ cdef struct Candidates:
     Py_ssize_t vocab
     Py_ssize_t n
     float* x  # (n,) logits, then -inf to the end of the block
-    int* ids  # (n,) tokens, once `listed`; until then candidate i is token i
+    int* ids  # (n,) tokens if `listed`; else candidate i is token i
     bint listed
-    bint ranked  # in descending order, -inf left out
-    bint topped  # top and blocks are those of x
-    bint weighed  # e, total and moment are those of x
+    bint ranked  # in descending order, without -inf
+    bint topped  # top and blocks are up to date
+    bint weighed  # e, total and moment are up to date
     float top  # the highest logit
     float* blocks  # maximum of each block
     float* e  # exp(x - top)
     double total  # sum of e
     double moment  # sum of e * (x - top)
-    float* key  # room for a key other than x
-    float* part_key  # what `cut` has still to decide on
+    float* key  # working memory for keys other than x
+    float* part_key  # keys that `cut` has not decided on yet
     float* part_weight
     int* spare_ids
     uint64_t* order
@@ -58,14 +58,14 @@ cdef inline void pad(float* x, Py_ssize_t n, float fill) noexcept nogil:
 
 
 cdef inline void changed(Candidates* c) noexcept nogil:
-    """Notes that logits are other than they were."""
+    """Marks all that is computed from the logits as outdated."""
     c.ranked = False
     c.topped = False
     c.weighed = False
 
 
 cdef inline bint start(Candidates* c, const float* logits) noexcept nogil:
-    """Takes a vocabulary of logits; False if one is NaN or +inf."""
+    """Copies a vocabulary of logits; returns False if one is NaN or +inf."""
     cdef Py_ssize_t n = c.vocab, whole = n // 16 * 16, k
     cdef f32x16 bad = f32_zero(), one = f32_set1(1.0), infinity = f32_set1(INFINITY), v
     c.n = n
@@ -83,7 +83,7 @@ cdef inline bint start(Candidates* c, const float* logits) noexcept nogil:
 
 
 cdef inline void find_top(Candidates* c) noexcept nogil:
-    """The maximum of each block and of all."""
+    """Computes the maximum of each block and of all logits."""
     cdef Py_ssize_t b
     cdef const float* x
     cdef float most = -INFINITY
@@ -123,7 +123,7 @@ cdef inline void weigh(Candidates* c) noexcept nogil:
 
 
 cdef inline f32x16 ids_at(const Candidates* c, Py_ssize_t k) noexcept nogil:
-    """The bits of 16 ids."""
+    """16 ids, as the bits of floats."""
     cdef float[16] bits
     memcpy(bits, <const int*>c.ids + k if c.listed else ox_lanes, sizeof(bits))
     if c.listed:
@@ -132,7 +132,7 @@ cdef inline f32x16 ids_at(const Candidates* c, Py_ssize_t k) noexcept nogil:
 
 
 cdef inline void shrink(Candidates* c, Py_ssize_t n) noexcept nogil:
-    """Leaves the first n, whose ids are set."""
+    """Keeps the first n candidates, whose ids are set."""
     ensure(0 <= n <= c.vocab)
     c.n = n
     c.listed = True
@@ -141,9 +141,9 @@ cdef inline void shrink(Candidates* c, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void keep(Candidates* c, const float* key, float threshold, Py_ssize_t ties) noexcept nogil:
-    """Keeps those whose key is above the threshold, and the first ``ties`` of those at it; -inf never stays.
+    """Keeps keys above the threshold, and the first ``ties`` keys equal to it; -inf is never kept.
 
-    The blocks' maxima are not kept up; the highest logit is, which every cut but `keep_typical` leaves in.
+    Maxima of blocks are outdated afterwards; ``top`` stays right, as every cut but `keep_typical` keeps the highest.
     """
     cdef Py_ssize_t k, m = 0
     cdef f32x16 t = f32_set1(threshold), v
@@ -165,7 +165,7 @@ cdef inline void keep(Candidates* c, const float* key, float threshold, Py_ssize
 
 
 cdef inline void keep_from(Candidates* c, double logit) noexcept nogil:
-    """Keeps what reaches a logit, with the error of a float32 of that size taken into account, and the highest."""
+    """Keeps the highest logit, and all that reach ``logit`` within the rounding error of a float32 of this size."""
     cdef double size = logit if logit > 0.0 else -logit
     cdef double threshold = logit - (size + 1.0) * 1.2e-7
     find_top(c)
@@ -174,13 +174,13 @@ cdef inline void keep_from(Candidates* c, double logit) noexcept nogil:
 
 
 cdef inline double entropy(const Candidates* c) noexcept nogil:
-    """In nats."""
+    """The entropy of the candidates in nats."""
     cdef double h = log64(c.total) - c.moment / c.total
     return h if h > 0.0 else 0.0
 
 
 cdef inline Py_ssize_t count(const Candidates* c) noexcept nogil:
-    """How many are above -inf."""
+    """Number of logits above -inf."""
     cdef Py_ssize_t k, m = 0
     cdef f32x16 minus = f32_set1(-INFINITY)
     cdef int mask

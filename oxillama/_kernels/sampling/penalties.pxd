@@ -1,7 +1,7 @@
-"""What holds recent tokens down: repetition, frequency and presence penalties, and DRY.
+"""Penalties for recent tokens: repetition, frequency and presence penalties, and DRY.
 
-Only the tokens of the window are touched: each is counted, or given its longest repetition, in ``marks``, which
-are all 0 again afterwards.
+Only tokens of the window are touched: ``marks`` counts each of them, or holds its longest repetition, and is all 0
+again afterwards.
 """
 
 from libc.float cimport FLT_MAX
@@ -15,21 +15,21 @@ cdef struct Penalties:
     float repetition
     float frequency
     float presence
-    Py_ssize_t window  # -1 for all
+    Py_ssize_t window  # -1: the whole history
 
 cdef struct Dry:
     double multiplier
     double base
     Py_ssize_t allowed
-    Py_ssize_t range  # -1 for all
+    Py_ssize_t range  # -1: the whole history
     Py_ssize_t n_kinds
-    const uint8_t* kinds  # of each token: 1 ends a repetition, 2 begins a sequence that does, 3 both
+    const uint8_t* kinds  # per token: 1 ends a repetition, 2 begins a sequence that does, 3 both
     Py_ssize_t n_breakers
-    const int* breakers  # sequences of tokens, each after its length
+    const int* breakers  # sequences of tokens, each preceded by its length
 
 
 cdef inline float finite(float x) noexcept nogil:
-    """No penalty masks a token, no reward makes it infinite."""
+    """Clips infinities: no penalty masks a token, no reward makes it infinite."""
     if x == -INFINITY:
         return -FLT_MAX
     return FLT_MAX if x == INFINITY else x
@@ -55,8 +55,8 @@ cdef inline bint known(const Candidates* c, const int* tokens, Py_ssize_t n) noe
 
 
 cdef inline bint penalize(Candidates* c, const int* history, Py_ssize_t n, const Penalties* p) noexcept nogil:
-    """Once per distinct token: divided if positive, else multiplied (Keskar et al., 2019), then less its count
-    times the frequency penalty and less the presence penalty (OpenAI). False if a token is unknown."""
+    """Each distinct token once: a positive logit is divided by the repetition penalty, another multiplied (Keskar et
+    al., 2019); then count * frequency + presence penalty is subtracted (OpenAI). False if a token is unknown."""
     cdef Py_ssize_t window = window_of(n, p.window), i
     cdef const int* recent = history + (n - window)
     cdef int token
@@ -82,7 +82,7 @@ cdef inline bint penalize(Candidates* c, const int* history, Py_ssize_t n, const
 
 
 cdef inline Py_ssize_t unbroken(const int* last, Py_ssize_t n, const Dry* dry) noexcept nogil:
-    """How many of the latest tokens come after the latest breaker; ``last[-i]`` is the i-th token from the end."""
+    """Number of tokens after the latest breaker; ``last[-i]`` is the i-th token from the end."""
     cdef Py_ssize_t i, j, at, length, longest
     cdef int token
     cdef const int* breaker
@@ -109,8 +109,8 @@ cdef inline Py_ssize_t unbroken(const int* last, Py_ssize_t n, const Dry* dry) n
 
 
 cdef inline void match(const int* last, Py_ssize_t n, int* z) noexcept nogil:
-    """z[k] = how many tokens before the last k agree with the latest ones: the Z-algorithm on the reversed tokens
-    (Gusfield, 1997), linear in n."""
+    """z[k] = number of tokens before the last k that agree with the latest tokens: the Z-algorithm on the reversed
+    tokens (Gusfield, 1997), linear in n."""
     cdef Py_ssize_t left = 0, right = 0, k, m
     for k in range(1, n):
         m = min(<Py_ssize_t>z[k - left], right - k) if k < right else 0
@@ -123,7 +123,7 @@ cdef inline void match(const int* last, Py_ssize_t n, int* z) noexcept nogil:
 
 
 cdef inline void lower(Candidates* c, Py_ssize_t i, int token, double most, const Dry* dry) noexcept nogil:
-    """Takes multiplier * base^(length - allowed) off candidate i, where ``marks`` holds the length + 1."""
+    """Subtracts multiplier * base^(length - allowed) from candidate i; ``marks`` holds its length + 1."""
     cdef double power = 1.0, factor = dry.base
     cdef Py_ssize_t n = c.marks[token] - 1 - dry.allowed
     if token < dry.n_kinds and dry.kinds[token] & 1 or c.x[i] == -INFINITY:
@@ -141,9 +141,8 @@ cdef inline bint dry_penalize(Candidates* c, const int* history, Py_ssize_t n, c
     """Don't repeat yourself (p-e-w, 2024): a token that would extend a repetition of L >= allowed tokens loses
     multiplier * base^(L - allowed). A breaker bounds L and is never penalized. False if a token is unknown.
 
-    Parameters
-    ----------
-    z : room for as many numbers as there are tokens in the range
+    Args:
+        z: working memory of one int for each token in the range
     """
     cdef Py_ssize_t window = window_of(n, dry.range), limit, k, length
     cdef const int* last = history + n - 1
@@ -161,7 +160,7 @@ cdef inline bint dry_penalize(Candidates* c, const int* history, Py_ssize_t n, c
         length = min(<Py_ssize_t>z[k], limit)
         if length >= dry.allowed and c.marks[last[-(k - 1)]] <= length:
             c.marks[last[-(k - 1)]] = <int>length + 1
-    if dry.base > 1.000001:  # so that base^n stays within a float, as llama.cpp bounds it
+    if dry.base > 1.000001:  # base^n must stay a float, as in llama.cpp
         most = <double><Py_ssize_t>(88.7228391 / log64(dry.base))
     if c.listed:
         for k in range(c.n):

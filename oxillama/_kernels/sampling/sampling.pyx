@@ -1,8 +1,8 @@
-"""Choosing a token among logits: programs of stages over candidates, and the draw.
+"""Chooses a token by its logit: programs of stages over candidates, and the draw.
 
-A `Program` is the list of stages of one configuration, a `Workspace` the memory one choice at a time needs. One
-choice is `start`, `apply` for each run of stages that are kernels, `draw`; `sample_rows` does all of it for
-many sequences at once, each on one thread, so a sequence gets the same token alone and in a batch.
+A `Program` is the list of stages of one configuration, a `Workspace` the memory of one choice at a time. A choice is
+`start`, `apply` for each run of stages that are kernels, then `draw`; `sample_rows` does all of it for many
+sequences at once, each on one thread, so a sequence gets the same token alone and in a batch.
 """
 
 cimport numpy as cnp
@@ -24,16 +24,7 @@ from oxillama._kernels.sampling.stages cimport *
 
 cnp.import_array()
 
-cdef enum Kind:
-    ALLOW, BAN, BIAS, MASK, PENALTIES, DRY, TOP_N_SIGMA, TOP_K, TYPICAL_P, TOP_P, MIN_P, TOP_A, EPSILON, ETA, XTC
-    TEMPERATURE, MIROSTAT, MIROSTAT_V2
-
-KINDS = {
-    "allow": ALLOW, "ban": BAN, "bias": BIAS, "mask": MASK, "penalties": PENALTIES, "dry": DRY,
-    "top_n_sigma": TOP_N_SIGMA, "top_k": TOP_K, "typical_p": TYPICAL_P, "top_p": TOP_P, "min_p": MIN_P,
-    "top_a": TOP_A, "epsilon_cutoff": EPSILON, "eta_cutoff": ETA, "xtc": XTC, "temperature": TEMPERATURE,
-    "mirostat": MIROSTAT, "mirostat_v2": MIROSTAT_V2,
-}
+KINDS: dict[str, int] = kinds()
 
 cdef enum Status:
     GOOD = 0
@@ -64,7 +55,7 @@ cdef struct Row:
 
 
 cdef Status run(const Stage* s, Py_ssize_t n, Candidates* c, const Inputs* inputs, int* z) noexcept nogil:
-    """Applies stages. Once nothing is left, so it stays."""
+    """Applies n stages, up to an error or until no candidate is left."""
     cdef const Stage* end = s + n
     cdef Py_ssize_t i
     while s < end:
@@ -87,39 +78,13 @@ cdef Status run(const Stage* s, Py_ssize_t n, Candidates* c, const Inputs* input
             find_top(c)
             if c.top == -INFINITY:
                 return ALL_MASKED
-            if s.kind == TOP_N_SIGMA:
-                keep_sigma(c, s.a)
-            elif s.kind == TOP_K:
-                keep_top_k(c, <Py_ssize_t>s.a)
-            elif s.kind == TYPICAL_P:
-                keep_typical(c, s.a)
-            elif s.kind == TOP_P:
-                keep_top_p(c, s.a)
-            elif s.kind == MIN_P:
-                keep_min_p(c, s.a)
-            elif s.kind == TOP_A:
-                keep_top_a(c, s.a)
-            elif s.kind == EPSILON:
-                keep_epsilon(c, s.a)
-            elif s.kind == ETA:
-                keep_eta(c, s.a)
-            elif s.kind == XTC:
-                exclude_top(c, s.a, s.b, inputs.chance)
-            elif s.kind == TEMPERATURE:
-                if s.b > 0:
-                    divide_by_entropy(c, s.a, s.b, s.c)
-                else:
-                    divide(c, s.a)
-            elif s.kind == MIROSTAT:
-                keep_zipf(c, inputs.mu)
-            else:
-                keep_surprise(c, inputs.mu)
+            apply(s.kind, c, s.a, s.b, s.c, inputs)
         s += 1
     return GOOD
 
 
 cdef Status choose(Candidates* c, double u, int* token, double* logprob) noexcept nogil:
-    """Draws: the first candidate whose cumulative weight exceeds u * total."""
+    """Draws the first candidate whose cumulative weight exceeds u * total."""
     cdef Py_ssize_t at
     find_top(c)
     if c.top == -INFINITY:
@@ -145,33 +110,31 @@ NUMBERS = {
     "penalties": 4, "dry": 4, "xtc": 2, "temperature": 3, "allow": 0, "ban": 0, "bias": 0, "mask": 0, "mirostat": 0,
     "mirostat_v2": 0,
 }
-"""How many numbers a kind takes; the others take 1."""
+"""How many numbers a kind has; kinds that are not listed have 1."""
 
 ARRAYS = {"allow": 1, "ban": 2, "bias": 2, "dry": 2}
-"""How many arrays a kind takes; the others take none."""
+"""How many arrays a kind has; kinds that are not listed have 0."""
 
 
 cdef class Program:
-    """Stages in order, checked and with their arrays.
+    """The stages of a configuration in their order, checked, with copies of their arrays.
 
-    Biases and bans come first, then the allowed tokens: they find a candidate by its id.
+    Biases and bans come first, then allowed tokens, because these stages find a candidate by its id.
 
-    Parameters
-    ----------
-    stages : (name in KINDS, numbers, arrays) each. The numbers and arrays by name:
-        allow: int32 ids, ascending; ban, bias: int32 ids and float32 to add; mask, mirostat, mirostat_v2: none;
-        penalties: repetition, frequency, presence, window; dry: multiplier, base, allowed length, range, and uint8
-        kinds and int32 breakers; xtc: probability, threshold; temperature: temperature, range, exponent; the
-        others: their one number.
+    Args:
+        stages: (name in KINDS, numbers, arrays) each. The numbers and arrays by name: allow: int32 ids, ascending;
+            ban, bias: int32 ids and float32 to add; mask, mirostat, mirostat_v2: nothing; penalties: repetition,
+            frequency, presence, window; dry: multiplier, base, allowed length, range, and uint8 kinds and int32
+            breakers; xtc: probability, threshold; temperature: temperature, range, exponent; all others: one number.
     """
 
     cdef Stage* stages
     cdef readonly Py_ssize_t n
     cdef Py_ssize_t n_ids  # above each id of the arrays
-    cdef bint by_id  # whether it begins with stages that find a candidate by its id
+    cdef bint by_id  # whether stages find candidates by their ids
     cdef list owners
 
-    def __cinit__(self, stages):
+    def __cinit__(self, stages: Sequence[tuple[str, Sequence[float], Sequence[np.ndarray]]]):
         cdef tuple given = tuple(stages)
         self.stages = <Stage*>calloc(max(1, len(given)), sizeof(Stage))
         if self.stages == NULL:
@@ -236,7 +199,7 @@ cdef class Program:
         return 0
 
     cdef int check(self, const Candidates* c) except -1:
-        """That its ids are of the vocabulary, and that candidates can be found by their ids where they have to be."""
+        """Raises ValueError if the vocabulary lacks an id, or if stages need candidates by id after the first cut."""
         if self.n_ids > c.vocab:
             raise ValueError(f"ids: expected 0 to {c.vocab - 1}, got {self.n_ids - 1}")
         if self.by_id and c.listed:
@@ -248,7 +211,7 @@ cdef class Program:
 
 
 cdef cnp.ndarray owned(array):
-    """A copy that nobody else can change."""
+    """A copy that no other object can change."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"stages: expected arrays, got {type(array)}")
     return array.copy()
@@ -261,7 +224,7 @@ cdef Py_ssize_t whole(str name, double number, Py_ssize_t least) except? -2:
 
 
 cdef Py_ssize_t check_ids(const int* ids, Py_ssize_t n, bint ascending) except -1:
-    """The least size of a vocabulary that has these ids."""
+    """The least size of a vocabulary that has these ids; ValueError if they are negative, or not ``ascending``."""
     cdef Py_ssize_t i, most = 0
     for i in range(n):
         if ids[i] < 0:
@@ -273,7 +236,7 @@ cdef Py_ssize_t check_ids(const int* ids, Py_ssize_t n, bint ascending) except -
 
 
 cdef int check_breakers(const Dry* dry) except -1:
-    """That sequences of at least one token, each after its length, fill the array."""
+    """Raises ValueError unless the array consists of sequences of at least one token, each after its length."""
     cdef Py_ssize_t at = 0
     while at < dry.n_breakers:
         if not 1 <= dry.breakers[at] < dry.n_breakers - at:
@@ -283,7 +246,7 @@ cdef int check_breakers(const Dry* dry) except -1:
 
 
 cdef class Workspace:
-    """The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each."""
+    """The memory of one choice at a time among ``vocab`` tokens, about 50 bytes per token."""
 
     cdef Candidates c
     cdef void* memory
@@ -320,12 +283,12 @@ cdef class Workspace:
         free(self.z)
 
     @property
-    def vocab(self):
-        """Tokens."""
+    def vocab(self) -> int:
+        """Number of tokens."""
         return self.c.vocab
 
     cdef int reserve(self, Py_ssize_t n_history) except -1:
-        """Makes room to match a history."""
+        """Makes room for `match` on a history."""
         cdef int* z
         if n_history > self.z_room:
             z = <int*>realloc(self.z, 2 * n_history * sizeof(int))
@@ -335,39 +298,39 @@ cdef class Workspace:
             self.z_room = 2 * n_history
         return 0
 
-    def start(self, cnp.ndarray logits):
-        """Takes float32 (vocab,) logits, which are copied; the status."""
+    def start(self, cnp.ndarray logits) -> int:
+        """Copies logits, float32 (vocab,); returns the status."""
         if start(&self.c, f32_data(logits, self.c.vocab, "logits")):
             return GOOD
-        shrink(&self.c, 0)  # no stage may meet a NaN
+        shrink(&self.c, 0)  # no stage may read a NaN
         return BAD_LOGIT
 
-    def apply(self, Program program not None, cnp.ndarray history, cnp.ndarray mask, double chance, double mu):
-        """Applies a program; the status.
+    def apply(self, Program program not None, cnp.ndarray history, cnp.ndarray mask: np.ndarray | None, double chance,
+              double mu) -> int:
+        """Applies a program; returns the status.
 
-        ValueError where it begins with ids, and other stages have come since `start`.
+        Raises ValueError if the program finds candidates by id, and other stages have run since `start`.
 
-        Parameters
-        ----------
-        history : int32 (n,), the tokens so far
-        mask : uint32 (vocab / 32, rounded up), a bit for each allowed token from the lowest up, or None
-        chance : in [0, 1), for XTC
-        mu : of mirostat
+        Args:
+            history: int32 (n,), the tokens so far
+            mask: uint32 (vocab / 32, rounded up), a bit for each token, the lowest first, set if allowed; or None
+            chance: random number in [0, 1), for XTC
+            mu: the surprise that mirostat allows, in bits
         """
         cdef Inputs inputs
         program.check(&self.c)
         self.reserve(read_inputs(&inputs, self.c.vocab, history, mask, chance, mu))
         return run(program.stages, program.n, &self.c, &inputs, self.z)
 
-    def draw(self, double u):
-        """(status, token, its log-probability among the candidates) for a number in [0, 1)."""
+    def draw(self, double u) -> tuple[int, int, float]:
+        """(status, token, log-probability of the token among the candidates) for a random ``u`` in [0, 1)."""
         cdef int token = -1
         cdef double logprob = 0.0
         cdef Status status = choose(&self.c, u, &token, &logprob)
         return status, token, logprob
 
-    def candidates(self):
-        """Copies: int32 ids and float32 logits, without those that are -inf."""
+    def candidates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of the candidates: int32 ids and float32 logits, without -inf."""
         cdef Py_ssize_t i, m = 0
         cdef cnp.ndarray ids = np.empty(self.c.n, np.int32), logits = np.empty(self.c.n, np.float32)
         cdef int* ip = <int*>cnp.PyArray_DATA(ids)
@@ -379,8 +342,8 @@ cdef class Workspace:
                 m += 1
         return ids[:m], logits[:m]
 
-    def replace(self, cnp.ndarray ids, cnp.ndarray logits):
-        """Takes other logits for the ids that `candidates` gave; the status."""
+    def replace(self, cnp.ndarray ids, cnp.ndarray logits) -> int:
+        """Replaces the candidates by ids that `candidates` returned, with other logits; returns the status."""
         cdef const int* ip = i32_data(ids, 0, "ids")
         cdef Py_ssize_t n = cnp.PyArray_SIZE(ids), i
         cdef const float* xp = f32_data(logits, n, "logits")
@@ -398,8 +361,8 @@ cdef class Workspace:
         shrink(&self.c, n)
         return GOOD
 
-    def distribution(self):
-        """int32 ids and float64 probabilities of the candidates, or None if none is left."""
+    def distribution(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """int32 ids and float64 probabilities of the candidates, or None if no candidate is left."""
         cdef Py_ssize_t i
         cdef double total = 0.0
         find_top(&self.c)
@@ -417,8 +380,8 @@ cdef class Workspace:
             pp[i] = self.c.e[i] / total
         return ids, p
 
-    def top(self, Py_ssize_t k):
-        """int32 ids and float64 log-probabilities of the k likeliest candidates; no others are left then."""
+    def top(self, Py_ssize_t k) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ids and float64 log-probabilities of the k likeliest candidates; removes the other candidates."""
         cdef double ln_total
         cdef float top
         if k < 0:
@@ -431,8 +394,8 @@ cdef class Workspace:
         order = np.lexsort((ids, -logits))
         return ids[order], (logits[order].astype(np.float64) - top) - ln_total
 
-    def logprob(self, Py_ssize_t token):
-        """Log-probability of a token right after `start`."""
+    def logprob(self, Py_ssize_t token) -> float:
+        """Log-probability of a token, directly after `start`."""
         if not 0 <= token < self.c.vocab:
             raise ValueError(f"token: expected 0 to {self.c.vocab - 1}, got {token}")
         if self.c.listed or self.c.n == 0:
@@ -443,7 +406,7 @@ cdef class Workspace:
 
 cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray history, cnp.ndarray mask, double chance,
                             double mu) except -1:
-    """Fills in what stages need besides their own numbers; the length of the history."""
+    """Sets the inputs that stages have besides their numbers; returns the length of the history."""
     inputs.history = i32_data(history, 0, "history")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(history)
     if n >= INT32_MAX:
@@ -457,19 +420,20 @@ cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray histor
     return n
 
 
-def sample_rows(list rows not None, list workspaces not None):
+def sample_rows(
+    list rows not None: list[tuple[Program, np.ndarray, np.ndarray, np.ndarray | None, float, float, float]],
+    list workspaces not None: list[Workspace]
+) -> list[tuple[int, int, float]]:
     """Samples for many sequences, as many at a time as there are workspaces.
 
-    Parameters
-    ----------
-    rows : (`Program`, logits, history, mask, chance, mu, u) each, as `Workspace` takes them; one vocabulary
-    workspaces : of that vocabulary
+    Args:
+        rows: (`Program`, logits, history, mask, chance, mu, u) each, as for `Workspace`; one vocabulary
+        workspaces: distinct, each for this vocabulary
 
-    Returns
-    -------
-    list of (status, token, log-probability), which do not depend on the other rows or the number of workspaces
+    Returns:
+        list of (status, token, log-probability), which do not depend on the other rows or the number of workspaces
     """
-    cdef list held = [tuple(row) for row in rows]  # what is pointed into, whatever becomes of the lists
+    cdef list held = [tuple(row) for row in rows]  # keeps the arrays alive, even if the lists change
     cdef tuple rooms = tuple(workspaces)
     cdef Py_ssize_t n = len(held), i, n_history, longest = 0
     cdef int n_threads = min(<Py_ssize_t>len(rooms), max(1, n)), t
@@ -520,11 +484,11 @@ def sample_rows(list rows not None, list workspaces not None):
         free(z)
 
 
-def log(double x):
-    """Our own ln x: the same bits on every machine."""
+def log(double x) -> float:
+    """ln x without the math library: the same bits on every machine."""
     return log64(x)
 
 
-def exp(double x):
-    """Our own e^x: the same bits on every machine."""
+def exp(double x) -> float:
+    """e^x without the math library: the same bits on every machine."""
     return exp64(x)

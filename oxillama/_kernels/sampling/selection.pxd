@@ -1,6 +1,6 @@
-"""The highest candidates, and thresholds: by order where they are few, by masses summed in vectors where they are many.
+"""The highest candidates, and thresholds: found by sorting a few candidates, by sums over vectors of many.
 
-Only up to SMALL candidates are ever put in descending order, which they are before the draw.
+Only up to SMALL candidates are ever sorted in descending order, at the latest by the draw.
 """
 
 from libc.float cimport FLT_MAX
@@ -13,16 +13,16 @@ from oxillama._kernels.sampling.candidates cimport *
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    SMALL = 1024  # candidates that are sorted rather than searched
-    FEW = 128  # most of a top-k that is gathered through the maxima of blocks
+    SMALL = 1024  # maximum number of candidates that are sorted
+    FEW = 128  # largest k of a top-k that is found through the maxima of blocks
     SORT_ROOM = (BLOCK + 1) * FEW
-    SPLITS = 7  # thresholds tried at a time
+    SPLITS = 7  # thresholds tried in one pass
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
 cdef inline uint64_t rank_of(float key, Py_ssize_t index) noexcept nogil:
-    """A number that is higher for a higher key, and for the lower index where keys are equal (0 and -0 are)."""
+    """A number that is higher for a higher key, and for a lower index of equal keys (0 and -0 are equal)."""
     cdef uint32_t bits
     key = key + <float>0.0
     memcpy(&bits, &key, 4)
@@ -43,7 +43,7 @@ cdef inline float key_of(uint64_t rank) noexcept nogil:
 
 
 cdef inline void sort_ranks(uint64_t* a, uint64_t* spare, Py_ssize_t n) noexcept nogil:
-    """Descending: insertion in runs of 16, then merges."""
+    """Sorts in descending order: insertion sort in runs of 16, then merges."""
     cdef Py_ssize_t begin, end, i, j, k, middle, width = 16
     cdef uint64_t item
     cdef uint64_t* source = a
@@ -78,7 +78,7 @@ cdef inline void sort_ranks(uint64_t* a, uint64_t* spare, Py_ssize_t n) noexcept
 
 
 cdef inline void install(Candidates* c, Py_ssize_t n) noexcept nogil:
-    """Leaves the first n of ``order``, in that order."""
+    """Replaces the candidates by the first n of ``order``."""
     cdef Py_ssize_t i, at
     for i in range(n):
         at = index_of(c.order[i])
@@ -93,7 +93,7 @@ cdef inline void install(Candidates* c, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void rank_small(Candidates* c) noexcept nogil:
-    """Puts them in descending order if they are at most SMALL."""
+    """Sorts the candidates in descending order if they are at most SMALL."""
     cdef Py_ssize_t i, m = 0
     if c.ranked or c.n > SMALL:
         return
@@ -106,7 +106,7 @@ cdef inline void rank_small(Candidates* c) noexcept nogil:
 
 
 cdef inline void sift(float* heap, Py_ssize_t i, Py_ssize_t n) noexcept nogil:
-    """Restores a heap whose root is the lowest."""
+    """Moves item i down until the heap, whose root is the lowest item, is valid again."""
     cdef Py_ssize_t child = 2 * i + 1
     cdef float item = heap[i]
     while child < n:
@@ -121,9 +121,9 @@ cdef inline void sift(float* heap, Py_ssize_t i, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline Py_ssize_t find_highest(Candidates* c, Py_ssize_t k) noexcept nogil:
-    """Ranks the k <= FEW highest into ``order``; how many there are.
+    """Writes the k <= FEW highest candidates to ``order``, sorted; returns their number.
 
-    The k-th highest maximum of a block is a lower bound of the k-th highest logit: fewer than k blocks have more.
+    The k-th highest maximum of a block is a lower bound of the k-th highest logit; fewer than k blocks exceed it.
     """
     cdef Py_ssize_t n_blocks = padded(c.n) // BLOCK, b, i, m = 0, ties = k
     cdef float bound = -FLT_MAX
@@ -154,7 +154,7 @@ cdef inline Py_ssize_t find_highest(Candidates* c, Py_ssize_t k) noexcept nogil:
 # --- mass -------------------------------------------------------------------------------------------------------------
 
 cdef inline Py_ssize_t walk(const float* weight, Py_ssize_t n, double sum, double target) noexcept nogil:
-    """The first index at which ``sum`` and the weights up to it exceed the target; the last weight above 0 if none."""
+    """The first index up to which ``sum`` plus weights exceeds the target; without one, the last weight above 0."""
     cdef Py_ssize_t piece, k, end, last = 0
     cdef f32x16 sums
     cdef double after
@@ -182,7 +182,7 @@ cdef inline Py_ssize_t walk(const float* weight, Py_ssize_t n, double sum, doubl
 
 cdef inline void masses(const float* key, const float* weight, Py_ssize_t n, const float* bounds,
                         double* out) noexcept nogil:
-    """The weight of those whose key reaches each of SPLITS ascending bounds."""
+    """out[j] = the sum of the weights whose key reaches bounds[j], for SPLITS ascending bounds."""
     cdef Py_ssize_t piece, k, end = padded(n)
     cdef f32x16 zero = f32_zero(), y, w
     cdef f32x16 t0 = f32_set1(bounds[0]), t1 = f32_set1(bounds[1]), t2 = f32_set1(bounds[2])
@@ -219,7 +219,7 @@ cdef inline void masses(const float* key, const float* weight, Py_ssize_t n, con
 
 cdef inline Py_ssize_t gather(Candidates* c, const float* key, const float* weight, Py_ssize_t n, float low,
                               float high) noexcept nogil:
-    """Moves what has low <= key < high into the part, in order; how many. It may be the part itself."""
+    """Copies keys in [low, high) and their weights to the part, in order; returns their number. May read the part."""
     cdef Py_ssize_t k, m = 0
     cdef f32x16 lows = f32_set1(low), highs = f32_set1(high), v
     cdef int mask
@@ -247,10 +247,10 @@ cdef inline void range_of(const float* key, Py_ssize_t n, float* low, float* hig
 
 cdef inline void cut(Candidates* c, const float* key, double target, float lowest, float* threshold,
                      Py_ssize_t* ties) noexcept nogil:
-    """For `keep`: the highest keys, the first in order among equals, whose weights ``e`` together exceed the target.
+    """A threshold and ties for `keep`: the highest keys, equal ones in order, whose weights ``e`` exceed the target.
 
-    No key below ``lowest`` is needed. Thresholds are tried seven at a time over the range that is still open, on
-    vectors; what lies in the eighth where the mass crosses the target is gathered, until it is few enough to sort.
+    No key below ``lowest`` is needed. Each pass sums the weights above SPLITS thresholds in the open range, and
+    gathers the keys of the interval in which the sum crosses the target, until they are few enough to sort.
     """
     cdef const float* y = key
     cdef const float* w = c.e
@@ -279,9 +279,9 @@ cdef inline void cut(Candidates* c, const float* key, double target, float lowes
         y = c.part_key
         w = c.part_weight
         range_of(y, n, &low, &high)
-    if n == 0:  # the sums differ by a rounding: all above is what it takes
+    if n == 0:  # rounding errors of sums: the keys above suffice
         return
-    if n > SMALL:  # one key, for all that is left
+    if n > SMALL:  # all remaining keys are equal
         threshold[0] = low
         ties[0] = walk(w, n, above, target) + 1
         return

@@ -1,7 +1,7 @@
-"""The cuts: what each sampling stage keeps of the candidates. Definitions and sources are those of `SamplerConfig`.
+"""The sampling stages that cut candidates. `SamplerConfig` has their definitions and sources.
 
-Probabilities are those of the candidates at hand. A bound on them is a bound on logits:
-p >= t where x >= top + ln(t * total), so no stage divides by the total.
+A probability p is relative to the current candidates. A bound on p is a bound on logits:
+p >= t if x >= top + ln(t * total), so no stage divides by the total.
 """
 
 from libc.float cimport FLT_MAX
@@ -14,18 +14,22 @@ from oxillama._kernels.simd.mathfun cimport exp64, log64
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    MIROSTAT_M = 100  # candidates from which mirostat 1 estimates the slope
+    MIROSTAT_M = 100  # number of candidates from which mirostat 1 estimates the slope
+
+cdef enum Kind:
+    ALLOW, BAN, BIAS, MASK, PENALTIES, DRY, TOP_N_SIGMA, TOP_K, TYPICAL_P, TOP_P, MIN_P, TOP_A, EPSILON, ETA, XTC
+    TEMPERATURE, MIROSTAT, MIROSTAT_V2
 
 cdef struct Inputs:
     const int* history
     Py_ssize_t n_history
-    const uint32_t* mask  # a bit for each token, or NULL
-    double chance  # of XTC, in [0, 1)
-    double mu  # of mirostat
+    const uint32_t* mask  # a bit for each token, set if allowed; or NULL
+    double chance  # random number in [0, 1), for XTC
+    double mu  # the surprise that mirostat allows, in bits
 
 
 cdef inline void keep_allowed(Candidates* c, const int* ids, Py_ssize_t n) noexcept nogil:
-    """Only some ids, which ascend. They are the first to be applied: candidate i is token i still."""
+    """Keeps only the given ids, which ascend. Runs before all cuts, so candidate i is still token i."""
     cdef Py_ssize_t i
     for i in range(n):
         c.x[i] = c.x[ids[i]]
@@ -36,7 +40,7 @@ cdef inline void keep_allowed(Candidates* c, const int* ids, Py_ssize_t n) noexc
 
 
 cdef inline void keep_masked(Candidates* c, const uint32_t* mask) noexcept nogil:
-    """Only tokens whose bit is set."""
+    """Keeps only tokens whose bit is set."""
     cdef Py_ssize_t k, i, m = 0
     cdef int bits
     for k in range(0, padded(c.n), 16):
@@ -56,7 +60,7 @@ cdef inline void keep_masked(Candidates* c, const uint32_t* mask) noexcept nogil
 
 
 cdef inline void keep_sigma(Candidates* c, double n_sigma) noexcept nogil:
-    """Logits within n standard deviations of the highest (Tang et al., 2024)."""
+    """Keeps logits within n standard deviations of the highest (Tang et al., 2024)."""
     cdef Py_ssize_t k, j, n = 0
     cdef double[16] sums, squares
     cdef double d, deviation
@@ -66,7 +70,7 @@ cdef inline void keep_sigma(Candidates* c, double n_sigma) noexcept nogil:
     for k in range(0, padded(c.n), 16):
         for j in range(16):
             d = <double>c.x[k + j] - c.top
-            d = d if d > -INFINITY else 0.0  # leaves both sums as they are
+            d = d if d > -INFINITY else 0.0  # -inf adds nothing to both sums
             sums[j] += d
             squares[j] += d * d
     n = count(c)
@@ -79,7 +83,7 @@ cdef inline void keep_sigma(Candidates* c, double n_sigma) noexcept nogil:
 
 
 cdef inline void keep_top_k(Candidates* c, Py_ssize_t k) noexcept nogil:
-    """The k highest, the lower ids among equals."""
+    """Keeps the k highest logits; of equal logits the lower ids."""
     cdef Py_ssize_t ties, i
     cdef float threshold
     if k >= c.n:
@@ -95,12 +99,12 @@ cdef inline void keep_top_k(Candidates* c, Py_ssize_t k) noexcept nogil:
 
 
 cdef inline double needed_above(const Candidates* c, double mass) noexcept nogil:
-    """A logit below which all together have less than 1 - mass."""
+    """A logit below which all candidates together have less than 1 - mass."""
     return c.top + log64((1.0 - mass) * c.total / c.n) - 0.01
 
 
 cdef inline void keep_top_p(Candidates* c, double mass) noexcept nogil:
-    """The fewest of the highest whose probabilities reach the mass, the lower ids among equals."""
+    """Keeps the fewest, highest logits whose probabilities reach the mass; of equal logits the lower ids."""
     cdef Py_ssize_t ties
     cdef float threshold
     cdef double lowest
@@ -113,7 +117,7 @@ cdef inline void keep_top_p(Candidates* c, double mass) noexcept nogil:
 
 
 cdef inline void keep_typical(Candidates* c, double mass) noexcept nogil:
-    """Those whose surprise -ln p is nearest the entropy H, until their mass exceeds what is asked.
+    """Keeps candidates whose surprise -ln p is nearest the entropy H, until their mass exceeds ``mass``.
 
     |-ln p - H| is the distance of x from top + moment / total.
     """
@@ -135,32 +139,32 @@ cdef inline void keep_typical(Candidates* c, double mass) noexcept nogil:
 
 
 cdef inline void keep_min_p(Candidates* c, double share) noexcept nogil:
-    """p >= share of the highest p."""
+    """Keeps p >= share * (highest p)."""
     find_top(c)
     keep_from(c, c.top + log64(share))
 
 
 cdef inline void keep_top_a(Candidates* c, double a) noexcept nogil:
-    """p >= a * (highest p)^2."""
+    """Keeps p >= a * (highest p)^2."""
     weigh(c)
     keep_from(c, c.top + log64(a / c.total))
 
 
 cdef inline void keep_epsilon(Candidates* c, double epsilon) noexcept nogil:
-    """p >= epsilon."""
+    """Keeps p >= epsilon."""
     weigh(c)
     keep_from(c, c.top + log64(epsilon * c.total))
 
 
 cdef inline void keep_eta(Candidates* c, double epsilon) noexcept nogil:
-    """p >= min(epsilon, sqrt(epsilon) e^-H)."""
+    """Keeps p >= min(epsilon, sqrt(epsilon) e^-H)."""
     weigh(c)
     cdef double bound = log64(epsilon), other = 0.5 * log64(epsilon) - entropy(c)
     keep_from(c, c.top + log64(c.total) + (bound if bound < other else other))
 
 
 cdef inline void exclude_top(Candidates* c, double probability, double t, double chance) noexcept nogil:
-    """XTC: by chance, drops all that have p >= t but the least likely of them, the highest id among equals."""
+    """XTC: if chance < probability, drops all p >= t but the lowest of these; of equals the highest id stays."""
     cdef Py_ssize_t k, i, last = -1
     cdef double bound
     cdef float least
@@ -195,7 +199,7 @@ cdef inline void exclude_top(Candidates* c, double probability, double t, double
 
 
 cdef inline void divide(Candidates* c, double temperature) noexcept nogil:
-    """Logits as distances from the highest over the temperature; at 0 only the first of the highest is left."""
+    """x = (x - top) / temperature; at 0 keeps only the first of the highest logits."""
     cdef Py_ssize_t k
     cdef f32x16 top, t
     cdef float least = 1.17549435e-38
@@ -213,7 +217,7 @@ cdef inline void divide(Candidates* c, double temperature) noexcept nogil:
 
 
 cdef inline void divide_by_entropy(Candidates* c, double temperature, double spread, double exponent) noexcept nogil:
-    """Dynamic temperature: from temperature - spread to + spread, by (H / the highest H possible)^exponent."""
+    """Dynamic temperature: from temperature - spread to + spread, by (H / ln n)^exponent for n candidates."""
     cdef double low = temperature - spread if temperature > spread else 0.0, share, n = count(c)
     if n < 2:
         return
@@ -228,7 +232,7 @@ cdef inline void divide_by_entropy(Candidates* c, double temperature, double spr
 
 
 cdef inline void keep_surprise(Candidates* c, double mu) noexcept nogil:
-    """Mirostat 2: -log2 p <= mu (Basu et al., 2021), or the first of the highest."""
+    """Mirostat 2: keeps -log2 p <= mu (Basu et al., 2021), or the first of the highest logits."""
     cdef double logit
     weigh(c)
     logit = c.top + log64(c.total) - mu * 6.931471805599453e-1
@@ -239,7 +243,8 @@ cdef inline void keep_surprise(Candidates* c, double mu) noexcept nogil:
 
 
 cdef inline void keep_zipf(Candidates* c, double mu) noexcept nogil:
-    """Mirostat 1: the k for which a Zipf law with the slope of the first hundred gives the surprise mu."""
+    """Mirostat 1: keeps the k highest, with the k for which a Zipf law with the slope of the hundred highest logits has
+    the surprise mu."""
     cdef Py_ssize_t m = find_highest(c, MIROSTAT_M), i
     cdef double products = 0.0, squares = 0.0, step, slope, excess, power, ln_k
     for i in range(m - 1):
@@ -262,3 +267,46 @@ cdef inline void keep_zipf(Candidates* c, double mu) noexcept nogil:
         ln_k = INFINITY if ln_k > 0.0 else -INFINITY
     if ln_k < 40.0:
         keep_top_k(c, max(1, <Py_ssize_t>(exp64(ln_k) * (1.0 + 1e-12))))
+
+
+cdef inline dict kinds():
+    """The kinds of stages by name."""
+    return {
+        "allow": ALLOW, "ban": BAN, "bias": BIAS, "mask": MASK, "penalties": PENALTIES, "dry": DRY,
+        "top_n_sigma": TOP_N_SIGMA, "top_k": TOP_K, "typical_p": TYPICAL_P, "top_p": TOP_P, "min_p": MIN_P,
+        "top_a": TOP_A, "epsilon_cutoff": EPSILON, "eta_cutoff": ETA, "xtc": XTC, "temperature": TEMPERATURE,
+        "mirostat": MIROSTAT, "mirostat_v2": MIROSTAT_V2,
+    }
+
+
+cdef inline void apply(
+    Kind kind, Candidates* c, double x, double y, double z, const Inputs* inputs
+) noexcept nogil:
+    """Applies a stage with up to three numbers; the highest logit of the candidates is known and not -inf."""
+    if kind == TOP_N_SIGMA:
+        keep_sigma(c, x)
+    elif kind == TOP_K:
+        keep_top_k(c, <Py_ssize_t>x)
+    elif kind == TYPICAL_P:
+        keep_typical(c, x)
+    elif kind == TOP_P:
+        keep_top_p(c, x)
+    elif kind == MIN_P:
+        keep_min_p(c, x)
+    elif kind == TOP_A:
+        keep_top_a(c, x)
+    elif kind == EPSILON:
+        keep_epsilon(c, x)
+    elif kind == ETA:
+        keep_eta(c, x)
+    elif kind == XTC:
+        exclude_top(c, x, y, inputs.chance)
+    elif kind == TEMPERATURE:
+        if y > 0:
+            divide_by_entropy(c, x, y, z)
+        else:
+            divide(c, x)
+    elif kind == MIROSTAT:
+        keep_zipf(c, inputs.mu)
+    else:
+        keep_surprise(c, inputs.mu)

@@ -1,1 +1,1 @@
-"""The logical machine of 16 lanes that kernels are written for, and functions of its vectors."""
+"""The logical machine of 16 lanes for which kernels are written, and functions of its vectors."""

@@ -1,14 +1,13 @@
-/* AVX2 with FMA and F16C: two registers make the logical vector. */
+/* AVX2 with FMA and F16C: two registers make the logical vector. With OX_TARGET_AVXVNNI the dot products of bytes are
+ * instructions of AVX-VNNI, or of AVX-512 VNNI on 256 bits where the compiler has flags for these instead. */
 #include <immintrin.h>
 
 typedef struct { __m256 lo, hi; } f32x16;
 typedef struct { __m256i lo, hi; } i32x16;
 typedef i32x16 u8x64;
 
-#define OX_S8_SHIFT 0
 #define OX_TILE 4
 #define OX_PANELS 1
-#define OX_SUMS_OF_16 1
 
 #define OX_F2(name, op) \
     static OX_INLINE f32x16 name(f32x16 a, f32x16 b) { \
@@ -105,9 +104,6 @@ static OX_INLINE float f32_hmax(f32x16 v) {
     const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
-static OX_INLINE float f32_fma1(float a, float b, float c) {
-    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
-}
 
 static OX_INLINE i32x16 i32_set1(int32_t x) { i32x16 r = {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; return r; }
 static OX_INLINE i32x16 i32_zero(void) { i32x16 r = {_mm256_setzero_si256(), _mm256_setzero_si256()}; return r; }
@@ -200,6 +196,28 @@ static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
     u8x64 r = {_mm256_shuffle_epi8(t, a.lo), _mm256_shuffle_epi8(t, a.hi)};
     return r;
 }
+#ifdef OX_TARGET_AVXVNNI
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__) && !defined(__AVXVNNI__)
+#define ox_dpbusd _mm256_dpbusd_epi32
+#else
+#define ox_dpbusd _mm256_dpbusd_avx_epi32
+#endif
+#define OX_S8_SHIFT 7
+static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) {
+    i32x16 r = {ox_dpbusd(acc.lo, w.lo, a.lo), ox_dpbusd(acc.hi, w.hi, a.hi)};
+    return r;
+}
+/* As in avx512.h: the activations get the excess of 128 when they are quantized, and the codes stay signed. */
+#define OX_A8_SHIFT 7
+static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, a, w); }
+static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
+    const __m256i excess = _mm256_set1_epi8((char)0x80);
+    const u8x64 shifted = {_mm256_xor_si256(w.lo, excess), _mm256_xor_si256(w.hi, excess)};
+    return u7_dot(acc, shifted, a);
+}
+#else
+#define OX_S8_SHIFT 0
+#define OX_SUMS_OF_16 1
 /* vpmaddubsw saturates at 16 bits: 7-bit codes stay below it (2 * 127 * 127 = 32258). */
 static OX_INLINE __m256i ox_u7_dot(__m256i acc, __m256i w, __m256i a) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), _mm256_set1_epi16(1)));
@@ -208,15 +226,16 @@ static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) {
     i32x16 r = {ox_u7_dot(acc.lo, w.lo, a.lo), ox_u7_dot(acc.hi, w.hi, a.hi)};
     return r;
 }
-/* Half of it: sums of two products, in 16 bits. i16_dot with ones does the rest. */
+/* Half of u7_dot: sums of two products, in 16 bits. i16_dot with ones completes the dot product. */
 static OX_INLINE i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a) {
     i32x16 r = {_mm256_add_epi16(acc.lo, _mm256_maddubs_epi16(w.lo, a.lo)),
                 _mm256_add_epi16(acc.hi, _mm256_maddubs_epi16(w.hi, a.hi))};
     return r;
 }
-/* Signed codes: |w| times a with w's sign; |w| <= 128 and |a| <= 127 stay below 32768. */
+/* Signed codes: |w| times (a with the sign of w); |w| <= 128 and |a| <= 127 stay below 32768. */
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
     i32x16 r = {ox_u7_dot(acc.lo, _mm256_abs_epi8(w.lo), _mm256_sign_epi8(a.lo, w.lo)),
                 ox_u7_dot(acc.hi, _mm256_abs_epi8(w.hi), _mm256_sign_epi8(a.hi, w.hi))};
     return r;
 }
+#endif

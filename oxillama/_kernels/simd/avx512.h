@@ -5,11 +5,11 @@ typedef __m512 f32x16;
 typedef __m512i i32x16;
 typedef __m512i u8x64;
 
-/* vpdpbusd multiplies unsigned by signed: signed codes are moved up by 128, and the products'
- * surplus 128 * sum(a) is taken off at the start of the block. */
+/* vpdpbusd multiplies unsigned by signed bytes: signed codes get an excess of 128, and the surplus
+ * 128 * sum(a) of the products is subtracted at the start of the block. */
 #define OX_S8_SHIFT 7
 #define OX_TILE 8 /* tokens in the largest tile: what the registers hold */
-#define OX_PANELS 2 /* that a tile of bytes takes together, with half of its tokens at a time */
+#define OX_PANELS 2 /* panels that a tile of byte codes multiplies together, with half of its tokens at a time */
 
 static OX_INLINE f32x16 f32_zero(void) { return _mm512_setzero_ps(); }
 static OX_INLINE f32x16 f32_set1(float x) { return _mm512_set1_ps(x); }
@@ -63,9 +63,6 @@ static OX_INLINE float f32_hmax(f32x16 v) {
     const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
-static OX_INLINE float f32_fma1(float a, float b, float c) {
-    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
-}
 
 static OX_INLINE i32x16 i32_zero(void) { return _mm512_setzero_si512(); }
 static OX_INLINE i32x16 i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
@@ -97,7 +94,7 @@ static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     memcpy(&x, p, 4);
     return _mm512_set1_epi32(x);
 }
-/* Several products take `a` from a register; else the compiler reads it from memory again for each of them. */
+/* Keeps `a` in a register for several products; else the compiler reads it from memory for each of them. */
 #ifdef __GNUC__
 #define OX_KEEP(a) __asm__("" : "+v"(a))
 #else
@@ -110,7 +107,7 @@ static OX_INLINE u8x64 u8_high4(u8x64 a) {
     return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));
 }
 static OX_INLINE u8x64 u8_or(u8x64 a, u8x64 b) { return _mm512_or_si512(a, b); }
-/* Bit `from` of every byte moved to bit `to`, and what `mask` selects there. */
+/* Moves bit `from` of every byte to bit `to`, and masks the bytes. */
 static OX_INLINE u8x64 u8_move(u8x64 a, int from, int to, int mask) {
     const __m512i at = from < to ? _mm512_sll_epi16(a, _mm_cvtsi32_si128(to - from))
                                  : _mm512_srl_epi16(a, _mm_cvtsi32_si128(from - to));
@@ -121,14 +118,14 @@ static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
 }
 /* Sums of 4 products: codes of at most 7 bits times signed bytes. */
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, w, a); }
-/* Activations that are moved up by 128 when they are quantized leave signed codes as they are. */
+/* a8_dot: the activations get the excess of 128 when they are quantized, and the codes stay signed. */
 #define OX_A8_SHIFT 7
 static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, a, w); }
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
     return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
 }
-/* Sums of 2 products of bf16 in one instruction. It is written in assembly, since not every processor of this target
- * has it, and a compiler that may use it may use it anywhere: `has_bf16_dot` of bf16.pxd asks first. */
+/* Sums of 2 products of bf16 in one instruction. It is written in assembly: not every CPU of this target has the
+ * instruction, and a compiler that may use it may use it anywhere. `has_bf16_dot` of bf16.pxd asks first. */
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #define OX_BF16_DOT 1
 static OX_INLINE f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a) {

@@ -1,7 +1,7 @@
-"""Numbers of pairs of bf16: how they are rounded, and whether an instruction multiplies such pairs as two fmas do.
+"""Pairs of bf16 numbers: their rounding, and whether an instruction multiplies pairs with the bits of two fmas.
 
-Numbers below 2^-56 become 0, so that products, and sums of them, are multiples of 2^-126: none is subnormal. Others are
-rounded to nearest even; a NaN stays one.
+Magnitudes below 2^-56 become 0, so that products and their sums are multiples of 2^-126: none is subnormal. Other
+numbers are rounded to nearest even; a NaN stays a NaN.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
@@ -17,36 +17,37 @@ cdef enum:
 
 
 cdef inline Py_ssize_t paired(Py_ssize_t n) noexcept nogil:
-    """Numbers of whole pairs."""
+    """n rounded up to an even number."""
     return (n + 1) & ~<Py_ssize_t>1
 
 
 cdef inline uint16_t bf16_from(float x) noexcept nogil:
-    """One number of a pair."""
+    """x as a number of a pair."""
     cdef uint16_t h = ox_bf16_from_f32(x)
     return h if ox_f32_from_bf16(LEAST_BF16) <= x or x <= -ox_f32_from_bf16(LEAST_BF16) or x != x else 0
 
 
 cdef inline f32x16 to_bf16(f32x16 x) noexcept nogil:
-    """16 numbers of pairs; the lower half of each word is not cleared."""
+    """16 numbers of pairs, in the upper halves of the words; the lower halves are not cleared."""
     cdef f32x16 size = f32_abs(x)
     cdef i32x16 bits = i32_from_bits(x)
-    cdef i32x16 last = i32_sub(i32_zero(), i32_sar(i32_shl(bits, 15), 31))  # the last bit that stays
+    cdef i32x16 last = i32_sub(i32_zero(), i32_sar(i32_shl(bits, 15), 31))  # the lowest bit of the upper half
     cdef f32x16 rounded = f32_from_bits(i32_add(i32_add(bits, i32_set1(0x7FFF)), last))
-    # x + x: an infinity, or a NaN whose upper half is one
+    # x + x: an infinity, or a NaN whose upper half is a NaN
     rounded = f32_select_lt(size, f32_set1(ox_f32_from_bits(0x7F800000)), rounded, f32_add(x, x))
     return f32_select_lt(size, f32_set1(ox_f32_from_bits(LEAST_BF16 << 16)), f32_zero(), rounded)
 
 
 cdef inline f32x16 rounded_bf16(f32x16 x) noexcept nogil:
-    """16 numbers of pairs as floats."""
+    """16 floats, rounded to numbers of pairs."""
     return f32_from_bits(i32_shl(i32_sar(i32_from_bits(to_bf16(x)), 16), 16))
 
 
 cdef inline bint is_bf16_dot(int way) noexcept nogil:
-    """Whether 64 random vectors get the bits of `bf16_fma` by a way to multiply pairs, and those of `to_bf16`.
+    """Whether a way to multiply pairs gives the bits of `bf16_fma` for 64 random vectors; for `bf16_dot` also whether
+    `bf16_round` gives the bits of `to_bf16`.
 
-    The ways are 0 `bf16_dot`, 1 the products in the other order, 2 their rounded sum added.
+    The ways: 0 `bf16_dot`; 1 fused multiply-adds in the opposite order; 2 acc + round(sum of both products).
     """
     cdef uint32_t w[16]
     cdef uint32_t a[16]
@@ -88,5 +89,5 @@ cdef inline bint is_bf16_dot(int way) noexcept nogil:
 
 
 cdef inline bint has_bf16_dot() noexcept nogil:
-    """Whether the processor has an instruction for pairs that does what `bf16_fma` says."""
+    """Whether the CPU has an instruction for pairs that gives the bits of `bf16_fma`."""
     return OX_BF16_DOT and ox_cpu_has("avx512_bf16") and is_bf16_dot(0)

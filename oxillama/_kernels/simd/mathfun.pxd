@@ -1,4 +1,4 @@
-"""Elementary functions of our own operations, so that every target gives the same bits: no math library."""
+"""Elementary functions made of the operations of simd.h, not of a math library: every target gives the same bits."""
 
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int64_t, uint64_t
@@ -14,11 +14,11 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
 
 
 cdef inline f32x16 exp_below16(f32x16 x) noexcept nogil:
-    """`exp16` of numbers that are known to be at most 88.
+    """`exp16` for numbers up to 88.
 
     x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), a polynomial of degree 6
-    for e^r, times 2^n, which is exact. Its coefficients are 1, 1, and those of the degree-4 interpolation
-    of (e^r - 1 - r) / r^2 at Chebyshev's nodes: 1e-8 off at most, where Taylor's series is at 1.3e-7.
+    for e^r, times 2^n, which is exact. The coefficients are 1, 1, and the degree-4 interpolation
+    of (e^r - 1 - r) / r^2 at Chebyshev's nodes: its error is at most 1e-8, Taylor's series has 1.3e-7.
     """
     cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
     cdef f32x16 low = f32_set1(-87.3)
@@ -39,12 +39,12 @@ cdef inline f32x16 exp_below16(f32x16 x) noexcept nogil:
 
 
 cdef inline f32x16 exp_to_bf16(f32x16 x) noexcept nogil:
-    """e^x within 1e-4 of it for -38.8 <= x <= 0, to be rounded to bf16; below that, where e^x nears 2^-56, exactly 0.
+    """e^x within 1e-4 e^x for -38.8 <= x <= 0, to be rounded to bf16; below that, where e^x is about 2^-56, exactly 0.
 
     2^n times a polynomial of degree 3 for 2^r with |r| <= 1/2, interpolated at Chebyshev's nodes. NaN stays NaN.
     """
     cdef f32x16 low = f32_set1(-38.8)
-    cdef f32x16 magic = f32_set1(12583039.0)  # 1.5 * 2^23 + 127: adding it rounds to an integer, and biases it
+    cdef f32x16 magic = f32_set1(12583039.0)  # 1.5 * 2^23 + 127: rounds to an integer, adds the exponent's bias
     cdef f32x16 y = f32_mul(f32_max(low, x), f32_set1(1.44269504))
     cdef f32x16 n = f32_add(y, magic)
     cdef f32x16 power = f32_from_bits(i32_shl(i32_from_bits(n), 23))
@@ -56,15 +56,15 @@ cdef inline f32x16 exp_to_bf16(f32x16 x) noexcept nogil:
 
 
 cdef inline f32x16 over_logistic16(f32x16 numerator, f32x16 x) noexcept nogil:
-    """numerator / (1 + e^-x): the sigmoid of x for 1, its SiLU for x."""
+    """numerator / (1 + e^-x): sigmoid(x) for a numerator of 1, SiLU(x) for x."""
     return f32_div(numerator, f32_add(f32_set1(1.0), exp16(f32_sub(f32_zero(), x))))
 
 
 cdef inline f32x16 tanh16(f32x16 x) noexcept nogil:
     """tanh x within 2 ulp; NaN stays NaN.
 
-    Below 0.5625 an odd polynomial: (tanh x / x - 1) / x^2 interpolated in x^2 at Chebyshev's nodes, 5e-9 off.
-    Above, 1 - 2 / (e^2|x| + 1) with the sign put back.
+    Below 0.5625 an odd polynomial: (tanh x / x - 1) / x^2 interpolated in x^2 at Chebyshev's nodes, error 5e-9.
+    Above, 1 - 2 / (e^2|x| + 1) with the sign of x.
     """
     cdef f32x16 zero = f32_zero(), one = f32_set1(1.0)
     cdef f32x16 a = f32_abs(x), z = f32_mul(x, x), p, far
@@ -108,7 +108,7 @@ cdef inline double exp64(double x) noexcept nogil:
 
 
 cdef inline double log64(double x) noexcept nogil:
-    """ln x, error below 1e-15 of it; -inf for 0, NaN below, inf for inf.
+    """ln x, relative error below 1e-15; -inf for 0, NaN for x < 0, inf for inf.
 
     x = 2^n m with m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172, by the
     series to s^23 / 23 (the next term is 4e-21).
@@ -142,8 +142,8 @@ cdef inline f32x16 erfc16(f32x16 x) noexcept nogil:
     """1 - erf x within 6 ulp up to 9.3, beyond that 0 like exp16; NaN stays NaN.
 
     e^-x^2 times a polynomial in w = (|x| - 2) / (|x| + 2) over 1 + 2|x|: w maps the half line to a finite
-    interval (Schonfelder, Math. Comp. 32, 1978), on which degree 9 at Chebyshev's nodes is 2.5e-8 off.
-    What x^2 loses by rounding is put back to first order. 2 - that for negative x.
+    interval (Schonfelder, Math. Comp. 32, 1978), on which degree 9 at Chebyshev's nodes has an error of 2.5e-8.
+    The rounding error of x^2 is corrected to first order. For negative x: 2 - erfc(|x|).
     """
     cdef f32x16 two = f32_set1(2.0), zero = f32_zero(), top = f32_set1(10.0)
     cdef f32x16 a = f32_select_lt(top, f32_abs(x), top, f32_abs(x))
@@ -168,7 +168,7 @@ cdef inline f32x16 softplus16(f32x16 x) noexcept nogil:
     """ln(1 + e^x) within 3 ulp down to -87.3, below that 0; NaN stays NaN.
 
     max(x, 0) + ln(1 + u) with u = e^-|x|, and ln(1 + u) = 2 artanh s for s = u / (2 + u) <= 1/3, by a
-    polynomial of degree 4 in s^2, 1e-9 off.
+    polynomial of degree 4 in s^2, error 1e-9.
     """
     cdef f32x16 zero = f32_zero()
     cdef f32x16 u = exp16(f32_sub(zero, f32_abs(x)))

@@ -42,7 +42,7 @@ static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { OX_Q(f32x16, vsubq_f32(a.q
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { OX_Q(f32x16, vmulq_f32(a.q[i], b.q[i])); }
 static OX_INLINE f32x16 f32_div(f32x16 a, f32x16 b) { OX_Q(f32x16, vdivq_f32(a.q[i], b.q[i])); }
 static OX_INLINE f32x16 f32_fma(f32x16 a, f32x16 b, f32x16 c) { OX_Q(f32x16, vfmaq_f32(c.q[i], a.q[i], b.q[i])); }
-static OX_INLINE f32x16 f32_max(f32x16 a, f32x16 b) { /* b where either is NaN, as the others do */
+static OX_INLINE f32x16 f32_max(f32x16 a, f32x16 b) { /* b if either is NaN, as in the other headers */
     OX_Q(f32x16, vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]));
 }
 static OX_INLINE f32x16 f32_abs(f32x16 a) { OX_Q(f32x16, vabsq_f32(a.q[i])); }
@@ -77,7 +77,6 @@ static OX_INLINE float f32_hmax(f32x16 a) {
         for (int i = 0; i < n; i++) v[i] = v[i] > v[i + n] ? v[i] : v[i + n];
     return v[0];
 }
-static OX_INLINE float f32_fma1(float a, float b, float c) { return fmaf(a, b, c); }
 
 static OX_INLINE i32x16 i32_set1(int32_t x) { OX_Q(i32x16, vdupq_n_s32(x)); }
 static OX_INLINE i32x16 i32_zero(void) { return i32_set1(0); }

@@ -1,4 +1,4 @@
-/* Plain C: arrays of 16, for any compiler and any machine. */
+/* Plain C with arrays of 16, for any compiler and any machine. */
 #include <math.h>
 
 typedef struct { float v[16]; } f32x16;
@@ -68,7 +68,7 @@ static OX_INLINE f32x16 f32_from_i32(i32x16 a) { OX_EACH(f32x16, (float)a.v[i]);
 static OX_INLINE f32x16 f32_from_bits(i32x16 a) { f32x16 r; memcpy(&r, &a, 64); return r; }
 static OX_INLINE i32x16 i32_from_bits(f32x16 a) { i32x16 r; memcpy(&r, &a, 64); return r; }
 
-/* One tree for every target: lanes 8 apart, then 4, 2, 1. */
+/* The order of sums for every target: lanes 8 apart, then 4, 2, 1. */
 static OX_INLINE float f32_sum(f32x16 a) {
     for (int n = 8; n; n >>= 1)
         for (int i = 0; i < n; i++) a.v[i] = a.v[i] + a.v[i + n];
@@ -89,7 +89,7 @@ static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)(
 static OX_INLINE i32x16 i32_shl(i32x16 a, int n) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] << n)); }
 static OX_INLINE i32x16 i32_sar(i32x16 a, int n) { OX_EACH(i32x16, a.v[i] >> n); }
 
-/* 16 pairs of 16-bit integers live in an i32x16: the even one in the low half. */
+/* An i32x16 can hold 16 pairs of 16-bit integers: the even one in the low half. */
 static OX_INLINE int32_t ox_pair(int a, int b) { return (int32_t)(((uint32_t)a & 0xffffu) | ((uint32_t)b << 16)); }
 static OX_INLINE i32x16 i16_load_u8(const uint8_t *p) { OX_EACH(i32x16, ox_pair(p[2 * i], p[2 * i + 1])); }
 static OX_INLINE i32x16 i16_load_i8(const int8_t *p) { OX_EACH(i32x16, ox_pair(p[2 * i], p[2 * i + 1])); }

@@ -1,4 +1,4 @@
-"""What the row-wise kernels share: parts of rows as vectors, when threads are worth starting, softmax."""
+"""Helpers of the row-wise kernels: partial vectors, when threads are worth starting, softmax."""
 
 from libc.string cimport memcpy
 
@@ -8,12 +8,12 @@ from oxillama._kernels.simd.simd cimport *
 
 
 cdef enum:
-    PARALLEL_FROM = 1 << 16  # elements; below it starting threads costs more than it saves
+    PARALLEL_FROM = 1 << 16  # elements; for fewer, starting threads costs more than it saves
 
 
 cdef inline bint is_small(Py_ssize_t elements) noexcept nogil:
-    """Whether a call should stay in the caller's thread, and keep the interpreter's lock: a parallel region costs a
-    microsecond even for one thread, and a lock that others wait for costs ten to get back."""
+    """Whether a call should stay in the caller's thread and keep the GIL: a parallel region costs a microsecond even
+    for one thread, and getting back a contended GIL costs ten."""
     return elements < PARALLEL_FROM
 
 
@@ -23,7 +23,7 @@ cdef inline int threads_for(Py_ssize_t elements, int n_threads) except -1:
 
 
 cdef inline f32x16 load_part(const float* p, Py_ssize_t left, float fill) noexcept nogil:
-    """16 elements, or ``left`` of them and then ``fill``."""
+    """16 elements; if fewer are left, ``left`` elements, then ``fill``."""
     cdef float lanes[16]
     cdef Py_ssize_t i
     if left >= 16:
@@ -43,7 +43,7 @@ cdef inline void store_part(float* p, f32x16 v, Py_ssize_t left) noexcept nogil:
 
 
 cdef inline float softmax_row(const float* x, Py_ssize_t d, float* out) noexcept nogil:
-    """out = softmax(x); returns the sum of exp(x - max(x)), which is at least 1 where all is well."""
+    """out = softmax(x); returns the sum of exp(x - max(x)), at least 1 unless x has NaN, +inf or only -inf."""
     cdef Py_ssize_t k
     cdef float minus = -1e39  # -inf as a float
     cdef f32x16 top = f32_set1(minus), sums = f32_zero(), v

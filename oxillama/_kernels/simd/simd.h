@@ -1,9 +1,9 @@
-/* The seam between the kernels and the instruction sets.
+/* The interface between the kernels and the instruction sets.
  *
  * A logical machine with 16 lanes: f32x16 (floats), i32x16 (32-bit integers, or 16 pairs of
- * 16-bit ones) and u8x64 (16 groups of 4 bytes). Every header below gives the same operations the
- * same results, bit for bit: no operation here sums over lanes in an order of its own, every fma is
- * written out, and integers never saturate. OX_TARGET_* is set by setup.py, one per build.
+ * 16-bit ones) and u8x64 (16 groups of 4 bytes). Every header below implements the same operations with
+ * the same results, bit for bit: no operation chooses its own order of a sum over lanes, every fma is
+ * explicit, and integers never saturate. OX_TARGET_* is set by setup.py, one per build.
  */
 #ifndef OX_SIMD_H
 #define OX_SIMD_H
@@ -17,13 +17,13 @@
 #define OX_INLINE inline __attribute__((always_inline))
 #endif
 
-/* No fma but those written out. Compilers that know -ffp-contract=off are told by setup.py; /fp:precise alone lets
- * MSVC before 2022 contract. */
+/* Only explicit fmas. setup.py passes -ffp-contract=off to compilers that know it; MSVC before 2022 contracts
+ * even with /fp:precise, unless this pragma forbids it. */
 #if defined(_MSC_VER) && !defined(__clang__)
 #pragma fp_contract(off)
 #endif
 
-/* A hint that the cache line at p is read soon; any address will do. */
+/* A hint that the cache line at p will be read soon; any address is allowed. */
 #if !defined(_MSC_VER) || defined(__clang__)
 #define ox_prefetch(p) __builtin_prefetch(p)
 #elif defined(_M_X64)
@@ -32,7 +32,7 @@
 #else
 #define ox_prefetch(p) ((void)(p))
 #endif
-/* The same for what is read a good while later: into the second-level cache, whose misses are many at a time. */
+/* Prefetches for a later read: into the second-level cache, which can wait for many lines at a time. */
 #if !defined(_MSC_VER) || defined(__clang__)
 #define ox_prefetch_far(p) __builtin_prefetch(p, 0, 2)
 #elif defined(_M_X64)
@@ -40,7 +40,7 @@
 #else
 #define ox_prefetch_far(p) ((void)(p))
 #endif
-#define OX_AHEAD 2048 /* bytes between what is multiplied and what is asked for: the memory's latency at full speed */
+#define OX_AHEAD 2048 /* bytes from the current read to the prefetch: hides the memory's latency at full speed */
 
 static OX_INLINE float ox_f32_from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static OX_INLINE uint32_t ox_bits_from_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
@@ -80,7 +80,7 @@ static OX_INLINE uint16_t ox_bf16_from_f32(float f) { /* round to nearest even, 
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* The lanes that `mask` selects, moved to the front of `p`, which has room for 16; returns how many. */
+/* Moves the lanes that `mask` selects to the front of `p`, which has room for 16; returns their number. */
 static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
     int n = 0;
     for (int i = 0; i < 16; i++) {
@@ -90,9 +90,9 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
     return n;
 }
 
-#if defined(OX_TARGET_AVX512)
+#if defined(OX_TARGET_AVX512) || defined(OX_TARGET_AMX) || defined(OX_TARGET_AMX_EMULATED)
 #include "avx512.h"
-#elif defined(OX_TARGET_AVX2)
+#elif defined(OX_TARGET_AVX2) || defined(OX_TARGET_AVXVNNI)
 #include "avx2.h"
 #elif defined(OX_TARGET_NEON)
 #include "neon.h"
@@ -100,15 +100,15 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
 #include "portable.h"
 #endif
 
-/* Signed codes times activations that are 2^OX_A8_SHIFT too high, or as they are. */
+/* Signed codes times activations with an excess of 2^OX_A8_SHIFT, or without an excess. */
 #ifndef OX_A8_SHIFT
 #define OX_A8_SHIFT 0
 #define a8_dot s8_dot
 #endif
 
-/* acc + the products of two pairs of bf16 a lane: that of the upper halves is added first, then that of the lower
- * ones, each with one rounding. bf16_dot is the same in one instruction, for sums and products of which none is
- * denormal, where OX_BF16_DOT is 1 and the processor has it. */
+/* acc + the products of two pairs of bf16 in each lane: the product of the upper halves is added first, then the
+ * product of the lower halves, each with one rounding. If OX_BF16_DOT is 1 and the CPU has the instruction, bf16_dot
+ * does the same in one, provided that no sum or product is subnormal. */
 static OX_INLINE f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a) {
     acc = f32_fma(f32_from_high16(w), f32_from_high16(a), acc);
     return f32_fma(f32_from_low16(w), f32_from_low16(a), acc);
@@ -116,14 +116,14 @@ static OX_INLINE f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a) {
 #ifndef OX_BF16_DOT
 #define OX_BF16_DOT 0
 #define bf16_dot bf16_fma
-/* 16 floats that are 0 or at least 2^-56, rounded to bf16: stored, and as floats. */
+/* Rounds 16 floats that are 0 or at least 2^-56 in magnitude to bf16: stores them, and returns them as floats. */
 static OX_INLINE f32x16 bf16_round(uint16_t *p, f32x16 a) {
     float lanes[16];
     f32_store(lanes, a);
     for (int i = 0; i < 16; i++) lanes[i] = ox_f32_from_bf16(p[i] = ox_bf16_from_f32(lanes[i]));
     return f32_load(lanes);
 }
-/* 16 floats as bf16, by their upper halves. */
+/* Stores 16 floats as bf16, by their upper halves. */
 static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
     float lanes[16];
     f32_store(lanes, a);
@@ -131,10 +131,12 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
 }
 #endif
 
-/* Where a dot product into 32 bits is one instruction, nothing is gained by adding in 16 bits first. */
+/* Where one instruction computes dot products into 32 bits, sums in 16 bits gain nothing. */
 #ifndef OX_SUMS_OF_16
 #define OX_SUMS_OF_16 0
 #define u7_dot16 u7_dot
 #endif
+
+#include "amx.h"
 
 #endif

@@ -1,5 +1,6 @@
-"""The seam of simd/simd.h as Cython sees it: a logical machine of 16 lanes."""
+"""The operations of simd/simd.h for Cython: a logical machine of 16 lanes."""
 
+from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 
 
@@ -56,7 +57,6 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_keep(f32x16 a)
     float f32_sum(f32x16 v)
     float f32_hmax(f32x16 v)
-    float f32_fma1(float a, float b, float c)
 
     i32x16 i32_zero()
     i32x16 i32_set1(int32_t x)
@@ -88,3 +88,14 @@ cdef extern from "simd.h" nogil:
     i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a)
+
+    const int OX_AMX
+    void amx_configure()
+    void amx_release()
+    void amx_begin(const int two)
+    void amx_add_us(const int two, const int8_t* a, const int8_t* a2, ptrdiff_t stride, const uint8_t* b,
+                    const uint8_t* b2)
+    void amx_add_ss(const int two, const int8_t* a, const int8_t* a2, ptrdiff_t stride, const uint8_t* b,
+                    const uint8_t* b2)
+    void amx_end(const int two, int32_t* sums)
+    void amx_split(u8x64 codes, i32x16 scales, const int excess, const int is_signed, uint8_t* high, uint8_t* low)

@@ -1,1 +1,1 @@
-"""Row by row: norms, activations, rotary embedding, softmax, the choice of experts."""
+"""Row-wise kernels: norms, activations, rotary embedding, softmax, routing to experts."""

@@ -1,10 +1,11 @@
-"""Routing of tokens to experts: which ones a token takes, and with what weights."""
+"""Routing of tokens to experts: the experts of each token, and their weights."""
 
 cimport numpy as cnp
+from libc.math cimport sqrtf
 
 from oxillama._kernels.arrays cimport (
     check_apart, check_dimensions, check_shape, f32_data, f32_out, f32_rows, f32_rows_out, i32_data, i32_out, rows_of)
-from oxillama._kernels.simd.mathfun cimport over_logistic16
+from oxillama._kernels.simd.mathfun cimport over_logistic16, softplus16
 from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part
 from oxillama._kernels.simd.simd cimport *
 
@@ -12,17 +13,18 @@ cnp.import_array()
 
 cdef enum:
     MAX_EXPERTS = 1024
-    BY_SOFTMAX, BY_SIGMOID, BY_CHOSEN
+    BY_SOFTMAX, BY_SIGMOID, BY_CHOSEN, BY_ROOT
 
-GATINGS = {
-    "softmax": BY_SOFTMAX,  # over all experts
-    "sigmoid": BY_SIGMOID,  # of each expert
-    "chosen": BY_CHOSEN,    # softmax over the chosen ones
+GATINGS: dict[str, int] = {
+    "softmax": BY_SOFTMAX,  # softmax over all experts
+    "sigmoid": BY_SIGMOID,  # sigmoid for each expert
+    "chosen": BY_CHOSEN,    # softmax over the chosen experts
+    "sqrt_softplus": BY_ROOT,  # sqrt(ln(1 + e^x)) for each expert
 }
 
 
 cdef void take_best(const float* score, Py_ssize_t n, Py_ssize_t k, char* taken) noexcept nogil:
-    """Marks the k highest of n scores; of equals the first, and NaN last."""
+    """Marks the k highest of n scores; of equal scores the first. NaN ranks lowest."""
     cdef Py_ssize_t _i, j, best
     for j in range(n):
         taken[j] = 0
@@ -37,7 +39,7 @@ cdef void take_best(const float* score, Py_ssize_t n, Py_ssize_t k, char* taken)
 
 
 cdef void keep_groups(float* score, Py_ssize_t n, Py_ssize_t groups, Py_ssize_t kept) noexcept nogil:
-    """Lowers the scores of all groups to -inf but of those whose two best add up to most (DeepSeek-V3, 2024)."""
+    """Sets all scores to -inf but in the ``kept`` groups with the highest sums of two scores (DeepSeek-V3, 2024)."""
     cdef float sums[MAX_EXPERTS]
     cdef char taken[MAX_EXPERTS]
     cdef Py_ssize_t g, i, size = n // groups
@@ -70,6 +72,11 @@ cdef void route_row(const float* logits, const float* bias, Py_ssize_t n, Py_ssi
     elif gating == BY_SIGMOID:
         for i in range(0, n, 16):
             store_part(probability + i, over_logistic16(f32_set1(1.0), load_part(logits + i, n - i, 0.0)), n - i)
+    elif gating == BY_ROOT:
+        for i in range(0, n, 16):
+            store_part(probability + i, softplus16(load_part(logits + i, n - i, 0.0)), n - i)
+        for i in range(n):
+            probability[i] = sqrtf(probability[i])
     for i in range(n):
         if bias != NULL:
             score[i] = probability[i] + bias[i]
@@ -88,27 +95,26 @@ cdef void route_row(const float* logits, const float* bias, Py_ssize_t n, Py_ssi
     if normalize:
         for j in range(k):
             total = total + weights[j]
-        total = max(total, <float>6.103515625e-5)  # the least normal half float, as llama.cpp has it
+        total = max(total, <float>6.103515625e-5)  # the smallest normal half float, as in llama.cpp
     for j in range(k):
         weights[j] = (weights[j] / total if normalize else weights[j]) * scale
 
 
-def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t kept, bint normalize, float scale,
-          cnp.ndarray chosen, cnp.ndarray weights):
-    """Picks each row's experts and their weights.
+def route(cnp.ndarray logits, bias: np.ndarray | None, str gating, Py_ssize_t groups, Py_ssize_t kept, bint normalize,
+          float scale, cnp.ndarray chosen, cnp.ndarray weights):
+    """Chooses each row's experts and their weights.
 
-    The experts with the highest logits are taken, or with the highest probability plus ``bias``. Of equals the
-    first is. ``weights`` are the probabilities, divided by their sum if ``normalize``, times ``scale``.
+    The experts with the highest logits are chosen, or with the highest probability plus ``bias``; of equal ones the
+    first. ``weights`` are the probabilities, divided by their sum if ``normalize``, times ``scale``.
 
-    Parameters
-    ----------
-    logits : float32 (n, experts), at most 1024 of them
-    bias : float32 (experts,), or None; it affects the choice only
-    gating : one of `GATINGS`
-    groups, kept : if ``groups`` is above 1, experts come from the ``kept`` groups of neighbours whose two
-        best scores add up to most
-    chosen : int32 (n, k), ascending in each row
-    weights : float32 (n, k)
+    Args:
+        logits: float32 (n, experts), at most 1024 experts
+        bias: float32 (experts,), or None; it affects the choice only
+        gating: one of `GATINGS`
+        groups, kept: if ``groups`` is above 1, experts come from the ``kept`` groups (of consecutive experts) whose
+            two best scores have the highest sums
+        chosen: int32 (n, k), ascending in each row
+        weights: float32 (n, k)
     """
     cdef const float* lp = f32_data(logits, 0, "logits")
     cdef Py_ssize_t n = rows_of(logits, "logits"), experts = logits.shape[1], k, i
@@ -142,15 +148,14 @@ def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t ke
 
 
 def group(cnp.ndarray chosen, cnp.ndarray weights, cnp.ndarray counts, cnp.ndarray rows, cnp.ndarray factors):
-    """Sorts what `route` has chosen by expert, each expert's rows in order.
+    """Sorts the choices of `route` by expert, then by row.
 
-    Parameters
-    ----------
-    chosen : int32 (n, k)
-    weights : float32 (n, k)
-    counts : int32 (experts,), rows of each
-    rows : int32 (n k,), those of the first expert, then of the second, and so on
-    factors : float32 (n k,), the weights of these
+    Args:
+        chosen: int32 (n, k)
+        weights: float32 (n, k)
+        counts: int32 (experts,), rows of each expert
+        rows: int32 (n k,), the rows of the first expert, then of the second, and so on
+        factors: float32 (n k,), the weights in the order of ``rows``
     """
     cdef const int* cp = i32_data(chosen, 0, "chosen")
     cdef Py_ssize_t n = rows_of(chosen, "chosen"), k = chosen.shape[1], i, at = 0

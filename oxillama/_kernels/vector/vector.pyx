@@ -1,7 +1,7 @@
 """Row-wise kernels: norms, rotary embedding, gated activations, softmax.
 
-Each row is computed by one thread, in one order: sums run in 16 strided accumulators (lane i adds
-elements i, i + 16, ...), then in the fixed tree of `f32_sum`.
+Each row is computed by one thread in a fixed order: sums run in 16 strided accumulators (lane i adds
+elements i, i + 16, ...), then in the tree of `f32_sum`.
 """
 
 cimport numpy as cnp
@@ -42,7 +42,7 @@ cdef inline float squares_about(float centre, const float* x, Py_ssize_t d) noex
 
 cdef void norm_row(const float* x, const float* weight, const float* bias, Py_ssize_t d, float eps, bint centred,
                    bint accumulate, float* out) noexcept nogil:
-    """One row of `rms_norm`, or of `layer_norm` where ``centred``; weight and bias may be NULL."""
+    """Computes a row of `rms_norm`, or of `layer_norm` if ``centred``; weight and bias may be NULL."""
     cdef float centre = mean_of(x, d) if centred else 0
     cdef f32x16 middle = f32_set1(centre), v
     cdef f32x16 scale = f32_set1(<float>(1.0 / sqrt(squares_about(centre, x, d) / <double>d + eps)))
@@ -75,28 +75,28 @@ cdef void norm_rows(cnp.ndarray x, weight, bias, float eps, bint centred, cnp.nd
         norm_row(xp + i * d, wp, bp, d, eps, centred, accumulate, op + i * d)
 
 
-def rms_norm(cnp.ndarray x, weight, float eps, cnp.ndarray out, int n_threads, bias=None, bint accumulate=False):
-    """out = x / sqrt(mean(x^2) + eps) * weight + bias, row by row (Zhang and Sennrich, 2019); or out + that.
+def rms_norm(cnp.ndarray x, weight: np.ndarray | None, float eps, cnp.ndarray out, int n_threads,
+             bias: np.ndarray | None = None, bint accumulate=False):
+    """out = x / sqrt(mean(x^2) + eps) * weight + bias, row by row (Zhang and Sennrich, 2019); added if ``accumulate``.
 
-    Parameters
-    ----------
-    x, out : float32 (n, d); they may be one array
-    weight, bias : float32 (d,), or None
+    Args:
+        x, out: float32 (n, d); they may be one array
+        weight, bias: float32 (d,), or None
     """
     norm_rows(x, weight, bias, eps, False, out, n_threads, accumulate)
 
 
-def layer_norm(cnp.ndarray x, weight, float eps, cnp.ndarray out, int n_threads, bias=None,
-               bint accumulate=False):
-    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row (Ba, Kiros and Hinton, 2016); or
-    out + that. Arguments as of `rms_norm`.
+def layer_norm(cnp.ndarray x, weight: np.ndarray | None, float eps, cnp.ndarray out, int n_threads,
+               bias: np.ndarray | None = None, bint accumulate=False):
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row (Ba, Kiros and Hinton, 2016); added to out
+    if ``accumulate``. Arguments as for `rms_norm`.
     """
     norm_rows(x, weight, bias, eps, True, out, n_threads, accumulate)
 
 
 cdef void norm_heads(float* x, const float* weight, const float* bias, Py_ssize_t heads, Py_ssize_t head_dim,
                      float eps, bint centred) noexcept nogil:
-    """The heads of one row."""
+    """Normalizes the heads of one row in place."""
     cdef Py_ssize_t h, at
     for h in range(heads):
         at = h * head_dim
@@ -104,14 +104,13 @@ cdef void norm_heads(float* x, const float* weight, const float* bias, Py_ssize_
                  centred, False, x + at)
 
 
-def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, float eps, int n_threads,
-              Py_ssize_t column=0, bint centred=False, bias=None):
-    """Norm of each head in place: `rms_norm`, or `layer_norm` where ``centred``, over ``head_dim`` elements.
+def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight: np.ndarray | None, float eps, int n_threads,
+              Py_ssize_t column=0, bint centred=False, bias: np.ndarray | None = None):
+    """Norm of each head in place: `rms_norm`, or `layer_norm` if ``centred``, over ``head_dim`` elements.
 
-    Parameters
-    ----------
-    x : float32 (n, width); its ``heads * head_dim`` columns from ``column`` on are normalized
-    weight, bias : float32 (heads, head_dim), or None
+    Args:
+        x: float32 (n, width); its ``heads * head_dim`` columns from ``column`` on are normalized
+        weight, bias: float32 (heads, head_dim), or None
     """
     cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i
     cdef float* xp = f32_out(x, 0, "x")
@@ -136,7 +135,7 @@ def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, floa
 cdef enum:
     SILU, GELU, GELU_ERF, GELU_QUICK, RELU, RELU_SQUARED, SIGMOID, TANH, SOFTPLUS, EXP, ERFC, SILU_CLAMPED
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, int] = {
     "silu": SILU,                  # x sigmoid(x)
     "gelu": GELU,                  # its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
     "gelu_erf": GELU_ERF,          # x (1 + erf(x / sqrt(2))) / 2
@@ -148,9 +147,9 @@ ACTIVATIONS = {
     "softplus": SOFTPLUS,          # ln(1 + e^x)
     "exp": EXP,                    # at most e^88
     "erfc": ERFC,                  # 1 - erf x
-    "silu_clamped": SILU_CLAMPED,  # y sigmoid(1.702 y), y = min(x, 7); what it gates is clamped to +-7, plus 1
+    "silu_clamped": SILU_CLAMPED,  # y sigmoid(1.702 y), y = min(x, 7); gates clip(up, -7, 7) + 1
 }
-"""What `activate` and `gate` know. Those with an exponential err by a few ulp (see mathfun.pxd)."""
+"""The names that `activate` and `gate` know. Functions with an exponential err by a few ulp (see mathfun.pxd)."""
 
 
 cdef inline f32x16 activated(const int kind, f32x16 x) noexcept nogil:
@@ -241,10 +240,9 @@ cdef int kind_of(str name) except -1:
 def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
     """out = activation(x), element by element.
 
-    Parameters
-    ----------
-    x, out : float32 (n, d), or any other shape as one row; they may be one array
-    name : one of `ACTIVATIONS`
+    Args:
+        x, out: float32 (n, d), or any other shape as one row; they may be one array
+        name: one of `ACTIVATIONS`
     """
     cdef int kind = kind_of(name)
     cdef const float* xp = f32_data(x, 0, "x")
@@ -263,11 +261,10 @@ def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
 def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
     """out = activation(gate) * up (Shazeer, "GLU Variants Improve Transformer", 2020).
 
-    Parameters
-    ----------
-    gate_up : float32 (n, 2 d), the gate's columns first
-    name : one of `ACTIVATIONS`
-    out : float32 (n, d)
+    Args:
+        gate_up: float32 (n, 2 d), the gate's columns first
+        name: one of `ACTIVATIONS`
+        out: float32 (n, d)
     """
     cdef int kind = kind_of(name)
     cdef Py_ssize_t n = rows_of(out, "out"), d = out.shape[1], i
@@ -287,11 +284,10 @@ def gate_heads(cnp.ndarray x, Py_ssize_t heads, cnp.ndarray gates, Py_ssize_t co
                int n_threads):
     """x *= activation(gates), in place; the gates of head h begin at column ``column + h * step``.
 
-    Parameters
-    ----------
-    x : float32 (n, heads * dim)
-    gates : float32 (n, width)
-    name : one of `ACTIVATIONS`
+    Args:
+        x: float32 (n, heads * dim)
+        gates: float32 (n, width)
+        name: one of `ACTIVATIONS`
     """
     cdef int kind = kind_of(name)
     cdef Py_ssize_t n = rows_of(x, "x"), width, dim, i, at
@@ -316,7 +312,7 @@ def gate_heads(cnp.ndarray x, Py_ssize_t heads, cnp.ndarray gates, Py_ssize_t co
 
 
 cdef void cut_row(float* x, Py_ssize_t d, float scale) noexcept nogil:
-    """One row of `cut`."""
+    """Computes a row of `cut`."""
     cdef float centre = mean_of(x, d)
     cdef double deviation = sqrt(squares_about(centre, x, d) / <double>max(1, d - 1))
     cdef f32x16 least = f32_set1(<float>(centre + scale * deviation)), v
@@ -327,13 +323,12 @@ cdef void cut_row(float* x, Py_ssize_t d, float scale) noexcept nogil:
 
 
 def cut(cnp.ndarray x, Py_ssize_t d, float scale, int n_threads):
-    """The first ``d`` columns x = max(0, x - (mean(x) + scale std(x))), row by row and in place.
+    """x = max(0, x - (mean(x) + scale std(x))) for the first ``d`` columns, row by row and in place.
 
-    std is that of a sample, with d - 1. So only gates far above the others are left (Gemma 3n, 2025).
+    std divides by d - 1. Only gates far above the others stay above 0 (Gemma 3n, 2025).
 
-    Parameters
-    ----------
-    x : float32 (n, width)
+    Args:
+        x: float32 (n, width)
     """
     cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i
     cdef float* xp = f32_out(x, 0, "x")
@@ -390,14 +385,13 @@ cdef void add_columns(float* x, const int* rows, const float* factors, const flo
 
 
 def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y, int n_threads):
-    """x[rows[i]] += factors[i] * y[i], one i after the other, each rounded once.
+    """x[rows[i]] += factors[i] * y[i], in the order of i, each rounded once.
 
-    Parameters
-    ----------
-    x : float32 (n, d)
-    rows : int32 (m,)
-    factors : float32 (m,)
-    y : float32 (m, d)
+    Args:
+        x: float32 (n, d)
+        rows: int32 (m,)
+        factors: float32 (m,)
+        y: float32 (m, d)
     """
     cdef Py_ssize_t m = rows_of(y, "y"), d = y.shape[1], i
     cdef const float* yp = f32_data(y, 0, "y")
@@ -411,22 +405,132 @@ def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y
     for i in range(m):
         if not 0 <= rp[i] < n:
             raise ValueError(f"rows: expected 0 to {n - 1}, got {rp[i]}")
-    # a row may come more than once, so threads share the columns
+    # a row may occur several times, so threads divide the columns
     for i in prange((d + 255) // 256, nogil=True, schedule="dynamic", num_threads=threads):
         add_columns(xp, rp, fp, yp, m, d, i * 256, min(256, d - i * 256))
+
+
+# --- streams of hidden states --------------------------------------------------------------------------
+
+
+cdef enum:
+    MAX_STREAMS = 64
+    MAX_BALANCED = 16  # streams whose numbers fit a vector
+
+
+cdef void mix_row(const float* x, const float* weights, const float* added, const float* factors, Py_ssize_t streams,
+                  Py_ssize_t outputs, Py_ssize_t d, float* out) noexcept nogil:
+    cdef f32x16 parts[MAX_STREAMS]
+    cdef f32x16 total
+    cdef Py_ssize_t k, s, t
+    for k in range(0, d, 16):
+        for s in range(streams):
+            parts[s] = load_part(x + s * d + k, d - k, 0.0)
+        for t in range(outputs):
+            total = f32_zero()
+            for s in range(streams):
+                total = f32_fma(parts[s], f32_set1(weights[t * streams + s]), total)
+            if added != NULL:
+                total = f32_fma(load_part(added + k, d - k, 0.0), f32_set1(factors[t]), total)
+            store_part(out + t * d + k, total, d - k)
+
+
+def mix_streams(cnp.ndarray x, Py_ssize_t streams, cnp.ndarray weights, cnp.ndarray out, int n_threads,
+                added: np.ndarray | None = None, factors: np.ndarray | None = None):
+    """Stream t of out = sum over s of weights[t, s] * stream s of x, in order, then + factors[t] * added, all fused
+    (hyper-connections: Zhu et al., 2024).
+
+    Args:
+        x: float32 (n, width), at most 64 streams side by side in its first streams * d columns
+        weights: float32 (n, outputs streams)
+        out: float32 (n, outputs d); it may be x if x has no other columns
+        added: float32 (n, d), with factors float32 (n, outputs); None for neither
+    """
+    if not 1 <= streams <= MAX_STREAMS:
+        raise ValueError(f"streams: expected 1 to {MAX_STREAMS}, got {streams}")
+    check_dimensions(out, 2, "out")
+    check_dimensions(weights, 2, "weights")
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], outputs = weights.shape[1] // streams, d, i
+    d = out.shape[1] // outputs if outputs else 0
+    if d < 1 or d * outputs != out.shape[1] or not fits(streams, d, width):
+        raise ValueError(f"mix_streams: expected {streams} whole streams, got {width} columns for {out.shape[1]}")
+    cdef const float* xp = f32_data(x, 0, "x")
+    cdef const float* wp = f32_rows(weights, n, outputs * streams, "weights")
+    cdef float* op = f32_rows_out(out, n, outputs * d, "out")
+    if (added is None) != (factors is None):
+        raise ValueError("factors: expected them with added alone, got one of both")
+    cdef const float* ap = NULL if added is None else f32_rows(added, n, d, "added")
+    cdef const float* fp = NULL if factors is None else f32_rows(factors, n, outputs, "factors")
+    cdef int threads = threads_for(n * width * outputs, n_threads)
+    check_same_or_apart(x, out, "x, out")
+    for name, array in (("weights", weights), ("added", added), ("factors", factors)):
+        if array is not None:
+            check_apart(out, array, f"out, {name}")
+    if (outputs > streams or width != streams * d) and cnp.PyArray_DATA(x) == cnp.PyArray_DATA(out):
+        raise ValueError(f"out: expected another array than x for other columns than {width}, got {outputs * d}")
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        mix_row(xp + i * width, wp + i * outputs * streams, NULL if ap == NULL else ap + i * d,
+                NULL if fp == NULL else fp + i * outputs, streams, outputs, d, op + i * outputs * d)
+
+
+cdef void balance_row(float* x, Py_ssize_t s, float epsilon, Py_ssize_t rounds) noexcept nogil:
+    cdef Py_ssize_t i, j, _r
+    cdef float top
+    for i in range(s):
+        top = x[i * s]
+        for j in range(1, s):
+            top = x[i * s + j] if x[i * s + j] > top else top
+        store_part(x + i * s, exp16(f32_sub(load_part(x + i * s, s, 0.0), f32_set1(top))), s)
+        divide(x + i * s, s, 1, 0)
+        for j in range(s):
+            x[i * s + j] += epsilon
+    for _r in range(rounds):
+        if _r:
+            for i in range(s):
+                divide(x + i * s, s, 1, epsilon)
+        for j in range(s):
+            divide(x + j, s, s, epsilon)
+
+
+cdef inline void divide(float* x, Py_ssize_t n, Py_ssize_t step, float least) noexcept nogil:
+    """Divides n numbers that lie ``step`` apart by their sum, in order, plus ``least``."""
+    cdef Py_ssize_t i
+    cdef float total = x[0]
+    for i in range(1, n):
+        total = total + x[i * step]
+    total = total + least
+    for i in range(n):
+        x[i * step] /= total
+
+
+def balance(cnp.ndarray x, Py_ssize_t streams, float epsilon, Py_ssize_t rounds, int n_threads):
+    """Each row's matrix becomes almost doubly stochastic (Sinkhorn and Knopp, 1967), in place: a softmax of each row of
+    the matrix, plus epsilon; then its columns are divided by their sums + epsilon; then ``rounds`` - 1 times its rows
+    and its columns are.
+
+    Args:
+        x: float32 (n, streams * streams), at most 16 streams
+    """
+    if not (1 <= streams <= MAX_BALANCED and 1 <= rounds <= 1000):
+        raise ValueError(f"balance: expected 1 to {MAX_BALANCED} streams and 1 to 1000 rounds, got {streams}, {rounds}")
+    cdef Py_ssize_t n = rows_of(x, "x"), i
+    cdef float* xp = f32_rows_out(x, n, streams * streams, "x")
+    cdef int threads = threads_for(8 * n * rounds * streams * streams, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        balance_row(xp + i * streams * streams, streams, epsilon, rounds)
 
 
 # --- rotary embedding ----------------------------------------------------------------------------------
 
 
-# pi / 2 in three parts; the first two hold 33 bits, so that products with k < 2^20 are exact (fdlibm's split)
+# pi / 2 in three parts; the first two have 33 bits, so that products with k < 2^20 are exact (fdlibm's split)
 cdef double PIO2_1 = 1.57079632673412561417e+00
 cdef double PIO2_2 = 6.07710050630396597660e-11
 cdef double PIO2_3 = 2.02226624879595063154e-21
 
 
 cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
-    """sin and cos in plain double arithmetic, error below 1e-11 for 0 <= a <= 1e6; NaN beyond 1e15 either way."""
+    """sin and cos in plain double arithmetic, error below 1e-11 for 0 <= a <= 1e6; NaN for |a| > 1e15."""
     if not -1e15 <= a <= 1e15:
         s[0] = c[0] = NAN
         return
@@ -455,11 +559,10 @@ cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
 def rope_table(cnp.ndarray positions, cnp.ndarray frequencies, float magnitude, cnp.ndarray out):
     """Cosines and sines of position * frequency, times ``magnitude``.
 
-    Parameters
-    ----------
-    positions : int32 (n,), below 10^6
-    frequencies : float64 (m,), radians per position; an angle beyond 1e15 gives NaN
-    out : float32 (n, 2, m), cosines then sines
+    Args:
+        positions: int32 (n,), below 10^6
+        frequencies: float64 (m,), radians per position; an angle beyond 1e15 gives NaN
+        out: float32 (n, 2, m), cosines then sines
     """
     cdef const int* pp = i32_data(positions, 0, "positions")
     cdef const double* fp = <const double*>checked(frequencies, cnp.NPY_FLOAT64, 0, "frequencies")
@@ -495,14 +598,13 @@ cdef void rope_row(float* x, Py_ssize_t heads, Py_ssize_t head_dim, const float*
 
 def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table, bint neox, int n_threads,
          Py_ssize_t column=0):
-    """Rotates pairs of 2 m dimensions of each head in place (Su et al., RoFormer, 2021).
+    """Rotates m pairs of dimensions of each head in place (Su et al., RoFormer, 2021).
 
-    Parameters
-    ----------
-    x : float32 (n, width); ``heads`` heads lie ``head_dim`` apart from ``column`` on, and the first 2 m
-        dimensions of each rotate
-    table : float32 (n, 2, m) from `rope_table`
-    neox : pairs are (i, i + m) if true, (2 i, 2 i + 1) if not
+    Args:
+        x: float32 (n, width); heads begin ``head_dim`` apart from ``column`` on, and the first 2 m dimensions of each
+            head rotate
+        table: float32 (n, 2, m) from `rope_table`
+        neox: pairs are (i, i + m) if true, (2 i, 2 i + 1) if not
     """
     cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], m, i
     cdef float* xp = f32_out(x, 0, "x")
@@ -528,13 +630,12 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
 # --- softmax -------------------------------------------------------------------------------------------
 
 
-def softmax(cnp.ndarray x, cnp.ndarray out):
-    """out = exp(x - max(x)) / sum, over one row; -inf gives exactly 0. Returns False if x holds NaN or +inf
-    or nothing but -inf (then ``out`` is meaningless).
+def softmax(cnp.ndarray x, cnp.ndarray out) -> bool:
+    """out = exp(x - max(x)) / sum, over one row; -inf gives exactly 0. Returns False if x has NaN or +inf
+    or only -inf (then ``out`` is meaningless).
 
-    Parameters
-    ----------
-    x, out : float32 (d,)
+    Args:
+        x, out: float32 (d,)
     """
     cdef const float* xp = f32_data(x, 0, "x")
     cdef Py_ssize_t d = cnp.PyArray_SIZE(x)
@@ -547,12 +648,11 @@ def softmax(cnp.ndarray x, cnp.ndarray out):
 
 
 def apply_mask(cnp.ndarray logits, cnp.ndarray mask):
-    """Sets the logits to -inf whose bit is not set.
+    """Sets the logits whose bit is 0 to -inf.
 
-    Parameters
-    ----------
-    logits : float32 (n,)
-    mask : uint32 (at least n / 32,); bit t % 32 of word t / 32 stands for logit t
+    Args:
+        logits: float32 (n,)
+        mask: uint32 (at least n / 32,); bit t % 32 of word t / 32 is the bit of logit t
     """
     cdef float* x = f32_out(logits, 0, "logits")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(logits), words = n >> 5, i

@@ -1,7 +1,7 @@
-"""llama-cpp-python's names over an engine of ours: `Llama` and what belongs to it.
+"""llama-cpp-python's API on top of an oxillama engine: `Llama` and its helpers.
 
-`install` has ``import llama_cpp`` give this package. What is honoured, has no effect or is refused is in
-`docs/from-llama-cpp-python.md`.
+After `install`, ``import llama_cpp`` returns this package. `docs/from-llama-cpp-python.md` lists what is
+supported, ignored, or refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from oxillama._version import __version__ as __version__
+from oxillama.base.version import __version__ as __version__
 from oxillama.compat.llama_cpp.llama import Llama
 from oxillama.compat.llama_cpp.llama_cache import (
     BaseLlamaCache,
@@ -39,30 +39,16 @@ MODULES = (
 """Modules that llama-cpp-python has, too."""
 
 __all__ = [
-    "BaseLlamaCache",
-    "BaseLlamaTokenizer",
-    "Llama",
-    "LlamaCache",
-    "LlamaDiskCache",
-    "LlamaDraftModel",
-    "LlamaGrammar",
-    "LlamaHFTokenizer",
-    "LlamaRAMCache",
-    "LlamaState",
-    "LlamaTokenizer",
-    "LogitsProcessor",
-    "LogitsProcessorList",
-    "MinTokensLogitsProcessor",
-    "StoppingCriteria",
-    "StoppingCriteriaList",
-    "install",
-]
+    "BaseLlamaCache", "BaseLlamaTokenizer", "Llama", "LlamaCache", "LlamaDiskCache", "LlamaDraftModel",
+    "LlamaGrammar", "LlamaHFTokenizer", "LlamaRAMCache", "LlamaState", "LlamaTokenizer", "LogitsProcessor",
+    "LogitsProcessorList", "MinTokensLogitsProcessor", "StoppingCriteria", "StoppingCriteriaList", "install",
+]  # fmt: skip
 
 
 def install() -> ModuleType:
-    """Has ``import llama_cpp``, and its modules, give this package and its modules; the package.
+    """Make ``import llama_cpp`` and its submodules return this package; returns the package.
 
-    Raises ConfigError if another ``llama_cpp`` was imported before.
+    Raises ConfigError if another ``llama_cpp`` was already imported.
     """
     here = sys.modules[__name__]
     found = sys.modules.get("llama_cpp", here)
@@ -76,7 +62,7 @@ def install() -> ModuleType:
 
 
 def __getattr__(name: str) -> Any:
-    """Constants of the C interface, and names of types."""
+    """Constants of the C interface, and names of types, loaded on first use."""
     if name in MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     types = importlib.import_module(f"{__name__}.llama_types")

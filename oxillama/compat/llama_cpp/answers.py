@@ -1,26 +1,26 @@
-"""The answers of `Llama`, whole and as chunks."""
+"""Builds the answers of `Llama`, whole and in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oxillama.sampling.logprobs import TokenLogprobs
+from oxillama.engine.sampling.logprobs import TokenLogprobs
 
 Answer = dict[str, Any]
 
 Piece = Callable[[int], str]
-"""The text of a token."""
+"""Decodes one token to text."""
 
 
 def completion(head: Mapping[str, Any], text: str, logprobs: Any, reason: str | None) -> Answer:
-    """A text, or a chunk of one."""
+    """A completion answer, or a chunk of one."""
     choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}
     return {**head, "choices": [choice]}
 
 
 def usage_of(n_prompt: int, n_text: int) -> dict[str, int]:
-    """Numbers of tokens."""
+    """The ``usage`` object: token counts."""
     total = n_prompt + n_text
     return {"prompt_tokens": n_prompt, "completion_tokens": n_text, "total_tokens": total}
 
@@ -28,11 +28,10 @@ def usage_of(n_prompt: int, n_text: int) -> dict[str, int]:
 def completion_logprobs(
     tokens: Sequence[int], known: Sequence[TokenLogprobs | None], offsets: Sequence[int], piece: Piece
 ) -> dict[str, Any]:
-    """Log-probabilities of tokens in lists; None for a token that follows nothing.
+    """The ``logprobs`` object of a completion: parallel lists; None for a first token without logits.
 
-    Parameters
-    ----------
-    offsets : characters before each token.
+    Args:
+        offsets: number of characters before each token.
     """
 
     def top(each: TokenLogprobs) -> dict[str, float]:
@@ -47,7 +46,7 @@ def completion_logprobs(
 
 
 def chat_logprobs(logprobs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Those of a text, in a chat's form."""
+    """The ``logprobs`` object of a chat, converted from a completion's."""
     if logprobs is None:
         return None
     lists = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
@@ -69,14 +68,14 @@ def chat_logprobs(logprobs: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def chat_head(text: Mapping[str, Any], kind: str) -> Answer:
-    """What every part of a chat's answer has, from the answer that it is made of."""
+    """The fields that every part of a chat's answer shares, from the completion it is made of."""
     return {"id": f"chat{text['id']}", "object": kind, "created": text["created"], "model": text["model"]}
 
 
 def chat_answer(
     text: Mapping[str, Any], message: Mapping[str, Any], logprobs: Any, reason: str | None
 ) -> Answer:
-    """The whole answer of a chat."""
+    """A whole chat answer."""
     choice = {"index": 0, "message": dict(message), "logprobs": logprobs, "finish_reason": reason}
     return {**chat_head(text, "chat.completion"), "choices": [choice], "usage": text["usage"]}
 
@@ -84,7 +83,7 @@ def chat_answer(
 def chat_chunk(
     text: Mapping[str, Any], delta: Mapping[str, Any], logprobs: Any = None, reason: str | None = None
 ) -> Answer:
-    """A chunk of a chat's answer."""
+    """A chunk of a chat answer."""
     choice = {"index": 0, "delta": dict(delta), "logprobs": logprobs, "finish_reason": reason}
     return {**chat_head(text, "chat.completion.chunk"), "choices": [choice]}
 
@@ -93,14 +92,14 @@ def chat_chunk(
 
 
 def text_answer(text: Mapping[str, Any]) -> Answer:
-    """The answer of a chat whose message is a text."""
+    """A whole chat answer whose message is plain text."""
     choice = text["choices"][0]
     message = {"role": "assistant", "content": choice["text"]}
     return chat_answer(text, message, chat_logprobs(choice["logprobs"]), choice["finish_reason"])
 
 
 def text_chunks(chunks: Iterator[Mapping[str, Any]]) -> Iterator[Answer]:
-    """Its chunks: the role, the text piece by piece, and an empty one with the finish reason."""
+    """The chunks of a plain-text answer: role, pieces of text, an empty one with the finish reason."""
     for i, text in enumerate(chunks):
         if i == 0:
             yield chat_chunk(text, {"role": "assistant"})
@@ -118,9 +117,9 @@ def call_id(name: str, text: Mapping[str, Any]) -> str:
 
 
 def call_answer(name: str, text: Mapping[str, Any]) -> Answer:
-    """The answer of a chat whose text is the arguments of one call.
+    """A whole chat answer whose text is the arguments of one tool call.
 
-    A text that was cut has the finish reason "length": its arguments are not whole.
+    If the text was cut, the finish reason is "length": the arguments are incomplete.
     """
     choice = text["choices"][0]
     function = {"name": name, "arguments": choice["text"]}
@@ -131,7 +130,7 @@ def call_answer(name: str, text: Mapping[str, Any]) -> Answer:
 
 
 def call_chunks(name: str, chunks: Iterator[Mapping[str, Any]]) -> Iterator[Answer]:
-    """Its chunks: the role, the arguments piece by piece, and an empty one with the finish reason."""
+    """The chunks of such an answer: role, pieces of the arguments, an empty one with the finish reason."""
     empty = {"content": None, "function_call": None, "tool_calls": None}
     for i, text in enumerate(chunks):
         if i == 0:

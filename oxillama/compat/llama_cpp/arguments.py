@@ -1,4 +1,4 @@
-"""The arguments of `Llama` that do not reach the engine: those without an effect here, and those refused."""
+"""Arguments of `Llama` that do not reach the engine: ignored ones, and refused ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from oxillama.config import checks
+from oxillama.base.config import checks
 from oxillama.errors import ConfigError
 
 HARMLESS: dict[str, str] = {
@@ -27,7 +27,7 @@ HARMLESS: dict[str, str] = {
     "verbose": "nothing is printed",
     "logits_all": "log-probabilities need it no more; `scores` then has the logits of all tokens",
 }
-"""Accepted with any value: the text stays the same."""
+"""Arguments that are accepted with any value and ignored, and why they do not change the text."""
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "kv_overrides": ((None,), "the metadata of the file decides"),
@@ -40,14 +40,14 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "yarn_orig_ctx": ((0,), "the metadata of the file decides"),
     "lora_base": ((None, ""), "an adapter applies to the model as it is"),
 }
-"""Accepted with these values alone, which ask for nothing; and why."""
+"""Arguments that must keep one of these neutral values, and why."""
 
 LEGACY = frozenset({"n_parts", "f16_kv", "low_vram", "mul_mat_q", "n_gqa", "rms_norm_eps"})
-"""Arguments of former versions, which other packages still pass."""
+"""Arguments of former versions that some packages still pass."""
 
 
 def refuse_changed(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first of `REFUSED` that asks for something."""
+    """Raise ConfigError for the first of `REFUSED` that does not have a neutral value."""
     for name, (accepted, why) in REFUSED.items():
         if given[name] not in accepted:
             raise ConfigError(
@@ -56,9 +56,9 @@ def refuse_changed(given: Mapping[str, Any]) -> None:
 
 
 def warn_of_others(others: Mapping[str, Any]) -> None:
-    """Warns of arguments that `Llama` does not have, which it takes and does nothing with.
+    """Warn of unknown arguments, which `Llama` accepts and ignores.
 
-    No warning for a `LEGACY` one, nor for None, which asks for nothing.
+    No warning for `LEGACY` arguments, nor for the value None.
     """
     for name, value in others.items():
         if name not in LEGACY and value is not None:
@@ -66,12 +66,11 @@ def warn_of_others(others: Mapping[str, Any]) -> None:
 
 
 def check_rope(metadata: Mapping[str, str], base: float, scale: float) -> None:
-    """Raises ConfigError for a rotation other than the file's; 0 asks for the file's.
+    """Raise ConfigError for RoPE parameters that differ from the file's; 0 means the file's.
 
-    Parameters
-    ----------
-    metadata : of the model, as text.
-    base, scale : ``rope_freq_base`` and ``rope_freq_scale``.
+    Args:
+        metadata: the model's metadata as text.
+        base, scale: ``rope_freq_base`` and ``rope_freq_scale``.
     """
     kind = metadata.get("general.architecture", "")
     own = float(metadata.get(f"{kind}.rope.freq_base", 10000.0))

@@ -1,7 +1,7 @@
-"""Chat formats by llama-cpp-python's names, for models whose files have no template.
+"""llama-cpp-python's named chat formats, for models whose files have no template.
 
-A format is a row of facts: what stands for each role, around each message and at the beginning. The prompts
-are those of llama-cpp-python to the character, the second colon of "intel" included.
+A format is a row of a table: markers of each role, separators after messages, and the beginning. The prompts
+equal llama-cpp-python's character by character, including the double colon of "intel".
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+from oxillama.base.config import checks
 from oxillama.compat.llama_cpp.processors import StoppingCriteria
-from oxillama.config import checks
 from oxillama.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ChatFormatterResponse:
-    """What a formatter makes of a conversation.
+    """A formatter's prompt for a conversation.
 
-    Attributes
-    ----------
-    prompt : its text.
-    stop : strings that end the answer.
-    stopping_criteria : that end it.
-    added_special : whether the prompt has the token that begins a text.
+    Attributes:
+        prompt: the text of the prompt.
+        stop: strings that end the answer.
+        stopping_criteria: functions that end the answer.
+        added_special: whether the prompt contains the BOS token.
     """
 
     prompt: str
@@ -37,18 +36,17 @@ class ChatFormatterResponse:
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A formatter.
+    """A chat format as data.
 
-    Attributes
-    ----------
-    roles : what stands for each role that messages may have, and for "assistant".
-    style : how a role and a text are joined: a pattern of both, and what a role is without a text.
-    ends : what ends messages, in turn.
-    system : a pattern of the system message; None for no place for it.
-    usual : the system message where the conversation has none.
-    after : what follows the system message, be there one or not.
-    stop : as `ChatFormatterResponse` has it.
-    opens : whether the prompt ends with the role of the answer.
+    Attributes:
+        roles: the markers of the roles that messages may have, and of "assistant".
+        style: format strings for a role's marker with a text, and for a marker without a text.
+        ends: separators after messages, used in turn.
+        system: format string of the system message; None: the format has none.
+        usual: the default system message.
+        after: follows the system message, or takes its place.
+        stop: as in `ChatFormatterResponse`.
+        opens: whether the prompt ends with the assistant's marker.
     """
 
     roles: Mapping[str, str]
@@ -62,7 +60,7 @@ class ChatFormat:
     shows_tools: bool = field(default=False, init=False)
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> ChatFormatterResponse:
-        """The prompt of messages. Raises ConfigError for a role or a part that has no place in the format."""
+        """The prompt of messages. Raises ConfigError for a role or part that the format does not support."""
         turns = [turn(i, message) for i, message in enumerate(messages)]
         system = next((text for role, text in turns if role == "system"), "")
         if system and self.system is None and "system" not in self.roles:
@@ -94,7 +92,7 @@ def turn(i: int, message: Mapping[str, Any]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Llama2(ChatFormat):
-    """Llama 2: the system message stands before the first message, whose role is left out then."""
+    """Llama 2: the system message precedes the first message, which then has no role marker."""
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> ChatFormatterResponse:
         turns = [turn(i, message) for i, message in enumerate(messages)]
@@ -111,7 +109,7 @@ class Llama2(ChatFormat):
 
 @dataclass(frozen=True)
 class Mistral(ChatFormat):
-    """Mistral's first format: instructions between brackets, answers with the end of a text."""
+    """Mistral's first format: instructions between [INST] markers, answers followed by the EOS text."""
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> ChatFormatterResponse:
         turns = [turn(i, message) for i, message in enumerate(messages)]
@@ -126,7 +124,7 @@ class Mistral(ChatFormat):
 
 @dataclass(frozen=True)
 class Saiga(ChatFormat):
-    """Saiga: every role by its name, the system's, too."""
+    """Saiga: every role is written by name, including the system role."""
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> ChatFormatterResponse:
         turns = [turn(i, message) for i, message in enumerate(messages)]
@@ -142,116 +140,78 @@ PLAIN = ("{}{}", "{}")
 IM = {"user": "<|im_start|>user", "assistant": "<|im_start|>assistant"}
 IM_END = ("<|im_end|>\n",)
 
+VICUNA = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+    "detailed, and polite answers to the user's questions. "
+)
+"""The sentence of the model's training data."""
+
 CHAT_FORMATS: dict[str, ChatFormat] = {
     "llama-2": Llama2({"user": "<s>[INST]", "assistant": "[/INST]"}, PLAIN, (" ", "</s>")),
     "llama-3": ChatFormat(
         {role: f"<|start_header_id|>{role}<|end_header_id|>\n\n" for role in ("system", "user", "assistant")},
-        PLAIN,
-        ("<|eot_id|>",),
-        stop="<|eot_id|>",
+        PLAIN, ("<|eot_id|>",), stop="<|eot_id|>",
     ),
     "alpaca": ChatFormat(
-        {"user": "### Instruction", "assistant": "### Response"},
-        COLON,
-        ("\n\n", "</s>"),
-        system="{}",
-        after="\n\n",
-        opens=False,
+        {"user": "### Instruction", "assistant": "### Response"}, COLON, ("\n\n", "</s>"), system="{}",
+        after="\n\n", opens=False,
     ),
     "qwen": ChatFormat(
-        IM,
-        LINES,
-        IM_END,
-        system="<|im_start|>system\n{}",
-        usual="You are a helpful assistant.",
-        after="<|im_end|>\n",
-        stop="<|endoftext|>",
+        IM, LINES, IM_END, system="<|im_start|>system\n{}", usual="You are a helpful assistant.",
+        after="<|im_end|>\n", stop="<|endoftext|>",
     ),
-    "vicuna": ChatFormat(
-        {"user": "USER", "assistant": "ASSISTANT"},
-        COLON,
-        (" ", "</s>"),
-        # the sentence that the model was trained with
-        after="A chat between a curious user and an artificial intelligence assistant. The assistant gives "
-        "helpful, detailed, and polite answers to the user's questions. ",
-    ),
+    "vicuna": ChatFormat({"user": "USER", "assistant": "ASSISTANT"}, COLON, (" ", "</s>"), after=VICUNA),
     "oasst_llama": ChatFormat(
-        {"user": "<|prompter|>", "assistant": "<|assistant|>"},
-        PLAIN,
-        ("</s>",),
+        {"user": "<|prompter|>", "assistant": "<|assistant|>"}, PLAIN, ("</s>",),
         system="[INST] <<SYS>>\n{}\n<</SYS>>\n\n",
     ),
     "baichuan-2": ChatFormat(
-        {"user": "<reserved_106>", "assistant": "<reserved_107>"}, PLAIN, ("",), system="{}"
+        {"user": "<reserved_106>", "assistant": "<reserved_107>"}, PLAIN, ("",), system="{}",
     ),
     "baichuan": ChatFormat(
-        {"user": "<reserved_102>", "assistant": "<reserved_103>"}, PLAIN, ("",), system="{}"
+        {"user": "<reserved_102>", "assistant": "<reserved_103>"}, PLAIN, ("",), system="{}",
     ),
     "redpajama-incite": ChatFormat(
-        {"user": "<human>", "assistant": "<bot>"}, COLON, ("\n",), system="{}", after="\n", stop="<human>"
+        {"user": "<human>", "assistant": "<bot>"}, COLON, ("\n",), system="{}", after="\n", stop="<human>",
     ),
     "phind": ChatFormat(
-        {"user": "### User Message", "assistant": "### Assistant"},
-        COLON,
-        ("\n\n",),
+        {"user": "### User Message", "assistant": "### Assistant"}, COLON, ("\n\n",),
         after="### System Prompt\nYou are an intelligent programming assistant.\n\n",
     ),
     "intel": ChatFormat(
-        {"user": "### User:", "assistant": "### Assistant:"},
-        COLON,
-        ("\n",),
-        system="### System:\n{}",
+        {"user": "### User:", "assistant": "### Assistant:"}, COLON, ("\n",), system="### System:\n{}",
         after="\n",
     ),
     "mistrallite": ChatFormat(
-        {"user": "<|prompter|>", "assistant": "</s>\n<|assistant|>"},
-        PLAIN,
-        (" ",),
+        {"user": "<|prompter|>", "assistant": "</s>\n<|assistant|>"}, PLAIN, (" ",),
         system="<|system|>{}</s>",
     ),
     "zephyr": ChatFormat(
-        {"user": "<|user|>\n", "assistant": "<|assistant|>\n"},
-        LINES,
-        ("</s>\n",),
-        system="<|system|>\n{}",
-        after="</s>\n",
-        stop="</s>",
+        {"user": "<|user|>\n", "assistant": "<|assistant|>\n"}, LINES, ("</s>\n",), system="<|system|>\n{}",
+        after="</s>\n", stop="</s>",
     ),
     "pygmalion": ChatFormat(
-        {"user": "<|user|>", "assistant": "<|model|>"},
-        LINES,
-        ("\n\n",),
-        system="<|system|>{}",
-        after="\n\n",
+        {"user": "<|user|>", "assistant": "<|model|>"}, LINES, ("\n\n",), system="<|system|>{}", after="\n\n",
         stop="\n",
     ),
     "chatml": ChatFormat(
-        IM, LINES, IM_END, system="<|im_start|>system\n{}", after="<|im_end|>\n", stop="<|im_end|>"
+        IM, LINES, IM_END, system="<|im_start|>system\n{}", after="<|im_end|>\n", stop="<|im_end|>",
     ),
     "mistral-instruct": Mistral({"user": "", "assistant": ""}, PLAIN, ("",)),
     "chatglm3": ChatFormat(
-        {"user": "<|user|>", "assistant": "<|assistant|>"},
-        ("{}\n {}", "{}"),
-        ("",),
-        system="<|system|>\n{}",
+        {"user": "<|user|>", "assistant": "<|assistant|>"}, ("{}\n {}", "{}"), ("",), system="<|system|>\n{}",
         stop="</s>",
     ),
     "openchat": ChatFormat(
-        {"user": "GPT4 Correct User: ", "assistant": "<|end_of_turn|>GPT4 Correct Assistant: "},
-        LINES,
-        ("<|end_of_turn|>\n",),
-        system="{}<|end_of_turn|>",
-        after="<|end_of_turn|>\n",
-        stop="<|end_of_turn|>",
+        {"user": "GPT4 Correct User: ", "assistant": "<|end_of_turn|>GPT4 Correct Assistant: "}, LINES,
+        ("<|end_of_turn|>\n",), system="{}<|end_of_turn|>", after="<|end_of_turn|>\n", stop="<|end_of_turn|>",
     ),
     "saiga": Saiga({"user": "user", "bot": "bot", "system": "system"}, LINES, ("</s>",)),
     "gemma": ChatFormat(
-        {"user": "<start_of_turn>user\n", "assistant": "<start_of_turn>model\n"},
-        PLAIN,
-        ("<end_of_turn>\n",),
+        {"user": "<start_of_turn>user\n", "assistant": "<start_of_turn>model\n"}, PLAIN, ("<end_of_turn>\n",),
         stop="<end_of_turn>\n",
     ),
-}
+}  # fmt: skip
 
 NOT_OFFERED = {
     "openbuddy": "it has a long text of its own",
@@ -261,4 +221,4 @@ NOT_OFFERED = {
     "functionary-v1": "its prompts are those of one family of models: its file's template has them",
     "functionary-v2": "its prompts are those of one family of models: its file's template has them",
 }
-"""Formats of llama-cpp-python that are refused, and why."""
+"""Formats of llama-cpp-python that are not offered, and why."""

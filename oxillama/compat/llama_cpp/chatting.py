@@ -1,4 +1,4 @@
-"""From the prompt of a chat to its answer."""
+"""Generates the answer of a chat from its prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.base.config import checks
+from oxillama.base.config.response_format import constraint_of
 from oxillama.compat.llama_cpp.answers import (
     Answer,
     call_answer,
@@ -20,36 +22,25 @@ from oxillama.compat.llama_cpp.completion import Text, stop_strings
 from oxillama.compat.llama_cpp.llama_grammar import LlamaGrammar
 from oxillama.compat.llama_cpp.processors import StoppingCriteria
 from oxillama.compat.llama_cpp.protocols import Model
-from oxillama.config import checks
-from oxillama.config.response_format import constraint_of
 from oxillama.errors import ConfigError
-from oxillama.toolcalls.conversation import delta_of, whole_message
+from oxillama.text.toolcalls.openai_form import CallIds, delta_of, whole_message
 
-CHAT_ONLY = frozenset(
-    {
-        "functions",
-        "function_call",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "stream",
-        "stop",
-        "top_logprobs",
-    }
+CHAT_ONLY = (
+    *("functions", "function_call", "tools", "tool_choice"),
+    *("response_format", "stream", "stop", "top_logprobs"),
 )
-"""Arguments of chats that completions do not have, or have in another form."""
+"""Arguments of chats that completions lack or have in another form."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a chat asks for.
+    """The tools and constraints that a chat request asks for.
 
-    Attributes
-    ----------
-    tools : definitions; None without tools.
-    choice : "auto", "none" or "required".
-    named : the one tool that must be called; None if the model chooses.
-    given : all arguments.
+    Attributes:
+        tools: definitions; None without tools.
+        choice: "auto", "none" or "required".
+        named: the one tool that must be called; None: the model chooses.
+        given: all arguments of the request.
     """
 
     tools: list[Any] | None
@@ -59,11 +50,10 @@ class Asked:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Asked:
-        """Of the arguments of `create_chat_completion`; former names of tools are taken, too.
+        """Parse the arguments of `create_chat_completion`, including deprecated names of tool arguments.
 
-        Raises
-        ------
-        ConfigError : ``tool_choice`` names no tool, or has another form.
+        Raises:
+            ConfigError: ``tool_choice`` names an unknown tool, or has another form.
         """
         tools, choice = given.get("tools"), given.get("tool_choice")
         if given.get("functions") is not None:
@@ -88,9 +78,9 @@ class Asked:
 
     @property
     def rules(self) -> LlamaGrammar | None:
-        """The grammar that is asked for, as such, as a JSON object, or as the arguments of the named tool.
+        """The grammar: as given, or of a JSON response format, or of the named tool's arguments.
 
-        Raises ConfigError if there are two, GrammarError for a schema that cannot be enforced.
+        Raises ConfigError if there are several, GrammarError for a schema that cannot be enforced.
         """
         rules = [self.given.get("grammar")]
         if self.named is not None:
@@ -104,14 +94,14 @@ class Asked:
 
     @property
     def format(self) -> dict[str, Any]:
-        """The field of the sampler that the response format comes to; {} for text. Raises ConfigError."""
+        """The response format as a field of `SamplerConfig`; {} for text. Raises ConfigError."""
         wanted = self.given.get("response_format")
         found: dict[str, Any] = {} if wanted is None else constraint_of(wanted)
         return found
 
     @property
     def n_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are wanted; None for no log-probabilities. Raises ConfigError."""
+        """The number of top tokens in log-probabilities; None: no log-probabilities. Raises ConfigError."""
         top = self.given.get("top_logprobs")
         if self.given.get("logprobs"):
             return top or 0
@@ -130,14 +120,13 @@ def answer(
     parses: bool = False,
     message_format: str | None = None,
 ) -> Any:
-    """The answer of a chat, or its chunks.
+    """Generate a chat's answer; returns a dict, or an iterator of chunks.
 
-    Parameters
-    ----------
-    prompt : token ids, or a prompt with media.
-    stop, criteria : of the format, beside those that are asked for.
-    parses : whether calls are parsed where there are tools.
-    message_format : how they are written; None for the way of the file's template.
+    Args:
+        prompt: token ids, or a prompt with media.
+        stop, criteria: the chat format's, in addition to the request's.
+        parses: whether to parse tool calls if the request has tools.
+        message_format: how the model writes calls; None: as in the file's template.
     """
     given = {name: value for name, value in asked.given.items() if name not in CHAT_ONLY}
     calls = parses and bool(asked.tools) and asked.named is None and asked.choice != "none"
@@ -157,35 +146,29 @@ def answer(
     )
     streams = bool(asked.given.get("stream"))
     if calls:
-        messages: Sequence[Any] = asked.given.get("messages") or ()
-        first = sum(len(message.get("tool_calls") or ()) for message in messages)
-        return parsed_chunks(text, first) if streams else parsed_answer(text, first)
+        return parsed_chunks(text) if streams else parsed_answer(text)
     if asked.named is not None:
         name = str(asked.named["name"])
         return call_chunks(name, text.chunks()) if streams else call_answer(name, text.whole())
     return text_chunks(text.chunks()) if streams else text_answer(text.whole())
 
 
-def parsed_answer(text: Text, first: int) -> Answer:
-    """The answer of a text with calls, and perhaps reasoning, whole.
-
-    Parameters
-    ----------
-    first : calls of the conversation; those without an id are numbered from there.
-    """
-    message = whole_message([delta_of(event, first) for event in text.events()])
+def parsed_answer(text: Text) -> Answer:
+    """A whole answer whose text may contain tool calls and reasoning."""
+    ids = CallIds(lambda: (text.head["id"], ()))
+    message = whole_message([delta_of(event, ids) for event in text.events()])
     del message["refusal"]
     logprobs = chat_logprobs(text.logprobs_of(0)) if text.logprobs is not None else None
     head = {**text.head, "usage": text.usage}
     return chat_answer(head, message, logprobs, text.reason)
 
 
-def parsed_chunks(text: Text, first: int) -> Iterator[Answer]:
-    """Its chunks: the role, deltas, and an empty one with the finish reason."""
+def parsed_chunks(text: Text) -> Iterator[Answer]:
+    """The chunks of such an answer: the role, deltas, and an empty one with the finish reason."""
     yield chat_chunk(text.head, {"role": "assistant"})
-    n = 0
+    n, ids = 0, CallIds(lambda: (text.head["id"], ()))
     for event in text.events():
-        delta = delta_of(event, first)
+        delta = delta_of(event, ids)
         if delta:
             logprobs = chat_logprobs(text.logprobs_of(n)) if text.logprobs is not None else None
             n = text.n

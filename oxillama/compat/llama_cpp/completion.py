@@ -1,4 +1,4 @@
-"""Texts from prompts: the tokens of a prompt, its request, and its answer."""
+"""Completions: the tokens of a prompt, the running text, and the answer."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.base.events import Event
 from oxillama.compat.llama_cpp.answers import Answer, completion, completion_logprobs, usage_of
 from oxillama.compat.llama_cpp.processors import StoppingCriteria
 from oxillama.compat.llama_cpp.protocols import Model
 from oxillama.engine.generation import Generation
+from oxillama.engine.sampling.logprobs import TokenLogprobs, token_logprobs
 from oxillama.errors import ConfigError, PromptError
-from oxillama.events import Event
-from oxillama.sampling.logprobs import TokenLogprobs, token_logprobs
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 FIM = ("fim_pre", "fim_suf", "fim_mid")
 
 
 def prompt_tokens(llama: Model, prompt: str | Sequence[int], suffix: str | None) -> list[int]:
-    """Ids of a prompt: a text with the tokens that the vocabulary puts around it, or ids as they are.
+    """The ids of a prompt: a text with the special tokens that the vocabulary adds, or ids unchanged.
 
-    Raises
-    ------
-    ConfigError : there is a suffix, and the vocabulary has no tokens for text between two texts.
+    Raises:
+        ConfigError: there is a suffix, but the vocabulary has no infill tokens.
     """
     vocabulary = llama.model
     tokens = llama.encoded(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
@@ -52,7 +51,7 @@ def prompt_tokens(llama: Model, prompt: str | Sequence[int], suffix: str | None)
 
 
 def free_tokens(n_prompt: int, max_tokens: int | None, n_ctx: int) -> int:
-    """Tokens that a text may have: as many as are asked for, if the context holds them.
+    """The maximum number of tokens of a text: ``max_tokens``, limited by the context.
 
     Raises PromptError if the prompt fills the context.
     """
@@ -64,15 +63,14 @@ def free_tokens(n_prompt: int, max_tokens: int | None, n_ctx: int) -> int:
 
 @dataclass
 class Text:
-    """A text under way, and the answers that it comes to.
+    """A text being generated, and its answer.
 
-    Attributes
-    ----------
-    prompt, shown, offset : the tokens of the prompt, its text for an echo, and its length for offsets.
-    model : the name that the answer has.
-    criteria : ends the text; None for none.
-    logprobs : so many of the likeliest tokens are wanted with each; None for no log-probabilities.
-    done : called with the tokens of the text when it has ended, and whether the last of them was run.
+    Attributes:
+        prompt, shown, offset: the prompt's tokens, its text for an echo, and its length for text offsets.
+        model: name of the model in the answer.
+        criteria: function that ends the text, or None.
+        logprobs: number of top tokens with each token's log-probability; None: no log-probabilities.
+        done: called at the end with the tokens of the text, and whether the last token was run.
     """
 
     llama: Model
@@ -95,15 +93,16 @@ class Text:
         }
         self.vocabulary: TokenizerBridge = self.llama.model
         self.reason: str = ""
-        self.n: int = 0  # tokens of the text
+        self.n: int = 0  # number of tokens of the text
         self._stopped = False
 
     # --- reading ------------------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[tuple[str, int]]:
-        """Pieces of the text, each with the number of tokens so far; the last may be empty.
+        """Yield the pieces of the text, each with the number of tokens so far; the last may be empty.
 
-        A criterion is asked before each token; the first that is met ends the text before that token.
+        The criteria are called before each token; the text ends before the first token where one returns
+        True.
         """
         generation, text = self.generation, ""
         try:
@@ -124,7 +123,7 @@ class Text:
             generation.close()
 
     def events(self) -> Iterator[Event]:
-        """The events of a text that is parsed."""
+        """Yield the events of a parsed text."""
         try:
             for event in self.generation.events():
                 self.n = self._n_read()
@@ -135,7 +134,7 @@ class Text:
             self.generation.close()
 
     def _n_read(self) -> int:
-        """Tokens that were read, without one that ends the text."""
+        """The number of tokens read, without an end-of-generation token."""
         tokens = self.generation.tokens
         return len(tokens) - (len(tokens) > 0 and self.vocabulary.is_eos(tokens[-1]))
 
@@ -145,11 +144,11 @@ class Text:
         self.done(tokens[: self.n], self._stopped or len(tokens) > self.n)
 
     def _decoded(self, n: int) -> str:
-        """The text of the first tokens."""
+        """The text of the first ``n`` tokens."""
         return self.vocabulary.decode(self.generation.tokens[:n], continuing=True).rstrip("\ufffd")
 
     def _allowed(self) -> int:
-        """How many of the tokens that were read belong to the text by the criteria."""
+        """The number of tokens read that the criteria accept."""
         read = len(self.generation.tokens)
         if self.criteria is None:
             return read
@@ -164,13 +163,13 @@ class Text:
     # --- answers ------------------------------------------------------------------------------------
 
     def whole(self) -> Answer:
-        """The answer as one object."""
+        """The whole answer."""
         if self.criteria is None:
-            self.generation.result()  # not piece by piece
+            self.generation.result()  # generates all at once, which is faster
         text = "".join(piece for piece, _ in self.pieces()) or self.generation.text
         if self._stopped:
             text = self._decoded(self.n)
-        if self.reason == "length":  # a character may be cut
+        if self.reason == "length":  # the last character may be incomplete
             text = text.rstrip("\ufffd")
         logprobs = self._whole_logprobs() if self.logprobs is not None else None
         answer = completion(self.head, (self.shown if self.echo else "") + text, logprobs, self.reason)
@@ -181,7 +180,7 @@ class Text:
         return usage_of(len(self.prompt), self.n)
 
     def chunks(self) -> Iterator[Answer]:
-        """The answer as chunks: pieces of text, and an empty one with the finish reason."""
+        """Yield the answer's chunks: pieces of text, and an empty one with the finish reason."""
         before = 0
         for piece, n in self.pieces():
             logprobs = self._logprobs(before, n) if self.logprobs is not None and n > before else None
@@ -193,11 +192,11 @@ class Text:
     # --- log-probabilities --------------------------------------------------------------------------
 
     def piece(self, token: int) -> str:
-        """The text of a token alone."""
+        """The text of a single token."""
         return self.llama.detokenize([token]).decode("utf-8", errors="ignore")
 
     def _offsets(self, tokens: Sequence[int], start: int) -> list[int]:
-        """Characters before each of the tokens."""
+        """The number of characters before each of the tokens."""
         found, length = [], start
         decoder = self.vocabulary.stream_decoder(continuing=True)
         for token in tokens:
@@ -206,7 +205,7 @@ class Text:
         return found
 
     def logprobs_of(self, first: int) -> dict[str, Any]:
-        """Of the tokens from one on, as far as they were read."""
+        """The log-probabilities of the tokens read so far, from index ``first`` on."""
         return self._logprobs(first, self.n)
 
     def _logprobs(self, first: int, n: int) -> dict[str, Any]:
@@ -216,7 +215,7 @@ class Text:
         return completion_logprobs(tokens[first:], known, offsets, self.piece)
 
     def _whole_logprobs(self) -> dict[str, Any]:
-        """Of the text, and of the prompt if it is echoed, whose first token follows nothing."""
+        """The log-probabilities of the text, and with ``echo`` of the prompt; its first token has none."""
         if not self.echo:
             return self._logprobs(0, self.n)
         opens = self.prompt[0] == self.vocabulary.bos_id
@@ -238,17 +237,17 @@ class Text:
 def joined(
     criteria: Sequence[StoppingCriteria] | None,
 ) -> Callable[[np.ndarray, np.ndarray], bool] | None:
-    """Criteria as one function; None for none."""
+    """The criteria as one function; None without criteria."""
     if not criteria:
         return None
     return lambda tokens, logits: any(each(tokens, logits) for each in criteria)
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
-    """Stop strings as a list."""
+    """The stop strings as a list."""
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields but for some names."""
+    """The fields without the given names."""
     return {name: value for name, value in fields.items() if name not in names}

@@ -1,7 +1,7 @@
-"""The state of a `Llama`: tokens that were run, and the logits after them.
+"""The state of a `Llama`: tokens, and the logits after them.
 
-A state is its tokens: their logits are the same bits whenever they are run. So a completion, which runs as a
-request of its own, leaves its tokens here, and they are run again only if somebody asks for logits.
+The tokens are the whole state: running them gives the same logits at any time. So a completion, which runs
+as a request of its own, only stores its tokens here; they are run again when logits are requested.
 """
 
 from __future__ import annotations
@@ -17,42 +17,41 @@ from oxillama.sessions.session import Session
 
 
 class Evaluated:
-    """Tokens that were run in a session, which is made on use. Thread-safe.
+    """Tokens, and a session that runs them when needed. Thread-safe.
 
-    Parameters
-    ----------
-    all_logits : whether `scores` has the logits after every token, not after the last alone.
+    Args:
+        all_logits: whether `scores` has the logits after every token, or only after the last.
     """
 
     def __init__(self, engine: InferenceEngine, all_logits: bool) -> None:
         self._engine = engine
         self._all_logits = all_logits
         self._session: Session | None = None
-        self._rows: dict[int, np.ndarray] = {}  # logits by position
+        self._rows: dict[int, np.ndarray] = {}  # position -> logits
         self.lock = threading.RLock()
         self.tokens: list[int] = []
 
     def cut(self, n: int) -> None:
-        """Keeps the first ``n`` tokens."""
+        """Keep the first ``n`` tokens."""
         with self.lock:
             self.put(self.tokens[:n])
 
     def put(self, tokens: Sequence[int]) -> None:
-        """Puts tokens in place of those that are there; they are run when their logits are asked for."""
+        """Replace the tokens; they are run when their logits are needed."""
         with self.lock:
             n = common_prefix(self.tokens, tokens)
             self._rows = {at: row for at, row in self._rows.items() if at < n}
             self.tokens = [int(token) for token in tokens]
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Runs tokens behind those that are there. Raises PromptError, KvCacheFullError; nothing changed."""
+        """Append tokens and run them. Raises PromptError or KvCacheFullError, and then changes nothing."""
         with self.lock:
             fresh = [int(token) for token in tokens]
             if fresh:
                 self._run(self.tokens + fresh)
 
     def _run(self, tokens: list[int]) -> None:
-        """Brings the session to tokens, of which the last is run at least."""
+        """Bring the session to these tokens; always runs at least the last one."""
         if self._session is None:
             self._session = self._engine.session()
         session = self._session
@@ -67,7 +66,7 @@ class Evaluated:
         self.tokens = list(tokens)
 
     def row(self, at: int = -1) -> np.ndarray:
-        """float32 (n_vocab,): the logits after a token, the last if ``at`` is -1. Raises IndexError."""
+        """float32 (n_vocab,): the logits after token ``at``; -1: the last. Raises IndexError."""
         with self.lock:
             at = len(self.tokens) + at if at < 0 else at
             if not 0 <= at < len(self.tokens):
@@ -79,7 +78,7 @@ class Evaluated:
             return self._rows[at]
 
     def scores(self, n_vocab: int) -> np.ndarray:
-        """float32 (tokens, n_vocab): the logits after each token, or zeros for all but the last."""
+        """float32 (tokens, n_vocab): the logits after each token; zeros where they are not kept."""
         with self.lock:
             if self.tokens:
                 self.row()
@@ -92,7 +91,7 @@ class Evaluated:
             return found
 
     def snapshot(self) -> bytes:
-        """Bytes of the session at these tokens; b"" without tokens."""
+        """A snapshot of the session with these tokens; b"" without tokens."""
         with self.lock:
             if not self.tokens:
                 return b""
@@ -102,7 +101,7 @@ class Evaluated:
             return self._session.snapshot()
 
     def restore(self, data: bytes) -> None:
-        """Puts a snapshot in place of what is there. Raises SnapshotIncompatible; nothing has changed."""
+        """Replace the state by a snapshot. Raises SnapshotIncompatible, and then changes nothing."""
         with self.lock:
             if not data:
                 self.put([])
@@ -112,7 +111,7 @@ class Evaluated:
             self._session, self._rows, self.tokens = session, {}, session.tokens
 
     def fork(self, tokens: Sequence[int]) -> Session | None:
-        """A session of its own with ``tokens``, which begin as those here; None if none can be kept."""
+        """A new session with ``tokens``, sharing the common prefix; None if there is no common prefix."""
         with self.lock:
             session = self._session
             kept = 0 if session is None else min(common_prefix(session.tokens, tokens), len(tokens) - 1)

@@ -1,4 +1,4 @@
-"""`Llama`: a model with llama-cpp-python's methods, each of which calls one of the engine's."""
+"""`Llama`: a model with llama-cpp-python's methods, implemented by an oxillama engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.base.config import GenerationOptions
 from oxillama.compat.llama_cpp import llama_chat_format
 from oxillama.compat.llama_cpp.answers import Answer
 from oxillama.compat.llama_cpp.completion import (
@@ -26,10 +27,9 @@ from oxillama.compat.llama_cpp.llama_tokenizer import LlamaTokenizer
 from oxillama.compat.llama_cpp.one_sequence import OneSequence
 from oxillama.compat.llama_cpp.processors import LogitsProcessorList, StoppingCriteriaList
 from oxillama.compat.llama_cpp.sampling import Sampling, seed_of
-from oxillama.config import GenerationOptions
 from oxillama.engine.generation import Generation
 from oxillama.errors import ConfigError
-from oxillama.hub.pretrained import pretrained_path
+from oxillama.gguf.hub.pretrained import pretrained_path
 
 Tokens = Sequence[int]
 
@@ -47,10 +47,10 @@ class Llama(OneSequence):
     """A model with llama-cpp-python's arguments, methods and answers.
 
     Completions, chats and embeddings are requests of one engine: threads may share a `Llama`, and their
-    requests share batches. `eval`, `sample`, `generate`, `scores` and the states work on one sequence, which
-    a completion replaces when it ends.
+    requests share batches. `eval`, `sample`, `generate`, `scores` and saved states work on one sequence,
+    which each completion replaces when it ends.
 
-    Parameters are those of `Loaded`.
+    Parameters as for `Loaded`.
     """
 
     # --- texts --------------------------------------------------------------------------------------
@@ -83,21 +83,20 @@ class Llama(OneSequence):
         grammar: LlamaGrammar | None = None,
         logit_bias: Mapping[int, float] | None = None,
     ) -> Answer | Iterator[Answer]:
-        """A text that goes on from a prompt: an answer in OpenAI's form, or its chunks with ``stream``.
+        """Continue a prompt: returns an answer in OpenAI's form, or an iterator of chunks with ``stream``.
 
-        Parameters
-        ----------
-        suffix : what the text leads to, for models with tokens for infill.
-        max_tokens : None, 0 and less for as many as the context holds.
-        logprobs : with each token its log-probability and so many of the likeliest.
-        echo : whether the answer begins with the prompt.
-        seed : None for one that follows from the seed before.
-        stopping_criteria : each is asked before a token; one that is met ends the text.
+        Args:
+            suffix: text that follows the completion, for models with infill tokens.
+            max_tokens: None or values up to 0: as many as fit the context.
+            logprobs: number of top tokens to report with each token's log-probability.
+            echo: whether the answer begins with the prompt.
+            seed: None: a seed derived from the previous one.
+            stopping_criteria: called before each token; the text ends when one returns True.
 
-        Raises
-        ------
-        PromptError, a ValueError : the prompt fills the context.
-        ConfigError, a ValueError : an argument cannot be honoured. And errors of `InferenceEngine.stream`.
+        Raises:
+            PromptError: a ValueError; the prompt fills the context.
+            ConfigError: a ValueError; an argument is not supported. Also the errors of
+                `InferenceEngine.stream`.
         """
         given = without(locals(), "self", "prompt", "suffix", "stop", "stream")
         tokens = prompt_tokens(self, prompt, suffix)
@@ -125,18 +124,17 @@ class Llama(OneSequence):
         logit_bias: Mapping[int, float] | None = None,
         **sampling: Any,
     ) -> Text:
-        """Starts a text from token ids, or from a prompt with media; for `create_completion` and chats.
+        """Start generating from token ids, or from a prompt with media; for `create_completion` and chats.
 
-        Parameters
-        ----------
-        options : more fields of `GenerationOptions`.
-        sampling : fields of `Sampling`.
+        Args:
+            options: further fields of `GenerationOptions`.
+            sampling: fields of `Sampling`.
         """
-        tokens = list(prompt.tokens) if hasattr(prompt, "given") else prompt
+        tokens = list(prompt.tokens) if hasattr(prompt, "embeddings") else prompt
         criteria = joined(stopping_criteria)
         n = free_tokens(len(tokens), max_tokens, self.n_ctx())
         chosen = Sampling(temp=temperature, logit_bias=logit_bias or {}, **sampling)
-        with self._lock:  # seeds follow each other
+        with self._lock:  # each seed is derived from the one before
             self._seed = random.Random(self._seed).randint(0, 2**32) if seed is None else seed
             number = seed_of(self._seed)
         fields: dict[str, Any] = {
@@ -146,7 +144,7 @@ class Llama(OneSequence):
             "top_logprobs": logprobs,
             **(options or {}),
         }
-        if criteria is not None:  # each is asked before the next token is read
+        if criteria is not None:  # called before the next token is generated
             fields |= {"keep_logits": True, "window": 1}
         asked = GenerationOptions(**fields)
         plain = tokens if prompt is tokens else None
@@ -156,10 +154,10 @@ class Llama(OneSequence):
         return Text(self, generation, tokens, shown, offset, name, criteria, logprobs, echo, done)
 
     def _done(self, tokens: Tokens, all_run: bool) -> None:
-        """A text with media leaves no state: its tokens alone do not say what was run."""
+        """A text with media leaves no state, because its tokens do not determine its logits."""
 
     def _kept(self, prompt: list[int]) -> Any:
-        """Called at the end of a text, to make its tokens the state, and to cache it."""
+        """A function to call at the end of a text: makes its tokens the state, and caches the state."""
 
         def done(tokens: Tokens, all_run: bool) -> None:
             whole = [*prompt, *tokens]
@@ -170,7 +168,7 @@ class Llama(OneSequence):
         return done
 
     def _start(self, prompt: Any, tokens: list[int] | None, options: GenerationOptions) -> Generation:
-        """The request, which goes on from a state of the cache if one begins most like its prompt."""
+        """Start the request; it continues a cached state if that shares a longer prefix with the prompt."""
         if self.cache is not None and tokens is not None:
             try:
                 state = self.cache[tokens]
@@ -218,22 +216,22 @@ class Llama(OneSequence):
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
     ) -> Any:
-        """The next message of a conversation: an answer in OpenAI's form, or its chunks with ``stream``.
+        """Generate the next message of a conversation: an answer in OpenAI's form, or chunks with ``stream``.
 
-        ``chat_handler`` makes the answer, else the handler of ``chat_format``. Raises as `create_completion`;
-        ChatTemplateError if a template refuses the messages.
+        ``chat_handler`` makes the answer, or else the handler of ``chat_format``. Raises as
+        `create_completion`; ChatTemplateError if a template refuses the messages.
         """
         given = without(locals(), "self")
         return self.handler()(llama=self, **given)
 
     def handler(self) -> LlamaChatCompletionHandler:
-        """What makes the answers of chats. Raises LlamaChatCompletionHandlerNotFoundException."""
+        """The handler for chats. Raises LlamaChatCompletionHandlerNotFoundException."""
         name = self.chat_format or ""
         found = self.chat_handler or self._chat_handlers.get(name)
         return found or llama_chat_format.get_chat_completion_handler(name)
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
-        """`create_chat_completion`, as objects of the package `openai`, which must be installed."""
+        """`create_chat_completion`, with results as objects of the package `openai` (must be installed)."""
         from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
         answer = self.create_chat_completion(*args, **kwargs)
@@ -244,18 +242,18 @@ class Llama(OneSequence):
     # --- states -------------------------------------------------------------------------------------
 
     def set_cache(self, cache: BaseLlamaCache | None) -> None:
-        """Keeps the state after each completion, and goes on from the one that begins most like a prompt."""
+        """Cache the state after each completion; completions continue the state that matches them longest."""
         self.cache = cache
 
     def save_state(self) -> LlamaState:
-        """The tokens that were run, with their keys and values, their logits and the seed."""
+        """The tokens with their keys and values, their logits, and the seed."""
         with self._evaluated.lock:
             data, tokens = self._evaluated.snapshot(), self._input_ids
             scores = self._scores if self._logits_all else np.zeros((0, self.n_vocab()), np.float32)
             return LlamaState(self.input_ids, scores, len(tokens), data, len(data), self._seed)
 
     def load_state(self, state: LlamaState) -> None:
-        """Puts a state of `save_state` in place. Raises SnapshotIncompatible if it is of another model."""
+        """Restore a state from `save_state`. Raises SnapshotIncompatible if it is of another model."""
         self._evaluated.restore(state.llama_state)
         self._seed = state.seed
 
@@ -270,14 +268,13 @@ class Llama(OneSequence):
         cache_dir: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Llama:
-        """A model of the Hugging Face Hub, downloaded unless it is in the cache.
+        """A model from the Hugging Face Hub, downloaded unless cached.
 
-        Parameters
-        ----------
-        filename : a file, or a pattern of one. The other files of a split model are downloaded with it.
-        additional_files : that are downloaded, too.
-        local_dir : refused, unless None: files are in ``cache_dir``.
-        kwargs : arguments of `Llama`.
+        Args:
+            filename: a file name or pattern. All files of a split model are downloaded.
+            additional_files: further files to download.
+            local_dir: must be None: files are stored in ``cache_dir``.
+            kwargs: arguments of `Llama`.
 
         Raises ConfigError, ModelFileError, as `InferenceEngine.from_pretrained`.
         """

@@ -1,6 +1,6 @@
 """Caches of states by llama-cpp-python's names.
 
-An engine keeps the beginnings of prompts by itself; these hand states from one `Llama` to another.
+The engine caches prompt prefixes itself; these caches move states from one `Llama` to another.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from typing import Any
 import numpy as np
 
 CAPACITY = 2 << 30
-"""Bytes of states that are kept."""
+"""The default capacity in bytes."""
 
 Key = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LlamaState:
-    """What `Llama.save_state` takes.
+    """The result of `Llama.save_state`.
 
-    Attributes
-    ----------
-    input_ids : int32 (n_ctx,), the tokens, then zeros.
-    scores : float32 (n_tokens, n_vocab), as `Llama.scores` has them.
-    n_tokens : tokens of the state.
-    llama_state : a snapshot of the session; b"" without tokens.
-    llama_state_size : its bytes.
-    seed : from which the next completion without a seed takes one.
+    Attributes:
+        input_ids: int32 (n_ctx,), the tokens, then zeros.
+        scores: float32 (n_tokens, n_vocab), as in `Llama.scores`.
+        n_tokens: number of tokens.
+        llama_state: a snapshot of the session; b"" without tokens.
+        llama_state_size: size of the snapshot in bytes.
+        seed: the next completion without a seed derives its own from this.
     """
 
     input_ids: np.ndarray
@@ -43,19 +42,19 @@ class LlamaState:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """The length of the common prefix of two sequences."""
     n = min(len(a), len(b))
     return next((i for i in range(n) if a[i] != b[i]), n)
 
 
 def longest_prefix_key(keys: Iterable[Key], key: Sequence[int]) -> Key | None:
-    """The key that begins most like another one; None if none begins like it."""
+    """The key with the longest common prefix with ``key``; None if all have no common prefix."""
     found = max(keys, key=lambda each: common_prefix(each, key), default=())
     return found if common_prefix(found, key) else None
 
 
 class BaseLlamaCache(ABC):
-    """Keeps states under the tokens that they are of. A key finds the state that begins most like it."""
+    """Stores states by their tokens. A lookup finds the state with the longest common prefix."""
 
     def __init__(self, capacity_bytes: int = CAPACITY) -> None:
         self.capacity_bytes: int = capacity_bytes
@@ -63,23 +62,23 @@ class BaseLlamaCache(ABC):
     @property
     @abstractmethod
     def cache_size(self) -> int:
-        """Bytes of what is kept."""
+        """The size of all states in bytes."""
 
     @abstractmethod
     def __getitem__(self, key: Sequence[int]) -> LlamaState:
-        """The state that begins most like a key. Raises KeyError if none begins like it."""
+        """The state with the longest common prefix. Raises KeyError if there is no common prefix."""
 
     @abstractmethod
     def __contains__(self, key: Sequence[int]) -> bool:
-        """Whether a state begins like a key."""
+        """Whether a state has a common prefix with the key."""
 
     @abstractmethod
     def __setitem__(self, key: Sequence[int], value: LlamaState) -> None:
-        """Keeps a state, and drops others beyond the capacity."""
+        """Store a state, and drop others beyond the capacity."""
 
 
 class LlamaRAMCache(BaseLlamaCache):
-    """Keeps states in memory; those used longest ago go first. Thread-safe."""
+    """Keeps states in memory; drops the least recently used. Thread-safe."""
 
     def __init__(self, capacity_bytes: int = CAPACITY) -> None:
         super().__init__(capacity_bytes)
@@ -115,7 +114,7 @@ LlamaCache = LlamaRAMCache
 
 
 class LlamaDiskCache(BaseLlamaCache):
-    """Keeps states in a folder, by `diskcache`, which must be installed."""
+    """Keeps states in a folder with `diskcache`, which must be installed."""
 
     def __init__(self, cache_dir: str = ".cache/llama_cache", capacity_bytes: int = CAPACITY) -> None:
         super().__init__(capacity_bytes)

@@ -1,4 +1,4 @@
-"""What makes the answers of chats, by llama-cpp-python's names: handlers, and formatters of prompts."""
+"""Chat handlers and prompt formatters by llama-cpp-python's names."""
 
 from __future__ import annotations
 
@@ -6,56 +6,57 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oxillama.chat.template import ChatTemplate
+from oxillama.base.config import checks
 from oxillama.compat.llama_cpp.chat_formats import CHAT_FORMATS, NOT_OFFERED, ChatFormatterResponse
 from oxillama.compat.llama_cpp.chatting import Asked, answer
 from oxillama.compat.llama_cpp.protocols import Model
-from oxillama.config import checks
-from oxillama.conversations.prompt import chat_text, is_text
 from oxillama.errors import ConfigError
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.chat.messages import is_text
+from oxillama.text.chat.prompt import chat_text
+from oxillama.text.chat.template import ChatTemplate
 
 TEMPLATE = "chat_template.default"
-"""The chat format that is the template of the model's file."""
+"""The chat format that uses the template of the model's file."""
 
 
 class LlamaChatCompletionHandler(Protocol):
-    """Makes the answer of a chat; called with ``llama`` and the arguments of `create_chat_completion`."""
+    """Answers a chat; called with ``llama`` and the arguments of `create_chat_completion`."""
 
     def __call__(self, *, llama: Model, messages: list[Any], **kwargs: Any) -> Any: ...
 
 
 class ChatFormatter(Protocol):
-    """Makes the prompt of messages."""
+    """Makes a prompt from messages."""
 
     def __call__(self, *, messages: list[Any], **kwargs: Any) -> ChatFormatterResponse: ...
 
 
 class LlamaChatCompletionHandlerNotFoundException(Exception):
-    """There is no handler of a name."""
+    """There is no handler with this name."""
 
 
 class LlamaChatCompletionHandlerRegistry:
-    """The handlers of all formats by name; every object of this class has the same."""
+    """The handlers of all formats by name; all instances share them."""
 
     _chat_handlers: dict[str, LlamaChatCompletionHandler] = {}  # noqa: RUF012
 
     def register_chat_completion_handler(
         self, name: str, chat_handler: LlamaChatCompletionHandler, overwrite: bool = False
     ) -> None:
-        """Adds a handler. Raises ValueError if the name is taken, unless ``overwrite``."""
+        """Add a handler. Raises ValueError if the name is taken, unless ``overwrite``."""
         if not overwrite and name in self._chat_handlers:
             raise ValueError(f"chat_format: {name!r} is registered already; overwrite=True replaces it")
         self._chat_handlers[name] = chat_handler
 
     def unregister_chat_handler(self, name: str) -> None:
-        """Removes a handler. Raises ValueError if there is none."""
+        """Remove a handler. Raises ValueError if it does not exist."""
         if name not in self._chat_handlers:
             raise ValueError(f"chat_format: {name!r} is not registered")
         del self._chat_handlers[name]
 
     def get_chat_completion_handler_by_name(self, name: str) -> LlamaChatCompletionHandler:
-        """The handler of a name. Raises LlamaChatCompletionHandlerNotFoundException."""
+        """The handler with a name. Raises LlamaChatCompletionHandlerNotFoundException."""
         if name in self._chat_handlers:
             return self._chat_handlers[name]
         why = f" ({NOT_OFFERED[name]})" if name in NOT_OFFERED else ""
@@ -66,12 +67,12 @@ class LlamaChatCompletionHandlerRegistry:
 
 
 def get_chat_completion_handler(name: str) -> LlamaChatCompletionHandler:
-    """The handler of a name. Raises LlamaChatCompletionHandlerNotFoundException."""
+    """The handler with a name. Raises LlamaChatCompletionHandlerNotFoundException."""
     return LlamaChatCompletionHandlerRegistry().get_chat_completion_handler_by_name(name)
 
 
 def register_chat_completion_handler(name: str) -> Callable[[Any], Any]:
-    """Registers the function below it as a handler."""
+    """Decorator that registers a function as a handler."""
 
     def register(handler: Any) -> Any:
         LlamaChatCompletionHandlerRegistry().register_chat_completion_handler(name, handler)
@@ -81,7 +82,7 @@ def register_chat_completion_handler(name: str) -> Callable[[Any], Any]:
 
 
 def register_chat_format(name: str) -> Callable[[Any], Any]:
-    """Registers the function below it as a formatter."""
+    """Decorator that registers a function as a formatter."""
 
     def register(formatter: Any) -> Any:
         handler = chat_formatter_to_chat_completion_handler(formatter)
@@ -92,7 +93,7 @@ def register_chat_format(name: str) -> Callable[[Any], Any]:
 
 
 def chat_formatter_to_chat_completion_handler(chat_formatter: ChatFormatter) -> LlamaChatCompletionHandler:
-    """The handler that answers the prompt of a formatter."""
+    """A handler that answers the prompts of a formatter."""
 
     def handler(*, llama: Model, messages: list[Any], **kwargs: Any) -> Any:
         asked = Asked.of(kwargs)
@@ -110,7 +111,7 @@ def chat_formatter_to_chat_completion_handler(chat_formatter: ChatFormatter) -> 
 
 
 class Jinja2ChatFormatter:
-    """A formatter of a Jinja template, which runs in the sandbox of `oxillama.chat`."""
+    """A formatter for a Jinja template, which runs in the sandbox of `oxillama.text.chat`."""
 
     def __init__(
         self,
@@ -120,9 +121,11 @@ class Jinja2ChatFormatter:
         add_generation_prompt: bool = True,
         stop_token_ids: list[int] | None = None,
     ) -> None:
-        self.template, self.eos_token, self.bos_token = template, eos_token, bos_token
+        self.template: str = template
+        self.eos_token: str = eos_token
+        self.bos_token: str = bos_token
         self.add_generation_prompt = add_generation_prompt
-        self.stop_token_ids = None if stop_token_ids is None else set(stop_token_ids)
+        self.stop_token_ids: set[int] | None = None if stop_token_ids is None else set(stop_token_ids)
         self._compiled = ChatTemplate(template, bos_token, eos_token)
 
     def __call__(self, *, messages: list[Any], **kwargs: Any) -> ChatFormatterResponse:
@@ -132,21 +135,21 @@ class Jinja2ChatFormatter:
         return ChatFormatterResponse(prompt, [self.eos_token], criteria, added_special=True)
 
     def to_chat_handler(self) -> LlamaChatCompletionHandler:
-        """The handler that answers its prompts."""
+        """A handler that answers the formatter's prompts."""
         return chat_formatter_to_chat_completion_handler(self)
 
 
 def token_text(token: Any) -> str:
-    """The text of a token of a tokenizer_config.json; "" for none."""
+    """The text of a token in a tokenizer_config.json; "" if absent."""
     return str(token["content"]) if isinstance(token, Mapping) else token or ""
 
 
 def hf_tokenizer_config_to_chat_formatter(
     tokenizer_config: Mapping[str, Any], add_generation_prompt: bool = True
 ) -> ChatFormatter:
-    """A formatter of the template of a tokenizer_config.json.
+    """A formatter for the template of a tokenizer_config.json.
 
-    With ``add_generation_prompt`` an empty message of the assistant stands last.
+    With ``add_generation_prompt``, an empty assistant message is appended.
     """
     bos, eos = (token_text(tokenizer_config.get(name)) for name in ("bos_token", "eos_token"))
     template = ChatTemplate(tokenizer_config["chat_template"], bos, eos)
@@ -170,7 +173,7 @@ def hf_tokenizer_config_to_chat_completion_handler(
 def hf_autotokenizer_to_chat_formatter(
     pretrained_model_name_or_path: str | os.PathLike[str],
 ) -> ChatFormatter:
-    """A formatter of `transformers.AutoTokenizer`, which must be installed."""
+    """A formatter that uses `transformers.AutoTokenizer`; `transformers` must be installed."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path)
@@ -195,7 +198,7 @@ def hf_autotokenizer_to_chat_completion_handler(
 
 
 class TemplateHandler:
-    """Answers by a template of the model's file. Tools that it shows may be called, and calls are parsed."""
+    """Answers by a template of the model's file. If the template shows tools, calls are parsed."""
 
     def __init__(self, name: str = "default") -> None:
         self.name = name
@@ -213,17 +216,16 @@ class TemplateHandler:
 
 
 def template_handlers(tokenizer: TokenizerBridge) -> dict[str, LlamaChatCompletionHandler]:
-    """The handlers of the templates of a file, by the names that ``chat_format`` has for them."""
-    return {f"chat_template.{name}": TemplateHandler(name) for name in tokenizer.chat_template_names}
+    """The handlers of a file's templates, by their names in ``chat_format``."""
+    return {f"chat_template.{name}": TemplateHandler(name) for name in tokenizer.templates}
 
 
 class MTMDChatHandler(TemplateHandler):
-    """Answers messages with pictures and sounds, by the template of the model's file.
+    """Answers messages with pictures and sounds by the template of the model's file.
 
-    Parameters
-    ----------
-    clip_model_path : the projector file, which `Llama` loads.
-    verbose, use_gpu : without an effect.
+    Args:
+        clip_model_path: the projector file, which `Llama` loads.
+        verbose, use_gpu: ignored.
 
     Raises ValueError if there is no such file.
     """
@@ -243,8 +245,8 @@ class MTMDChatHandler(TemplateHandler):
 
     @classmethod
     def from_pretrained(cls, repo_id: str, filename: str | None, **kwargs: Any) -> MTMDChatHandler:
-        """Of a file of the Hugging Face Hub; ``kwargs`` are those of the class, and ``cache_dir``."""
-        from oxillama.hub.pretrained import pretrained_path
+        """A handler with a projector file from the Hugging Face Hub; ``kwargs`` may have ``cache_dir``."""
+        from oxillama.gguf.hub.pretrained import pretrained_path
 
         path = pretrained_path(
             repo_id, filename, None, kwargs.pop("cache_dir", None), None, pull_mmproj=False
@@ -280,13 +282,13 @@ CALLING = """\
 {%- endfor -%}
 {{- '<|im_start|>assistant\n' -}}
 """
-"""ChatML that shows tools and writes calls as Hermes and Qwen models do."""
+"""ChatML that shows tools, with calls in the format of Hermes and Qwen models."""
 
 FUNCTION_CALLING = "chatml-function-calling"
 
 
 def chatml_function_calling(*, llama: Model, messages: Sequence[Any], **kwargs: Any) -> Any:
-    """Answers in ChatML. Tools are shown in a prompt of our own, and calls of them are parsed."""
+    """Answers in ChatML, with a tool prompt of oxillama's own; tool calls are parsed."""
     asked = Asked.of(kwargs)
     tools = asked.tools if asked.choice != "none" else None
     text = ChatTemplate(CALLING).render(messages, tools=tools)

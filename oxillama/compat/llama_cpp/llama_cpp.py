@@ -1,14 +1,14 @@
-"""Constants of llama.cpp's C interface, and its two functions that other packages call on a vocabulary.
+"""Constants of llama.cpp's C interface, and the two vocabulary functions that other packages call.
 
-The rest of the C interface works on pointers to llama.cpp's own memory, of which there is none here.
+The rest of the C interface works on pointers to llama.cpp's own memory, which does not exist here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from oxillama.formats import FORMATS
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.base.formats import FORMATS
+from oxillama.text.chat.bridge import TokenizerBridge
 
 LLAMA_DEFAULT_SEED = 0xFFFFFFFF
 LLAMA_MAX_DEVICES = 16
@@ -30,7 +30,7 @@ GGML_NUMA_STRATEGY_DISABLED, GGML_NUMA_STRATEGY_DISTRIBUTE = range(2)
 GGML_TYPES: dict[str, int] = {
     f"GGML_TYPE_{name}": format.id for name, format in FORMATS.items() if format.id == format.file_id
 }
-"""Numbers of block formats, by llama.cpp's names."""
+"""Type numbers of block formats by llama.cpp's names."""
 
 globals().update(GGML_TYPES)
 
@@ -43,17 +43,15 @@ def llama_model_get_vocab(model: TokenizerBridge) -> TokenizerBridge:
 def llama_token_to_piece(
     vocab: TokenizerBridge, token: int, buffer: Any, length: int, lstrip: int, special: bool
 ) -> int:
-    """Writes the bytes of a token to a ctypes array of characters.
+    """Write the bytes of a token to a ctypes character array.
 
-    Parameters
-    ----------
-    length : bytes that fit the array.
-    lstrip : most spaces that are left out at the beginning.
-    special : whether a control token has its name.
+    Args:
+        length: size of the array in bytes.
+        lstrip: maximum number of leading spaces to remove.
+        special: whether to write the names of control tokens.
 
-    Returns
-    -------
-    The number of bytes; negative, and nothing written, if they do not fit.
+    Returns:
+        The number of bytes; if they do not fit, the negated number, and nothing is written.
     """
     piece = vocab.stream_decoder(not special, continuing=True).piece(token)
     while lstrip > 0 and piece.startswith(b" "):

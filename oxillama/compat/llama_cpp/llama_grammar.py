@@ -8,28 +8,26 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from oxillama.grammar import Grammar, JsonSchemaCompiler
+from oxillama.text.grammar import Grammar, JsonSchemaCompiler
 
 LLAMA_GRAMMAR_DEFAULT_ROOT = "root"
 
 MOST_GRAMMARS = 32
-"""Grammars of schemas that are kept; what is asked for again is not compiled again."""
+"""The number of compiled schemas that are cached."""
 
 
 class LlamaGrammar:
-    """A grammar that a text must follow: GBNF, or what a JSON schema allows.
+    """A grammar that a text must follow: GBNF, or from a JSON schema.
 
-    Attributes
-    ----------
-    rules : as ``SamplerConfig.grammar`` takes them.
+    Attributes:
+        rules: a value for ``SamplerConfig.grammar``.
 
-    Raises
-    ------
-    GrammarError : it is malformed, or the schema cannot be enforced.
+    Raises:
+        GrammarError: the grammar is malformed, or the schema cannot be enforced.
     """
 
     def __init__(self, *args: Any, _grammar: str | Grammar, **kwargs: Any) -> None:
-        # text is parsed by the model that it is used with, whose tokens it may name
+        # GBNF text is parsed later, by the model that uses it, because it may name the model's tokens
         self.rules: str | Grammar = _grammar
 
     @property
@@ -38,12 +36,12 @@ class LlamaGrammar:
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
-        """Of GBNF text."""
+        """A grammar from GBNF text."""
         return cls(_grammar=grammar)
 
     @classmethod
     def from_file(cls, file: str | os.PathLike[str], verbose: bool = True) -> LlamaGrammar:
-        """Of a file with GBNF text. Raises OSError if it cannot be read, ValueError if it is empty."""
+        """A grammar from a GBNF file. Raises OSError if it cannot be read, ValueError if it is empty."""
         with open(file, encoding="utf-8") as opened:
             text = opened.read()
         if not text:
@@ -52,18 +50,18 @@ class LlamaGrammar:
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        """Of the JSON text of a schema. Raises GrammarError for what cannot be enforced."""
+        """A grammar from a JSON schema's text. Raises GrammarError if it cannot be enforced."""
         return cls.of(json.loads(json_schema))
 
     @classmethod
     def of(cls, schema: Any) -> LlamaGrammar:
-        """Of a schema. Raises GrammarError for what cannot be enforced."""
+        """A grammar from a schema. Raises GrammarError if it cannot be enforced."""
         return cls(_grammar=compiled(json.dumps(schema)))
 
 
 @lru_cache(MOST_GRAMMARS)
 def compiled(schema: str) -> Grammar:
-    """The grammar of the JSON text of a schema."""
+    """Compile the JSON text of a schema."""
     return Grammar.from_json_schema(
         closed(json.loads(schema)), compiler=JsonSchemaCompiler(plain_integers=True)
     )
@@ -77,16 +75,16 @@ def json_schema_to_gbnf(schema: str, prop_order: list[str] | None = None) -> str
 
 
 COMPOSED = {"allOf", "not", "if", "dependentSchemas", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"}
-"""Keywords by which several schemas speak of one object."""
+"""Keywords that let several schemas apply to one object."""
 
 NAMED, LISTED, ONE = {"properties", "$defs", "definitions"}, {"anyOf", "oneOf", "prefixItems"}, {"items"}
-"""Keywords that hold schemas: by name, in a list, and one."""
+"""Keywords whose values contain schemas: by name, in a list, and a single one."""
 
 
 def closed(schema: Any) -> Any:
-    """A schema whose objects have no other properties than it lists, as llama.cpp reads a schema.
+    """The schema with objects closed to unlisted properties, as llama.cpp interprets schemas.
 
-    An object is left as it is if it says what others there may be, or if several schemas speak of it.
+    An object is unchanged if it defines additional properties itself, or if several schemas apply to it.
     """
     return schema if COMPOSED & keys_of(schema) else _closed(schema)
 
@@ -110,7 +108,7 @@ def _closed(schema: Any) -> Any:
 
 
 def keys_of(value: Any) -> set[str]:
-    """The keys of all mappings within a value."""
+    """The keys of all mappings inside a value."""
     if isinstance(value, Mapping):
         return set(value).union(*map(keys_of, value.values()))
     return set().union(*map(keys_of, value)) if isinstance(value, list) else set()

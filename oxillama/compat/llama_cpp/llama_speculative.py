@@ -1,4 +1,4 @@
-"""Drafts by llama-cpp-python's names."""
+"""Draft models by llama-cpp-python's names."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 
 class LlamaDraftModel(abc.ABC):
-    """Guesses the tokens that come next. Only `LlamaPromptLookupDecoding` is taken by `Llama`."""
+    """Predicts the next tokens. `Llama` accepts only `LlamaPromptLookupDecoding`."""
 
     @abc.abstractmethod
     def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:
-        """int32 (n,): the guess, given the tokens so far."""
+        """int32 (n,): the predicted tokens after ``input_ids``."""
 
 
 class LlamaPromptLookupDecoding(LlamaDraftModel):
-    """Guesses what followed earlier where the last tokens stood before (Saxena, 2023).
+    """Predicts the continuation of an earlier occurrence of the last tokens (Saxena, 2023).
 
-    For `Llama` it is ``speculate="lookup"`` with ``draft_max=num_pred_tokens``; the engine sets the length of
-    the n-gram by itself.
+    For `Llama` it means ``speculate="lookup"`` with ``draft_max=num_pred_tokens``; the engine chooses the
+    length of the n-gram itself.
     """
 
     def __init__(self, max_ngram_size: int = 2, num_pred_tokens: int = 10) -> None:
@@ -32,7 +32,7 @@ class LlamaPromptLookupDecoding(LlamaDraftModel):
     def find_candidate_pred_tokens(
         input_ids: npt.NDArray[np.intc], max_ngram_size: int, num_pred_tokens: int
     ) -> npt.NDArray[np.intc]:
-        """int32 (n,): what followed the first place of the longest n-gram at the end; (0,) for none."""
+        """int32 (n,): the tokens after the first occurrence of the longest final n-gram; (0,) without one."""
         tokens = input_ids.tolist()
         for size in range(min(max_ngram_size, len(tokens) - 1), 0, -1):
             ending = tokens[-size:]

@@ -6,31 +6,30 @@ import abc
 from typing import Any
 
 from oxillama.compat.llama_cpp.protocols import HasVocabulary
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 
 class BaseLlamaTokenizer(abc.ABC):
-    """What `Llama` takes as ``tokenizer``."""
+    """The interface of ``tokenizer`` in `Llama`."""
 
     @abc.abstractmethod
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """The ids of a text in UTF-8.
 
-        Parameters
-        ----------
-        add_bos : adds the tokens that the vocabulary puts around a text.
-        special : takes names of control tokens as these tokens.
+        Args:
+            add_bos: whether to add the special tokens that the vocabulary puts around a text.
+            special: whether to parse names of control tokens as these tokens.
         """
 
     @abc.abstractmethod
     def detokenize(
         self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
     ) -> bytes:
-        """The bytes of tokens; ``special`` keeps the names of control tokens."""
+        """The bytes of tokens; ``special``: include the names of control tokens."""
 
 
 class LlamaTokenizer(BaseLlamaTokenizer):
-    """The vocabulary of a model's file."""
+    """A tokenizer with the vocabulary of a model's file."""
 
     def __init__(self, llama: HasVocabulary | TokenizerBridge) -> None:
         self.bridge: TokenizerBridge = llama if isinstance(llama, TokenizerBridge) else llama.model
@@ -44,19 +43,19 @@ class LlamaTokenizer(BaseLlamaTokenizer):
         decoder = self.bridge.stream_decoder(not special, continuing=True)
         data = b"".join(map(decoder.piece, map(int, tokens)))
         opens = bool(tokens) and tokens[0] == self.bridge.bos_id
-        return data.removeprefix(b" ") if opens else data  # the space that encoding has put in front
+        return data.removeprefix(b" ") if opens else data  # the space that encoding has added
 
     def encode(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
-        """`tokenize`, of a str."""
+        """`tokenize` for a str."""
         return self.tokenize(text.encode("utf-8", errors="ignore"), add_bos=add_bos, special=special)
 
     def decode(self, tokens: list[int]) -> str:
-        """`detokenize`, as a str."""
+        """`detokenize` as a str."""
         return self.detokenize(tokens).decode("utf-8", errors="ignore")
 
     @classmethod
     def from_ggml_file(cls, path: str) -> LlamaTokenizer:
-        """The vocabulary of a GGUF file."""
+        """A tokenizer with the vocabulary of a GGUF file."""
         return cls(TokenizerBridge.from_gguf(path))
 
 
@@ -83,7 +82,7 @@ class LlamaHFTokenizer(BaseLlamaTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str) -> LlamaHFTokenizer:
-        """By `transformers.AutoTokenizer`, which must be installed."""
+        """A tokenizer from `transformers.AutoTokenizer`; `transformers` must be installed."""
         from transformers import AutoTokenizer
 
         return cls(AutoTokenizer.from_pretrained(pretrained_model_name_or_path))

@@ -1,4 +1,4 @@
-"""Names of requests and answers for annotations: all of them are dicts."""
+"""Type names of requests and answers, for annotations; all of them are dicts."""
 
 from __future__ import annotations
 

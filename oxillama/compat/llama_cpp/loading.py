@@ -1,4 +1,4 @@
-"""How a `Llama` is made: its arguments, its engine, and what it says of the model."""
+"""Constructs a `Llama`: its arguments, its engine, and the properties of the model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.base.config import EngineConfig, available_cpus, checks
+from oxillama.base.formats import FORMATS, KV_TYPES
 from oxillama.compat.llama_cpp import llama_cpp as c
 from oxillama.compat.llama_cpp.arguments import check_rope, refuse_changed, warn_of_others
 from oxillama.compat.llama_cpp.evaluated import Evaluated
@@ -19,34 +21,31 @@ from oxillama.compat.llama_cpp.llama_cache import BaseLlamaCache, common_prefix
 from oxillama.compat.llama_cpp.llama_chat_format import TEMPLATE, template_handlers
 from oxillama.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from oxillama.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
-from oxillama.config import EngineConfig, available_cpus, checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 MOST_DRAFT = 64
-"""Max tokens of a draft."""
+"""The maximum number of tokens of a draft."""
 
 ATTENDING = ("attention", "mla")
-"""Mixers whose layers keep keys and values."""
+"""Kinds of layers that have keys and values."""
 
 KV_NAMES = {format.id: format.name.lower() for format in FORMATS.values() if format.name.lower() in KV_TYPES}
-"""Types of keys and values by their numbers."""
+"""Types of keys and values by llama.cpp's numbers."""
 
 
 class Loaded:
-    """A model with the arguments of llama-cpp-python's `Llama`, by position and name, and their defaults.
+    """A model with the constructor arguments of llama-cpp-python's `Llama` and their defaults.
 
-    Parameters are in `docs/from-llama-cpp-python.md`: those that are honoured, those without an effect here
-    (`arguments.HARMLESS`), and those that must keep their default (`arguments.REFUSED`). A name that is no
-    argument has no effect, and a UserWarning says so.
+    `docs/from-llama-cpp-python.md` lists the parameters: supported ones, ignored ones (`arguments.HARMLESS`),
+    and those that must keep their default (`arguments.REFUSED`). Unknown arguments are ignored with a
+    UserWarning.
 
-    Raises
-    ------
-    ConfigError, a ValueError : there is no such file, or an argument cannot be honoured.
-    ModelFileError, GGUFError, LoadError, TokenizerError : the model cannot be loaded, and why.
+    Raises:
+        ConfigError: a ValueError; the file does not exist, or an argument is not supported.
+        ModelFileError, GGUFError, LoadError, TokenizerError: the model cannot be loaded; says why.
     """
 
     def __init__(
@@ -111,7 +110,9 @@ class Loaded:
         self.verbose: bool = verbose
         self.last_n_tokens_size: int = last_n_tokens_size
         self.spm_infill: bool = spm_infill
-        self.lora_base, self.lora_scale, self.lora_path = lora_base, lora_scale, lora_path
+        self.lora_base: str | None = lora_base
+        self.lora_scale: float = lora_scale
+        self.lora_path: str | None = lora_path
         self.draft_model: Any = draft_model
         self.cache: BaseLlamaCache | None = None
         self._seed: int = seed or c.LLAMA_DEFAULT_SEED
@@ -150,7 +151,7 @@ class Loaded:
         type_v: int | None,
         chat_handler: Any,
     ) -> None:
-        """Makes the engine."""
+        """Make the engine."""
         more: dict[str, Any] = {}
         draft = self.draft_model
         if draft is not None:
@@ -177,19 +178,19 @@ class Loaded:
 
     @property
     def engine(self) -> InferenceEngine:
-        """The engine. Raises ConfigError if the vocabulary alone was loaded."""
+        """The engine. Raises ConfigError if only the vocabulary was loaded."""
         if self._engine is None:
             raise ConfigError("vocab_only: expected False for this, got True")
         return self._engine
 
     @property
     def model(self) -> TokenizerBridge:
-        """The vocabulary of the file, in the place of a pointer to llama.cpp's model."""
+        """The vocabulary of the file, in place of a pointer to llama.cpp's model."""
         return self._bridge if self._bridge is not None else self.engine.tokenizer
 
     @property
     def ctx(self) -> object:
-        """What runs the model, in the place of a pointer to llama.cpp's context."""
+        """The loaded model, in place of a pointer to llama.cpp's context."""
         return self if self._engine is None else self._engine.model
 
     @property
@@ -198,22 +199,22 @@ class Loaded:
 
     @property
     def _is_recurrent(self) -> bool:
-        """Whether all layers have a state of fixed size."""
+        """Whether all layers are recurrent."""
         return self._layer_kinds == (True, False)
 
     @property
     def _is_hybrid(self) -> bool:
-        """Whether some layers have a state of fixed size, and others attend."""
+        """Whether some layers are recurrent and others have attention."""
         return self._layer_kinds == (True, True)
 
     @property
     def _layer_kinds(self) -> tuple[bool, bool]:
-        """Whether there are layers with a state of fixed size, and layers that attend."""
+        """Whether there are recurrent layers, and whether there are attention layers."""
         spec = self.engine.model.spec
         return spec.recurrent is not None, any(layer.mixer in ATTENDING for layer in spec.layers)
 
     def n_ctx(self) -> int:
-        """Max tokens in a sequence."""
+        """The maximum number of tokens in a sequence."""
         return self._n_ctx
 
     def n_embd(self) -> int:
@@ -221,36 +222,36 @@ class Loaded:
         return self.engine.model.spec.n_embd
 
     def n_vocab(self) -> int:
-        """Tokens of the vocabulary; with a model, rows of its logits."""
+        """The size of the vocabulary; with a model, the size of its logits."""
         return self.model.n_vocab if self._engine is None else self._engine.model.spec.n_vocab
 
     def token_eos(self) -> int:
-        """The token that ends a text; -1 for none."""
+        """The EOS token; -1 if the vocabulary has none."""
         return token_of(self.model.eos_id)
 
     def token_bos(self) -> int:
-        """The token that begins a text; -1 for none."""
+        """The BOS token; -1 if the vocabulary has none."""
         return token_of(self.model.bos_id)
 
     def token_nl(self) -> int:
-        """The token of a line break; -1 for none."""
+        """The token of a line break; -1 if the vocabulary has none."""
         ids = self.model.encode("\n")
         return ids[-1] if ids else -1
 
     # --- the end, and copies ------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the engine; texts under way are cancelled."""
+        """Close the engine; running texts are cancelled."""
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # at the end of the interpreter
+        with suppress(Exception):  # the interpreter may be shutting down
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The arguments: a copy loads the model again."""
+        """The constructor's arguments: unpickling loads the model again."""
         return {**self._arguments, "seed": self._seed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -260,7 +261,7 @@ class Loaded:
 
     @staticmethod
     def logits_to_logprobs(logits: Any, axis: int = -1) -> np.ndarray:
-        """float32, of the shape of the logits: the logarithm of their softmax."""
+        """float32, same shape as the logits: log(softmax(logits))."""
         rows = np.asarray(logits, np.float32)
         highest = np.max(rows, axis=axis, keepdims=True)
         shifted = rows - np.where(np.isfinite(highest), highest, 0)
@@ -272,12 +273,12 @@ class Loaded:
 
 
 def token_of(id: int | None) -> int:
-    """An id as llama.cpp has it: -1 for none."""
+    """An id in llama.cpp's convention: -1 instead of None."""
     return -1 if id is None else id
 
 
 def kv_type(name: str, number: int | None) -> str:
-    """The name of a type of keys or values. Raises ConfigError for a type that cannot be honoured."""
+    """The name of a KV type number. Raises ConfigError for an unsupported type."""
     if number is None:
         return "f16"
     if number not in KV_NAMES:
@@ -286,13 +287,13 @@ def kv_type(name: str, number: int | None) -> str:
 
 
 def trained_context(metadata: Mapping[str, Any]) -> int:
-    """Tokens that the model was trained with; 512 for a file that does not say."""
+    """The model's training context in tokens; 512 if the file does not say."""
     value = metadata.get(f"{metadata.get('general.architecture')}.context_length", 512)
     return int(value)
 
 
 def text_metadata(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata of a file as text, without its arrays."""
+    """A file's metadata as text, without arrays."""
     found: dict[str, str] = {}
     for key, value in metadata.items():
         if isinstance(value, bool | np.bool_):

@@ -1,4 +1,4 @@
-"""The one sequence of a `Llama` that its caller runs by hand: tokens in, logits and sampled tokens out."""
+"""The one sequence of a `Llama` that the caller runs step by step: `eval`, `sample`, `generate`."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from oxillama.compat.llama_cpp.llama_tokenizer import LlamaTokenizer
 from oxillama.compat.llama_cpp.processors import LogitsProcessorList, StoppingCriteriaList
 from oxillama.compat.llama_cpp.sampling import Sampling, seed_of
 from oxillama.compat.llama_cpp.vectors import Vectors
-from oxillama.sampling.sampler import Sampler
+from oxillama.engine.sampling.sampler import Sampler
 
 Tokens = Sequence[int]
 
 
 class OneSequence(Vectors):
-    """The tokens of a `Llama`, and the sequence that `eval`, `sample` and `generate` work on."""
+    """Tokenization, and the sequence that `eval`, `sample` and `generate` work on."""
 
     # --- tokens -------------------------------------------------------------------------------------
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Ids of a text in UTF-8; ``special`` takes names of control tokens as these."""
+        """The ids of a text in UTF-8; ``special``: parse names of control tokens."""
         return self.tokenizer_.tokenize(text, add_bos, special)
 
     def detokenize(
         self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
     ) -> bytes:
-        """Bytes of tokens; ``special`` keeps the names of control tokens."""
+        """The bytes of tokens; ``special``: include the names of control tokens."""
         return self.tokenizer_.detokenize(tokens, prev_tokens=prev_tokens, special=special)
 
     def encoded(self, text: str) -> list[int]:
-        """Ids of the text of a prompt, in which names of control tokens are these tokens."""
+        """The ids of a prompt's text; names of control tokens are parsed."""
         return self.tokenizer_.tokenize(text.encode(), False, True) if text else []
 
     def tokenizer(self) -> LlamaTokenizer:
-        """The vocabulary of the file."""
+        """A tokenizer with the vocabulary of the file."""
         return LlamaTokenizer(self.model)
 
     # --- one sequence -------------------------------------------------------------------------------
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were run."""
+        """The number of tokens in the sequence."""
         return len(self._evaluated.tokens)
 
     @n_tokens.setter
@@ -59,7 +59,7 @@ class OneSequence(Vectors):
 
     @property
     def input_ids(self) -> np.ndarray:
-        """int32 (n_ctx,): the tokens that were run, then zeros."""
+        """int32 (n_ctx,): the tokens of the sequence, then zeros."""
         found = np.zeros(self.n_ctx(), np.intc)
         tokens = self._input_ids
         found[: len(tokens)] = tokens
@@ -71,7 +71,7 @@ class OneSequence(Vectors):
 
     @property
     def scores(self) -> np.ndarray:
-        """float32 (n_ctx, n_vocab): the logits after each token, with ``logits_all``; else after the last."""
+        """float32 (n_ctx, n_vocab): the logits after each token with ``logits_all``, else after the last."""
         found = np.zeros((self.n_ctx(), self.n_vocab()), np.float32)
         rows = self._scores
         found[: len(rows)] = rows
@@ -79,24 +79,24 @@ class OneSequence(Vectors):
 
     @property
     def eval_tokens(self) -> deque[int]:
-        """The tokens that were run."""
+        """The tokens of the sequence."""
         return deque(self._evaluated.tokens, maxlen=self.n_ctx())
 
     @property
     def eval_logits(self) -> deque[list[float]]:
-        """The rows of `scores`, with ``logits_all``; else the last one."""
+        """The rows of `scores` with ``logits_all``, else the last row."""
         return deque(self._scores.tolist(), maxlen=self.n_ctx() if self._logits_all else 1)
 
     def reset(self) -> None:
-        """Forgets the tokens that were run."""
+        """Forget the tokens of the sequence."""
         self._evaluated.cut(0)
 
     def eval(self, tokens: Tokens) -> None:
-        """Runs tokens. Raises PromptError if they do not fit the context, KvCacheFullError."""
+        """Append tokens and run them. Raises PromptError if they exceed the context, or KvCacheFullError."""
         self._evaluated.eval(tokens)
 
     def set_seed(self, seed: int) -> None:
-        """The seed from which the next completion without one takes its own."""
+        """Set the seed that the next completion without a seed derives its own from."""
         self._seed = seed
 
     def sample(
@@ -118,7 +118,7 @@ class OneSequence(Vectors):
         grammar: LlamaGrammar | None = None,
         idx: int | None = None,
     ) -> int:
-        """A token to follow those that were run, or those up to ``idx``. Nothing is appended."""
+        """Sample a token from the logits after the sequence, or after token ``idx``. Appends nothing."""
         given = without(locals(), "self", "idx")
         with self._evaluated.lock:
             row = self._evaluated.row(-1 if idx is None else idx)
@@ -152,11 +152,10 @@ class OneSequence(Vectors):
         stopping_criteria: StoppingCriteriaList | None = None,
         grammar: LlamaGrammar | None = None,
     ) -> Generator[int, Tokens | None, None]:
-        """Tokens after a prompt, one by one and without end. What is sent is a guess, which changes none.
+        """Yield tokens after a prompt, without end. Tokens sent in are predictions, which are ignored.
 
-        Parameters
-        ----------
-        reset : whether the prompt takes the place of what was run, of which a common beginning is kept.
+        Args:
+            reset: whether the prompt replaces the sequence (keeping a common prefix), or is appended.
         """
         given = without(locals(), "self", "tokens", "reset", "stopping_criteria")
         state, criteria = self._evaluated, joined(stopping_criteria)

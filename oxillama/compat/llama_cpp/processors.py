@@ -1,4 +1,4 @@
-"""Functions of the caller that a generation calls, and the penalties, as stages of the sampler."""
+"""The caller's functions of a generation, and the penalties, as sampler stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StoppingCriteria = Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], bool
 
 
 class LogitsProcessorList(list[LogitsProcessor]):
-    """Processors that are called one after the other."""
+    """Processors that are called in order."""
 
     def __call__(
         self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
@@ -26,14 +26,14 @@ class LogitsProcessorList(list[LogitsProcessor]):
 
 
 class StoppingCriteriaList(list[StoppingCriteria]):
-    """Criteria of which any one ends a text."""
+    """Criteria; the text ends when any one returns True."""
 
     def __call__(self, input_ids: npt.NDArray[np.intc], logits: npt.NDArray[np.single]) -> bool:
         return any(criterion(input_ids, logits) for criterion in self)
 
 
 class MinTokensLogitsProcessor:
-    """Bans a token until so many were generated; the first call has the prompt."""
+    """Bans a token until ``min_tokens`` tokens are generated; the first call receives the prompt."""
 
     def __init__(self, min_tokens: int, token_eos: int) -> None:
         self.min_tokens = min_tokens
@@ -51,10 +51,10 @@ class MinTokensLogitsProcessor:
 
 
 class ProcessorStage:
-    """Processors as a stage of the sampler: they see the whole vocabulary, -inf for what is banned."""
+    """Processors as a sampler stage: they receive logits of the whole vocabulary, -inf for banned tokens."""
 
     def __init__(self, processors: Sequence[LogitsProcessor], n_vocab: int) -> None:
-        self.processors = list(processors)
+        self.processors: list[LogitsProcessor] = list(processors)
         self.n_vocab = n_vocab
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> np.ndarray:
@@ -67,18 +67,20 @@ class ProcessorStage:
 
 
 class PenaltyStage:
-    """Penalties for the last generated tokens. The prompt's do not count, unlike in `SamplerConfig`.
+    """Penalties for the last generated tokens. Unlike in `SamplerConfig`, the prompt does not count.
 
-    Parameters
-    ----------
-    n_prompt : tokens before the generated ones.
-    window : how many of the generated ones count; negative for all.
-    repeat, frequency, presence : as ``repetition_penalty`` and so on of `SamplerConfig`.
+    Args:
+        n_prompt: number of prompt tokens.
+        window: number of generated tokens that count; negative: all.
+        repeat, frequency, presence: as ``repetition_penalty`` and so on of `SamplerConfig`.
     """
 
     def __init__(self, n_prompt: int, window: int, repeat: float, frequency: float, presence: float) -> None:
-        self.n_prompt, self.window = n_prompt, window
-        self.repeat, self.frequency, self.presence = repeat, frequency, presence
+        self.n_prompt: int = n_prompt
+        self.window: int = window
+        self.repeat: float = repeat
+        self.frequency: float = frequency
+        self.presence: float = presence
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> None:
         recent = history[self.n_prompt :]

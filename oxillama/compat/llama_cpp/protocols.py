@@ -1,11 +1,11 @@
-"""What tokenizers, completions and chats need of a `Llama`, which imports them."""
+"""Protocols of `Llama` for the modules that it imports."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from oxillama.engine.engine import InferenceEngine
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
 
 
 class HasVocabulary(Protocol):
@@ -17,13 +17,13 @@ class HasVocabulary(Protocol):
 
 
 class Model(HasVocabulary, Protocol):
-    """A `Llama`, whose docstrings these methods have."""
+    """The methods of `Llama` that other modules call; see there for docstrings."""
 
     spm_infill: bool
 
     @property
     def engine(self) -> InferenceEngine:
-        """What runs requests."""
+        """The engine that runs requests."""
 
     def n_ctx(self) -> int: ...
     def encoded(self, text: str) -> list[int]: ...

@@ -1,4 +1,4 @@
-"""Sampling arguments of `Llama` as a `SamplerConfig`."""
+"""Converts sampling arguments of `Llama` to a `SamplerConfig`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oxillama.base.config import SamplerConfig, checks
 from oxillama.compat.llama_cpp.llama_cpp import LLAMA_DEFAULT_SEED
 from oxillama.compat.llama_cpp.llama_grammar import LlamaGrammar
 from oxillama.compat.llama_cpp.processors import LogitsProcessor, PenaltyStage, ProcessorStage
-from oxillama.config import SamplerConfig, checks
 from oxillama.errors import ConfigError
 
-ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
-"""Keeps every token."""
+ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
+"""Cuts that keep every token."""
 
 CUTS = ("top_k", "typical_p", "top_p", "min_p")
-"""In llama-cpp-python's order, which the temperature follows."""
+"""The cuts in llama-cpp-python's order; the temperature follows them."""
 
 LEAST = 1e-9
-"""A share that only the likeliest token reaches, for a ``top_p`` or ``typical_p`` of 0."""
+"""A share that only the top token reaches, for a ``top_p`` or ``typical_p`` of 0."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What `Llama.generate`, `Llama.sample` and completions say of sampling, with their defaults.
+    """The sampling arguments of `Llama.generate`, `Llama.sample` and completions, with their defaults.
 
-    Raises
-    ------
-    ConfigError : ``tfs_z`` is not 1, or ``penalize_nl`` is False: no sampler of llama.cpp does that any more.
+    Raises:
+        ConfigError: ``tfs_z`` is not 1, or ``penalize_nl`` is False: llama.cpp has no such samplers any more.
     """
 
     top_k: int = 40
@@ -61,12 +60,11 @@ class Sampling:
     def config(self, n_prompt: int, window: int, n_vocab: int, seed: int | None) -> SamplerConfig:
         """The sampler's options.
 
-        Parameters
-        ----------
-        n_prompt : tokens before the text, which no penalty counts.
-        window : how many tokens of the text penalties count; negative for all.
-        n_vocab : tokens of the vocabulary.
-        seed : of the random numbers; None for a new one.
+        Args:
+            n_prompt: number of tokens before the text; penalties ignore them.
+            window: number of generated tokens that penalties count; negative: all.
+            n_vocab: size of the vocabulary.
+            seed: seed of the random numbers; None: a random one.
 
         Raises ConfigError for a value out of range.
         """
@@ -104,6 +102,6 @@ class Sampling:
 
 
 def seed_of(number: int) -> int | None:
-    """The engine's seed for one of llama.cpp's; None, for a new one each time, where that is random."""
+    """The engine's seed for a seed of llama.cpp; None, a random seed, for llama.cpp's default."""
     number &= 0xFFFFFFFFFFFFFFFF
     return None if number in (LLAMA_DEFAULT_SEED, 0xFFFFFFFFFFFFFFFF) else number

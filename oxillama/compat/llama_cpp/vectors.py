@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.base.config import checks
 from oxillama.compat.llama_cpp import llama_cpp as c
 from oxillama.compat.llama_cpp.loading import Loaded
-from oxillama.config import checks
 
 POOLING = {
     c.LLAMA_POOLING_TYPE_NONE: None,
@@ -17,7 +17,7 @@ POOLING = {
     c.LLAMA_POOLING_TYPE_CLS: "cls",
     c.LLAMA_POOLING_TYPE_LAST: "last",
 }
-"""The engine's names for kinds of pooling; None for a vector for each token."""
+"""The engine's pooling names by llama.cpp's numbers; None: a vector for each token."""
 
 NUMBERS = {name: number for number, name in POOLING.items() if name}
 
@@ -26,7 +26,7 @@ class Vectors(Loaded):
     """The embeddings of a `Llama`."""
 
     def pooling_type(self) -> int:
-        """How one vector comes from those of a text's tokens: as asked for, or as the file says."""
+        """The pooling of tokens' vectors to one vector: as requested, or else as the file says."""
         if self._pooling != c.LLAMA_POOLING_TYPE_UNSPECIFIED:
             return self._pooling
         named = self.engine.model.spec.pooling
@@ -39,22 +39,20 @@ class Vectors(Loaded):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """The embedding of a text, or a list of those of several, which share batches.
+        """The embedding of a text, or a list of embeddings of several texts, which share batches.
 
-        Parameters
-        ----------
-        normalize : scales each vector to length 1.
-        truncate : cuts a text to ``n_batch`` tokens, with a UserWarning; False makes that a ValueError.
-        return_count : gives the number of tokens, too.
+        Args:
+            normalize: whether to scale each vector to length 1.
+            truncate: True: cut a text to ``n_batch`` tokens with a UserWarning; False: raise ValueError
+                instead.
+            return_count: whether to return the number of tokens, too.
 
-        Returns
-        -------
-        A list of floats for each text; without pooling a list of these, one for each token.
+        Returns:
+            A list of floats for each text; without pooling, a list of such lists, one for each token.
 
-        Raises
-        ------
-        RuntimeError : the model was loaded without ``embedding``.
-        ConfigError : ``pooling_type`` is none that gives embeddings.
+        Raises:
+            RuntimeError: the model was loaded without ``embedding``.
+            ConfigError: ``pooling_type`` is not a kind that gives embeddings.
         """
         if not self._embedding:
             raise RuntimeError("embed: expected Llama(..., embedding=True), got embedding=False")
@@ -83,7 +81,7 @@ class Vectors(Loaded):
         return tokens[: self.n_batch]
 
     def create_embedding(self, input: str | list[str], model: str | None = None) -> dict[str, Any]:
-        """An answer in OpenAI's form: the vectors of `embed`, and numbers of tokens. Raises as `embed`."""
+        """An answer in OpenAI's form: the vectors of `embed`, and token counts. Raises as `embed`."""
         vectors, n = self.embed(input if isinstance(input, list) else [input], return_count=True)
         return {
             "object": "list",
@@ -97,7 +95,7 @@ class Vectors(Loaded):
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Vectors of length 1; zeros stay zeros."""
+    """The vectors scaled to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(rows.astype(np.float64), axis=-1, keepdims=True)
     found: np.ndarray = rows / np.where(lengths == 0, 1, lengths)
     return found

@@ -4,42 +4,64 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from oxillama.errors import LoadError
-from oxillama.models.families.llama import LLAMA
+from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
-from oxillama.models.rope import log_of
-from oxillama.models.spec import Latent, Selector, Spec, Temperature
+from oxillama.models.rope import Rope, log_of, read_rope
+from oxillama.models.sizes import Latent, Selector, Temperature
+from oxillama.models.spec import Spec
 
 MANY_EXPERTS = (
-    "expert_feed_forward_length",
-    "expert_shared_count",
-    "expert_weights_scale",
-    "leading_dense_block_count",
-)
+    "expert_feed_forward_length", "expert_shared_count", "expert_weights_scale", "leading_dense_block_count",
+)  # fmt: skip
 STATED = (*MANY_EXPERTS, "expert_gating_func", "expert_weights_norm")
 
-DEEPSEEK = register(
-    LLAMA.derive(
-        "deepseek",
-        requires=("expert_count",),
-        routing=Routing(options=MANY_EXPERTS, normalize=False, shared_width="expert"),
-    )
+DEEPSEEK = LLAMA.variant(
+    "deepseek",
+    requires=("expert_count",),
+    routing=Routing(options=MANY_EXPERTS, normalize=False, shared_width="expert"),
+)
+
+
+def whole_turns(spec: Spec, read: Reader) -> Spec:
+    """The text model of DeepSeek-OCR rotates whole heads from a fixed base, whatever its scaling. As in
+    llama.cpp, a scaling changes the scores, as it does in DeepSeek 2."""
+    if read.number("rope.freq_base", 10000.0) != 10000.0:
+        raise LoadError(f"{read.prefix}.rope.freq_base: expected 10000 or no such key, got another number")
+    if spec.key_dim % 2:
+        raise LoadError(f"{read.prefix}.attention.key_length: expected an even number, got {spec.key_dim}")
+    stated = read_rope(read, True, spec.key_dim, spec.context_length)
+    gain = read.number("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * log_of(stated.factor))
+    if not gain > 0:
+        key = f"{read.prefix}.rope.scaling.factor"
+        raise LoadError(f"{key}: expected a factor with a score scale above 0, got {stated.factor}")
+    spec = replace(spec.each_layer(rope=0), score_scale=spec.score_scale * gain * gain)
+    return replace(spec, ropes=(Rope(spec.key_dim, True, 10000.0),))
+
+
+DEEPSEEK_OCR = DEEPSEEK.variant(
+    "deepseek2-ocr",
+    requires=("expert_count", "expert_shared_count"),
+    rope="none",  # the one of `whole_turns`
+    refuses=FACTORS,
+    routing=Routing(options=STATED, normalize=False, shared_width="expert"),
+    adjust=whole_turns,
 )
 
 LATENT_MATRICES = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
 
 
 def latent_sizes(spec: Spec, read: Reader) -> Spec:
-    """Newer files state the sizes of a head in keys of their own, older ones in those of attention."""
+    """Newer files state the sizes of a head in keys of their own, older files in the keys of attention."""
     latent = Latent(
         q_rank=read.size("attention.q_lora_rank", 0, least=0),
         kv_rank=read.size("attention.kv_lora_rank"),
         key_dim=read.size("attention.key_length_mla", 0, least=0) or spec.key_dim,
         value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
-        rotated=spec.ropes[0].n_rot if spec.ropes else read.size("rope.dimension_count"),
+        rotated=spec.ropes[0].n_rot if spec.ropes else read.size("rope.dimension_count", least=0),
     )
     first = min(spec.attending, default=0)
     if latent.q_rank and f"blk.{first}.attn_q.weight" in read.file.tensors:
@@ -59,7 +81,7 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
 def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     """DeepSeek applies YaRN's magnitude to the scores instead of the rotation.
 
-    Its ``yarn_log_multiplier`` is a tenth of that in other families, as in llama.cpp.
+    Its ``yarn_log_multiplier`` is a tenth of other families', as in llama.cpp.
     """
     spec = latent_sizes(spec, read)
     rope = spec.ropes[0]
@@ -87,59 +109,57 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
 
 
-DEEPSEEK2 = register(
-    DEEPSEEK.derive(
-        "deepseek2",
-        options=(
-            "attention.temperature_length",
-            "attention.temperature_scale",
-            "rope.scaling.yarn_log_multiplier",
-        ),
-        requires=(),
-        routing=Routing(options=STATED, normalize=False, shared_width="expert"),
-        mixer="mla",
-        unadapted=("attn_q", *LATENT_MATRICES, "output"),
+DEEPSEEK2 = DEEPSEEK.variant(
+    "deepseek2",
+    options=(
+        "attention.temperature_length", "attention.temperature_scale", "rope.scaling.yarn_log_multiplier",
     ),
-    deepseek2_numbers,
-)
+    requires=(), routing=Routing(options=STATED, normalize=False, shared_width="expert"), mixer="mla",
+    unadapted=("attn_q", *LATENT_MATRICES, "output"), adjust=deepseek2_numbers,
+)  # fmt: skip
 
 
 # Mistral's large model is DeepSeek 2 in every respect.
-MISTRAL4 = register(DEEPSEEK2.derive("mistral4"), deepseek2_numbers)
+MISTRAL4 = DEEPSEEK2.variant("mistral4", adjust=deepseek2_numbers)
 
 
 SELECTOR_MATRICES = ("indexer.attn_q_b", "indexer.attn_k", "indexer.proj")
 
 
-def with_selectors(spec: Spec, read: Reader, neox: bool, has_own: list[bool]) -> Spec:
+def with_selectors(spec: Spec, read: Reader, neox: bool, has_own: list[bool], **more: Any) -> Spec:
     """Selectors of positions, which the layers without their own share with the last one before them.
 
-    Parameters
-    ----------
-    neox : how their queries and keys rotate (`Selector.neox`).
-    has_own : of each layer.
+    Args:
+        neox, more: how their queries and keys rotate, and other fields of `Selector`.
+        has_own: of each layer; only layers that attend to all positions have or share one.
     """
     selector = Selector(
         n_heads=read.size("attention.indexer.head_count"),
         width=read.size("attention.indexer.key_length"),
         n_chosen=read.size("attention.indexer.top_k"),
         neox=neox,
+        **more,
     )
     assert spec.latent is not None
-    if selector.width < spec.latent.rotated:
+    if spec.ropes and selector.width < spec.latent.rotated:
         key, least = f"{read.prefix}.attention.indexer.key_length", spec.latent.rotated
         raise LoadError(f"{key}: expected at least the {least} dimensions that rotate, got {selector.width}")
     if not spec.latent.q_rank:
-        raise LoadError("blk.0.attn_q_a.weight: expected compressed queries beside a selector, got none")
+        key = f"{read.prefix}.attention.q_lora_rank"
+        raise LoadError(f"{key}: expected compressed queries beside a selector, got none")
     if not spec.causal:
         raise LoadError(f"{read.prefix}.attention.causal: expected true beside selectors, got false")
-    if not has_own[0]:
+    selecting = [layer.n_kv_heads > 0 and layer.latent is None for layer in spec.layers]
+    if not any(selecting):
+        return spec
+    if not has_own[selecting.index(True)]:
         key = f"{read.prefix}.attention.indexer.types"
         raise LoadError(f"{key}: expected a selector (true) in the first layer, got false")
+    has_own = [own and selects for own, selects in zip(has_own, selecting)]
     layers, last = [], 0
     for i, layer in enumerate(spec.layers):
         last = i if has_own[i] else last
-        layers.append(replace(layer, selected_by=last))
+        layers.append(replace(layer, selected_by=last) if selecting[i] else layer)
     shared = {f"blk.{i}.indexer" for i, own in enumerate(has_own) if not own}
     unused = (name for name in read.file.tensors if name.rpartition(".indexer.")[0] + ".indexer" in shared)
     return replace(spec, layers=tuple(layers), selector=selector, ignored=(*spec.ignored, *unused))
@@ -165,23 +185,16 @@ def glm_dsa_numbers(spec: Spec, read: Reader) -> Spec:
 
 
 SELECTOR_KEYS = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
-# From version 3.2 on a selector of positions stands beside attention, with keys of its own.
-DEEPSEEK32 = register(
-    DEEPSEEK2.derive(
-        "deepseek32",
-        options=(*DEEPSEEK2.options, *SELECTOR_KEYS),
-        requires=("attention.q_lora_rank",),
-        unadapted=(*DEEPSEEK2.unadapted, *SELECTOR_MATRICES),
-    ),
-    deepseek32_numbers,
-)
-GLM_DSA = register(
-    DEEPSEEK32.derive(
-        "glm-dsa",
-        options=(*DEEPSEEK32.options, "attention.indexer.types"),
-        routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert"),
-    ),
-    glm_dsa_numbers,
+# From version 3.2 on attention has a selector of positions, with keys of its own.
+DEEPSEEK32 = DEEPSEEK2.variant(
+    "deepseek32", options=(*DEEPSEEK2.options, *SELECTOR_KEYS), requires=("attention.q_lora_rank",),
+    unadapted=(*DEEPSEEK2.unadapted, *SELECTOR_MATRICES), adjust=deepseek32_numbers,
+)  # fmt: skip
+GLM_DSA = DEEPSEEK32.variant(
+    "glm-dsa",
+    options=(*DEEPSEEK32.options, "attention.indexer.types"),
+    routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert"),
+    adjust=glm_dsa_numbers,
 )
 
 
@@ -195,9 +208,13 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
     )
 
 
-MINICPM3: Family = register(
-    LLAMA.derive(
-        "minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, unadapted=LATENT_MATRICES
-    ),
-    minicpm3_scales,
-)
+# PLM: keys and values of all heads come from a latent vector, the feed-forward block squares its activations.
+PLM = LLAMA.variant(
+    "plm", mixer="mla", gate="none", activation="relu_squared", routing=None, output="tied",
+    refuses=(*FACTORS, "output.weight"), unadapted=("attn_q", *LATENT_MATRICES), adjust=latent_sizes,
+)  # fmt: skip
+
+MINICPM3: Family = LLAMA.variant(
+    "minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, unadapted=LATENT_MATRICES,
+    adjust=minicpm3_scales,
+)  # fmt: skip

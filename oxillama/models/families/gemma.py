@@ -7,59 +7,34 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.families.llama import LLAMA
+from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.family import WINDOWS, AtLayers, Only, Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
-GEMMA = register(
-    LLAMA.derive("gemma", rope="neox", routing=None, embedding_scale=0.0, activation="gelu", output="tied")
+GEMMA = LLAMA.variant(
+    "gemma", rope="neox", routing=None, embedding_scale=0.0, activation="gelu", output="tied"
 )
 
 
 # The largest model of a generation has another score scale.
-GEMMA2 = register(
-    GEMMA.derive(
-        "gemma2",
-        options=(*WINDOWS, "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
-        attn_post_norm=("post_attention_norm",),
-        ffn_post_norm=("post_ffw_norm",),
-        window=4096,
-        window_period=2,
-        soft_cap=50.0,
-        final_soft_cap=30.0,
-        at_layers=(AtLayers(46, score_scale="embd/heads"),),
-    )
-)
+GEMMA2 = GEMMA.variant(
+    "gemma2", options=(*WINDOWS, "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
+    attn_post_norm=("post_attention_norm",), ffn_post_norm=("post_ffw_norm",), window=4096, window_period=2,
+    soft_cap=50.0, final_soft_cap=30.0, at_layers=(AtLayers(46, score_scale="embd/heads"),),
+)  # fmt: skip
 
-GEMMA3 = register(
-    GEMMA2.derive(
-        "gemma3",
-        options=(*WINDOWS, "attention.scale", "final_logit_softcapping"),
-        qk_norm="head",
-        window=0,
-        window_period=6,
-        local_rope="unscaled",
-        local_base=10000.0,
-        soft_cap=0.0,
-        final_soft_cap=0.0,
-        output="auto",
-        at_layers=(AtLayers(62, score_scale="embd/heads"),),
-    )
-)
+GEMMA3 = GEMMA2.variant(
+    "gemma3", options=(*WINDOWS, "attention.scale", "final_logit_softcapping"), qk_norm="head", window=0,
+    window_period=6, local_rope="unscaled", local_base=10000.0, soft_cap=0.0, final_soft_cap=0.0,
+    output="auto", at_layers=(AtLayers(62, score_scale="embd/heads"),),
+)  # fmt: skip
 
 # An encoder; files may have two matrices for what is pooled.
-GEMMA_EMBEDDING = register(
-    GEMMA3.derive(
-        "gemma-embedding",
-        centred_windows=True,
-        causal=False,
-        output="none",
-        projections=("dense_2", "dense_3"),
-        at_layers=(),
-    )
-)
+GEMMA_EMBEDDING = GEMMA3.variant(
+    "gemma-embedding", centred_windows=True, causal=False, output="none", projections=("dense_2", "dense_3"),
+    at_layers=(),
+)  # fmt: skip
 
 
 def share_kv(spec: Spec, n_shared: int, read: Reader) -> Spec:
@@ -97,43 +72,37 @@ def shared_as_stated(spec: Spec, read: Reader) -> Spec:
 
 # Gemma 4: windowed layers have narrower heads, the last layers share keys and values, and every layer may
 # have an embedding of its own. Some models have experts beside the dense blocks.
-GEMMA4 = register(
-    GEMMA3.derive(
-        "gemma4",
-        options=(
-            *WINDOWS,
-            "attention.key_length_swa",
-            "attention.shared_kv_layers",
-            "attention.value_length_swa",
-            "embedding_length_per_layer_input",
-            "final_logit_softcapping",
-            "rope.dimension_count_swa",
-        ),
-        requires=(
-            "attention.key_length_swa",
-            "attention.sliding_window",
-            "attention.sliding_window_pattern",
-            "attention.value_length_swa",
-        ),
-        at_layers=(),
-        local_rope="plain",
-        v_is_k=True,
-        v_norm=True,
-        score_scale="one",
-        final_soft_cap=30.0,
-        per_layer_input=True,
-        output_scale=True,
-        routing=Routing(
-            options=("expert_feed_forward_length",),
-            layers="router",
-            beside_dense="normed",
-            reads="block",
-            scaled_outputs=True,
-            bias="no",
-        ),
+GEMMA4 = GEMMA3.variant(
+    "gemma4",
+    options=(
+        *WINDOWS, "attention.key_length_swa", "attention.shared_kv_layers", "attention.value_length_swa",
+        "embedding_length_per_layer_input", "final_logit_softcapping", "rope.dimension_count_swa",
     ),
-    shared_as_stated,
-)
+    requires=(
+        "attention.key_length_swa", "attention.sliding_window", "attention.sliding_window_pattern",
+        "attention.value_length_swa",
+    ),
+    at_layers=(), local_rope="plain", v_is_k=True, v_norm=True, score_scale="one", final_soft_cap=30.0,
+    per_layer_input=True, output_scale=True,
+    routing=Routing(
+        options=("expert_feed_forward_length",), layers="router", beside_dense="normed", reads="block",
+        scaled_outputs=True, bias="no",
+    ),
+    adjust=shared_as_stated,
+)  # fmt: skip
+
+
+# An encoder of Gemma 4's blocks. A matrix makes the last states of the tokens narrower or wider.
+GEMMA_EMBEDDING2 = GEMMA4.variant(
+    "gemma-embedding2",
+    options=(
+        *WINDOWS, "attention.key_length_swa", "attention.value_length_swa",
+        "embedding_length_per_layer_input", "rope.dimension_count_swa",
+    ),
+    requires=("attention.sliding_window", "embedding_length_per_layer_input"), local_rope="unscaled",
+    refuses=FACTORS, routing=None, v_is_k=False, centred_windows=True, causal=False, output="none",
+    per_layer_table=False, token_projection=True, unadapted=("per_layer_model_proj",),
+)  # fmt: skip
 
 
 GEMMA3N_CUT = 1.6448533535003662
@@ -157,25 +126,13 @@ def gemma3n_layers(spec: Spec, read: Reader) -> Spec:
     return share_kv(replace(spec, layers=layers), shared, read)
 
 
-GEMMA3N = register(
-    GEMMA4.derive(
-        "gemma3n",
-        options=(
-            *WINDOWS,
-            "activation_sparsity_scale",
-            "altup.active_idx",
-            "altup.num_inputs",
-            "attention.shared_kv_layers",
-            "embedding_length_per_layer_input",
-            "final_logit_softcapping",
-        ),
-        requires=("attention.sliding_window", "embedding_length_per_layer_input"),
-        only=(Only("altup.active_idx", (0,)), Only("altup.num_inputs", (4,))),
-        window_period=5,
-        v_is_k=False,
-        output_scale=False,
-        streams=True,
-        routing=None,
+GEMMA3N = GEMMA4.variant(
+    "gemma3n",
+    options=(
+        *WINDOWS, "activation_sparsity_scale", "altup.active_idx", "altup.num_inputs",
+        "attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping",
     ),
-    gemma3n_layers,
-)
+    requires=("attention.sliding_window", "embedding_length_per_layer_input"),
+    only=(Only("altup.active_idx", (0,)), Only("altup.num_inputs", (4,))), window_period=5, v_is_k=False,
+    output_scale=False, streams="altup", routing=None, adjust=gemma3n_layers,
+)  # fmt: skip

@@ -5,10 +5,9 @@ from __future__ import annotations
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.families.qwen import rope_sections
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
-CHATGLM = register(LLAMA.derive("chatglm", gate="fused", routing=None))
+CHATGLM = LLAMA.variant("chatglm", gate="fused", routing=None)
 
 
 def sections_if_two(spec: Spec, read: Reader) -> Spec:
@@ -17,12 +16,7 @@ def sections_if_two(spec: Spec, read: Reader) -> Spec:
     return rope_sections(spec, read) if len(sections) > 1 and all(sections[:2]) else spec
 
 
-GLM4 = register(
-    CHATGLM.derive(
-        "glm4",
-        options=("rope.dimension_sections",),
-        attn_post_norm=("post_attention_norm",),
-        ffn_post_norm=("post_ffw_norm",),
-    ),
-    sections_if_two,
-)
+GLM4 = CHATGLM.variant(
+    "glm4", options=("rope.dimension_sections",), attn_post_norm=("post_attention_norm",),
+    ffn_post_norm=("post_ffw_norm",), adjust=sections_if_two,
+)  # fmt: skip

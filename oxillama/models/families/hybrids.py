@@ -10,7 +10,6 @@ from oxillama.models.families.llama import LLAMA
 from oxillama.models.families.mamba import ssm_sizes, stated_sizes
 from oxillama.models.family import Only, Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 
@@ -25,55 +24,28 @@ def single_blocks(spec: Spec, read: Reader) -> Spec:
     return ssm_sizes(replace(spec, layers=layers, experts=experts), read)
 
 
-NEMOTRON_H = register(
-    LLAMA.derive(
-        "nemotron_h",
-        options=(),
-        requires=("attention.layer_norm_epsilon",),
-        rope="none",
-        any_epsilon=True,
-        recurrent_mixer="mamba2",
-        ffn_norm="",
-        feed_forward="",
-        activation="relu_squared",
-        gate="none",
-        routing=None,
-    ),
-    single_blocks,
-)
-NEMOTRON_H_MOE = register(
-    NEMOTRON_H.derive(
-        "nemotron_h_moe",
-        requires=("attention.layer_norm_epsilon", "expert_feed_forward_length"),
-        ignored_keys=("expert_gating_func", "expert_shared_count"),
-        routing=Routing(
-            options=(
-                "expert_feed_forward_length",
-                "expert_shared_feed_forward_length",
-                "expert_weights_norm",
-                "expert_weights_scale",
-            ),
-            gating="sigmoid",
-            normalize=False,
-            gated=False,
-            bias="yes",
-            layers="router",
+NEMOTRON_H = LLAMA.variant(
+    "nemotron_h", options=(), requires=("attention.layer_norm_epsilon",), rope="none", any_epsilon=True,
+    recurrent_mixer="mamba2", ffn_norm="", feed_forward="", activation="relu_squared", gate="none",
+    routing=None, adjust=single_blocks,
+)  # fmt: skip
+NEMOTRON_H_MOE = NEMOTRON_H.variant(
+    "nemotron_h_moe", requires=("attention.layer_norm_epsilon", "expert_feed_forward_length"),
+    ignored_keys=("expert_gating_func", "expert_shared_count"),
+    routing=Routing(
+        options=(
+            "expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm",
+            "expert_weights_scale",
         ),
+        gating="sigmoid", normalize=False, gated=False, bias="yes", layers="router",
     ),
-    single_blocks,
-)
+    adjust=single_blocks,
+)  # fmt: skip
 
-FALCON_H1 = register(
-    LLAMA.derive(
-        "falcon-h1",
-        options=(),
-        ignores=("attn_output.bias", "rope_freqs.weight"),
-        rope="neox",
-        mixer="attention+mamba2",
-        routing=None,
-    ),
-    ssm_sizes,
-)
+FALCON_H1 = LLAMA.variant(
+    "falcon-h1", options=(), ignores=("attn_output.bias", "rope_freqs.weight"), rope="neox",
+    mixer="attention+mamba2", routing=None, adjust=ssm_sizes,
+)  # fmt: skip
 
 
 def plamo2_sizes(spec: Spec, read: Reader) -> Spec:
@@ -85,18 +57,8 @@ def plamo2_sizes(spec: Spec, read: Reader) -> Spec:
     return replace(spec, recurrent=sizes, score_scale=1 / math.sqrt(spec.value_dim))
 
 
-PLAMO2 = register(
-    LLAMA.derive(
-        "plamo2",
-        options=(),
-        only=(Only("ssm.group_count", (0,)),),
-        rope="neox",
-        recurrent_mixer="plamo2",
-        qk_norm="heads",
-        attn_post_norm=("post_attention_norm",),
-        ffn_post_norm=("post_ffw_norm",),
-        gate="fused",
-        routing=None,
-    ),
-    plamo2_sizes,
-)
+PLAMO2 = LLAMA.variant(
+    "plamo2", options=(), only=(Only("ssm.group_count", (0,)),), rope="neox", recurrent_mixer="plamo2",
+    qk_norm="heads", attn_post_norm=("post_attention_norm",), ffn_post_norm=("post_ffw_norm",), gate="fused",
+    routing=None, adjust=plamo2_sizes,
+)  # fmt: skip

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from oxillama.errors import LoadError
-from oxillama.models.families.llama import GRANITE, LLAMA, granite_rotation
-from oxillama.models.family import Family, Routing
+from oxillama.models.families.granite import GRANITE, granite_rotation
+from oxillama.models.families.llama import LLAMA
+from oxillama.models.family import Family, Routing, register
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
-from oxillama.models.spec import RecurrentSizes, Spec
+from oxillama.models.sizes import RecurrentSizes
+from oxillama.models.spec import Spec
 
 
 def stated_sizes(read: Reader, **others: Any) -> RecurrentSizes:
@@ -43,17 +44,12 @@ def ssm_sizes(spec: Spec, read: Reader) -> Spec:
 
 MAMBA = register(
     Family(
-        "mamba",
-        options=("ssm.dt_b_c_rms",),
-        rope="none",
-        mixer="mamba",
-        recurrent_mixer="mamba",
-        ffn_norm="",
-        feed_forward="",
+        "mamba", options=("ssm.dt_b_c_rms",), rope="none", mixer="mamba", recurrent_mixer="mamba",
+        ffn_norm="", feed_forward="",
     ),
     ssm_sizes,
-)
-MAMBA2 = register(MAMBA.derive("mamba2", options=(), mixer="mamba2", recurrent_mixer="mamba2"), ssm_sizes)
+)  # fmt: skip
+MAMBA2 = MAMBA.variant("mamba2", options=(), mixer="mamba2", recurrent_mixer="mamba2", adjust=ssm_sizes)
 
 
 def jamba_layers(spec: Spec, read: Reader) -> Spec:
@@ -63,12 +59,10 @@ def jamba_layers(spec: Spec, read: Reader) -> Spec:
     return replace(spec, recurrent=replace(spec.recurrent, norms="learned"))
 
 
-JAMBA = register(
-    LLAMA.derive(
-        "jamba", rope="none", recurrent_mixer="mamba", routing=Routing(normalize=False, layers="router")
-    ),
-    jamba_layers,
-)
+JAMBA = LLAMA.variant(
+    "jamba", rope="none", recurrent_mixer="mamba", routing=Routing(normalize=False, layers="router"),
+    adjust=jamba_layers,
+)  # fmt: skip
 
 
 def granite_hybrid(spec: Spec, read: Reader) -> Spec:
@@ -76,7 +70,7 @@ def granite_hybrid(spec: Spec, read: Reader) -> Spec:
     return ssm_sizes(granite_rotation(spec, read), read)
 
 
-GRANITE_HYBRID = register(GRANITE.derive("granitehybrid", recurrent_mixer="mamba2"), granite_hybrid)
+GRANITE_HYBRID = GRANITE.variant("granitehybrid", recurrent_mixer="mamba2", adjust=granite_hybrid)
 
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
@@ -87,28 +81,15 @@ def short_taps(spec: Spec, read: Reader) -> Spec:
     return replace(spec, recurrent=RecurrentSizes(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 
-LFM2 = register(
-    LLAMA.derive(
-        "lfm2",
-        options=("attention.sliding_window",),
-        rope="neox",
-        recurrent_mixer="shortconv",
-        qk_norm="head",
-        output_norm="token_embd_norm",
-        routing=None,
-    ),
-    short_taps,
-)
+LFM2 = LLAMA.variant(
+    "lfm2", options=("attention.sliding_window",), rope="neox", recurrent_mixer="shortconv", qk_norm="head",
+    output_norm="token_embd_norm", routing=None, adjust=short_taps,
+)  # fmt: skip
 
-LFM2_MOE = register(
-    LFM2.derive(
-        "lfm2moe",
-        options=(),
-        requires=("expert_count", "expert_gating_func"),
-        routing=Routing(
-            options=("expert_feed_forward_length", "expert_gating_func", "leading_dense_block_count"),
-            bias="yes",
-        ),
+LFM2_MOE = LFM2.variant(
+    "lfm2moe", options=(), requires=("expert_count", "expert_gating_func"),
+    routing=Routing(
+        options=("expert_feed_forward_length", "expert_gating_func", "leading_dense_block_count"), bias="yes",
     ),
-    short_taps,
-)
+    adjust=short_taps,
+)  # fmt: skip

@@ -7,30 +7,19 @@ from dataclasses import replace
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 # The biases on q, k and v come with the tensors.
-QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
+QWEN2 = LLAMA.variant("qwen2", rope="neox", routing=None)
 
-QWEN2_MOE = register(
-    QWEN2.derive(
-        "qwen2moe",
-        requires=("expert_count",),
-        routing=Routing(
-            options=(
-                "expert_feed_forward_length",
-                "expert_shared_feed_forward_length",
-                "expert_weights_norm",
-            ),
-            normalize=False,
-            width="ff/used",
-            shared_width="ff",
-            shared_gate=True,
-        ),
-        output="own",
-    )
-)
+QWEN2_MOE = QWEN2.variant(
+    "qwen2moe", requires=("expert_count",),
+    routing=Routing(
+        options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
+        normalize=False, width="ff/used", shared_width="ff", shared_gate=True,
+    ),
+    output="own",
+)  # fmt: skip
 
 
 def rope_sections(spec: Spec, read: Reader) -> Spec:
@@ -62,23 +51,19 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
     return replace(rope_sections(spec, read), norm_eps=1e-30)
 
 
-QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)), without_epsilon)
+QWEN2_VL = QWEN2.variant("qwen2vl", options=("rope.dimension_sections",), adjust=without_epsilon)
 
-QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
-# For text the interleaved sections of a vision model come to a plain rotation. Additional inputs of the first
-# layers ("deep stack") are those of images.
-QWEN3_VL = register(
-    QWEN3.derive("qwen3vl", classifier="", options=("rope.dimension_sections",)), interleaved_sections
+QWEN3 = QWEN2.variant("qwen3", qk_norm="head", classifier="last")
+# Among text tokens the interleaved sections of a vision model amount to a plain rotation. Images also give
+# inputs to the first layers ("deep stack").
+QWEN3_VL = QWEN3.variant(
+    "qwen3vl", classifier="", options=("rope.dimension_sections",), adjust=interleaved_sections
 )
-QWEN3_MOE = register(
-    QWEN3.derive(
-        "qwen3moe",
-        classifier="",
-        requires=("expert_count",),
-        routing=Routing(options=("expert_feed_forward_length",), width="ff/used"),
-    )
-)
+QWEN3_MOE = QWEN3.variant(
+    "qwen3moe", classifier="", requires=("expert_count",),
+    routing=Routing(options=("expert_feed_forward_length",), width="ff/used"),
+)  # fmt: skip
 
-QWEN3_VL_MOE = register(
-    QWEN3_MOE.derive("qwen3vlmoe", options=("rope.dimension_sections",)), interleaved_sections
+QWEN3_VL_MOE = QWEN3_MOE.variant(
+    "qwen3vlmoe", options=("rope.dimension_sections",), adjust=interleaved_sections
 )

@@ -5,50 +5,56 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.family import Family
+from oxillama.models.families.llama import LLAMA
+from oxillama.models.family import Family, register
 from oxillama.models.metadata import Reader
-from oxillama.models.registry import register
-from oxillama.models.spec import RecurrentSizes, Spec
+from oxillama.models.sizes import RecurrentSizes
+from oxillama.models.spec import Spec
 
 
 def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
     """Heads, ranks of the low-rank matrices, and the layers after which version 6 halves the hidden state."""
-    dim, sixth = read.size("wkv.head_size"), spec.family.name == "rwkv6"
+    dim, sixth = read.size("wkv.head_size"), spec.family.mixer.startswith("rwkv6")
+    heads, norms = spec.n_embd // dim, "auto" if spec.family.feed_forward == "dense" else ""
     if spec.n_embd % dim:
         raise LoadError(f"{read.prefix}.wkv.head_size: expected a divisor of {spec.n_embd}, got {dim}")
-    read.refuse("token_shift_count", (2,))
+    read.refuse("token_shift_count", (1,) if norms else (2,))
+    shared = read.size("attention.head_count_kv", 0, least=0) if norms else 0
+    if shared and heads % shared:
+        raise LoadError(f"{read.prefix}.attention.head_count_kv: expected a divisor of {heads}, got {shared}")
     if sixth:
         ranks = {"mix": read.size("time_mix_extra_dim"), "decay": read.size("time_decay_extra_dim")}
     else:
         keys = {"w": "decay", "a": "iclr", "v": "value_residual_mix"}
         ranks = {name: read.size(f"attention.{key}_lora_rank") for name, key in keys.items()}
         ranks["g"] = read.size("attention.gate_lora_rank", 0, least=0)
-    every = read.size("rescale_every_n_layers", 0, least=0) if sixth else 0
+    every = read.size("rescale_every_n_layers", 0, least=0)
     layers = tuple(
         replace(layer, scale=0.5 if every and (i + 1) % every == 0 else 1.0)
         for i, layer in enumerate(spec.layers)
     )
-    ssm = RecurrentSizes(taps=2, inner=spec.n_embd, n=dim, heads=spec.n_embd // dim, ranks=ranks)
-    return replace(spec, layers=layers, recurrent=ssm)
+    n, groups = spec.n_embd, shared or heads
+    sizes = RecurrentSizes(taps=2, inner=n, n=dim, heads=heads, groups=groups, norms=norms, ranks=ranks)
+    return replace(spec, layers=layers, recurrent=sizes)
 
 
 RWKV6 = register(
     Family(
-        "rwkv6",
-        options=("rescale_every_n_layers",),
-        rope="none",
-        norm="layer",
-        norm_bias="yes",
-        embd_norm=True,
-        ffn_norm="attn_norm_2",
-        mixer="rwkv6",
-        recurrent_mixer="rwkv6",
-        feed_forward="rwkv6",
+        "rwkv6", options=("rescale_every_n_layers",), rope="none", norm="layer", norm_bias="yes",
+        embd_norm=True, ffn_norm="attn_norm_2", mixer="rwkv6", recurrent_mixer="rwkv6", feed_forward="rwkv6",
         output="own",
     ),
     rwkv_sizes,
+)  # fmt: skip
+RWKV7 = RWKV6.variant(
+    "rwkv7", options=(), mixer="rwkv7", recurrent_mixer="rwkv7", feed_forward="rwkv7", adjust=rwkv_sizes
 )
-RWKV7 = register(
-    RWKV6.derive("rwkv7", options=(), mixer="rwkv7", recurrent_mixer="rwkv7", feed_forward="rwkv7"),
-    rwkv_sizes,
+
+# Time mixes in place of Qwen's attention; the other half of a layer is Qwen's.
+RWKV6_QWEN2 = LLAMA.variant(
+    "rwkv6qwen2", requires=("token_shift_count",), rope="none", norm_bias="auto", mixer="rwkv6qwen2",
+    recurrent_mixer="rwkv6qwen2", routing=None, output="own", adjust=rwkv_sizes,
+)  # fmt: skip
+ARWKV7 = RWKV6_QWEN2.variant(
+    "arwkv7", norm_bias="no", mixer="rwkv7", recurrent_mixer="rwkv7", adjust=rwkv_sizes
 )

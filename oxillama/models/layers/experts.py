@@ -11,12 +11,13 @@ from oxillama.errors import LoadError
 from oxillama.models.layers.feed_forward import Activation, FeedForward, load_activation
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
+from oxillama.models.weights.grouped import GroupedLinear, grouped_linear
+from oxillama.models.weights.linear import Experts as ExpertMatrices, Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.grouped import GroupedLinear, grouped_linear
-from oxillama.weights.linear import Experts as ExpertMatrices
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
 
+LEAST_SUM = np.float32(6.103515625e-5)
+"""The least sum by which weights are divided, as the routing kernel has it."""
 KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
 """The routing kernel's names, where they differ."""
 
@@ -32,7 +33,8 @@ class MixtureOfExperts:
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         sizes, routing, block, d = spec.experts, spec.family.routing, f"blk.{i}", spec.n_embd
-        self.n_used, expert_width = spec.layers[i].experts, spec.layers[i].expert_width
+        self.n_used: int = spec.layers[i].experts
+        expert_width = spec.layers[i].expert_width
         assert sizes is not None
         assert routing is not None
         self.kernels: Kernels = weights.kernels
@@ -51,6 +53,9 @@ class MixtureOfExperts:
         self.latent: tuple[Linear, Linear] | None = None
         if sizes.latent:
             into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
+            norm = f"{block}.ffn_routed_norm"
+            has_norm = weights.has(f"{norm}.weight")
+            self.latent_norm: Norm | None = load_norm(spec, weights, norm, width) if has_norm else None
             self.latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
         self.first: GroupedLinear = grouped_linear(weights, names, width, sizes.n_experts)
         scaled = routing.scaled_outputs
@@ -59,8 +64,16 @@ class MixtureOfExperts:
         self.experts: ExpertMatrices = ExpertMatrices(
             [[*pair] for pair in zip(self.first.members, self.down.members)], self.n_used
         )
-        bias = f"{block}.exp_probs_b.bias"
-        if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
+        bias = f"{block}.exp_probs_b"
+        bias = f"{bias}.bias" if routing.bias == "yes" or not weights.has(bias) else bias
+        self.table: np.ndarray | None = (
+            load_table(spec, i, weights) if spec.layers[i].chosen_by_token else None
+        )
+        if (
+            self.table is not None
+            or routing.bias == "no"
+            or (routing.bias == "auto" and not weights.has(bias))
+        ):
             bias = ""
         if bias and (sizes.gating == "softmax_after_topk" or routing.scales_input):
             raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
@@ -69,7 +82,7 @@ class MixtureOfExperts:
             self.shared = FeedForward(spec, i, weights, sizes.shared_width, "_shexp")
         name = f"{block}.ffn_gate_inp_shexp"
         self.shared_gate: Linear | None = weights.linear([(name, 1)], d) if routing.shared_gate else None
-        self.scale: float = 1.0
+        self.scale: float = 0.5 if routing.mean_with_shared and self.shared else 1.0
         if routing.beside_dense == "scaled" and weights.has(f"{block}.ffn_up.weight"):
             self.shared = FeedForward(spec, i, weights, spec.layers[i].n_ff)
             self.scale = math.sqrt(0.5)
@@ -93,6 +106,11 @@ class MixtureOfExperts:
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
+        if accumulate and self.scale != 1:
+            y = step.work.rows.like("scaled_sum", out)
+            self.run(h, y, step, False)
+            out += y
+            return
         if not accumulate:
             out[:] = 0
         counts, rows, factors = self._route(h, step)
@@ -105,15 +123,11 @@ class MixtureOfExperts:
             )
             self.latent[0].apply(h, read, step)
             written[:] = 0
-        pages = self.experts.pages
-        most = len(numbers) if pages is None else pages.most(len(numbers))
-        rounds = list(step.work.rounds(counts.tolist(), most))
-        for i, (some, taken) in enumerate(rounds):
-            used = numbers[some].tolist()
-            if pages is not None:
-                pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
-            self._run_experts(used, counts[some], read, rows[taken], factors[taken], written, step)
+        matrices = self.first, self.down
+        self._run_chosen(self.experts, matrices, numbers, counts, read, rows, factors, written, step)
         if self.latent is not None:
+            if self.latent_norm is not None:
+                self.latent_norm.apply(written, written, step.n_threads)
             self.latent[1].apply(written, out, step, True)
         if self.shared is not None:
             self._run_shared(self.shared, h, out, step)
@@ -126,8 +140,10 @@ class MixtureOfExperts:
         sizes, n = self.sizes, len(h)
         logits = step.work.rows["router", n, sizes.n_experts]
         if self.router_has_input:
-            h = step.work.rows["router_input", n, self.n_embd]  # which the layer puts there
+            h = step.work.rows["router_input", n, self.n_embd]  # filled by the layer
         self.router.apply(h, logits, step)
+        if self.table is not None:
+            return self._group(*self._looked_up(self.table, logits, step))
         chosen, weights = np.empty((n, self.n_used), np.int32), np.empty((n, self.n_used), np.float32)
         self.kernels.routing.route(
             logits,
@@ -142,13 +158,55 @@ class MixtureOfExperts:
         )
         if self.output_scales is not None:
             weights *= self.output_scales[chosen]
+        return self._group(chosen, weights)
+
+    def _looked_up(self, table: np.ndarray, logits: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
+        """The experts (n, k) of the rows' tokens, and their weights: the root of softplus of their logits."""
+        chosen, sizes = table[step.batch.tokens], self.sizes
+        weights = np.take_along_axis(logits, chosen, axis=1)
+        self.kernels.vector.activate(weights, "softplus", weights, 1)
+        np.sqrt(weights, out=weights)
+        if sizes.normalize:
+            total = np.zeros(len(weights), np.float32)
+            for column in weights.T:  # a fixed order gives the same bits everywhere
+                total += column
+            weights /= np.maximum(total, LEAST_SUM)[:, None]
+        weights *= np.float32(sizes.scale)
+        return chosen, weights
+
+    def _group(self, chosen: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `_route`, of the experts (n, k) of each row and their weights."""
+        sizes = self.sizes
         counts, rows = np.empty(sizes.n_experts, np.int32), np.empty(chosen.size, np.int32)
         factors = np.empty(chosen.size, np.float32)
         self.kernels.routing.group(chosen, weights, counts, rows, factors)
         return counts, rows, factors
 
+    def _run_chosen(
+        self,
+        experts: ExpertMatrices,
+        matrices: tuple[GroupedLinear, GroupedLinear],
+        numbers: np.ndarray,
+        counts: np.ndarray,
+        h: np.ndarray,
+        rows: np.ndarray,
+        factors: np.ndarray,
+        out: np.ndarray,
+        step: Step,
+    ) -> None:
+        """`_run_experts` of as many experts at a time as fit the buffers and the memory."""
+        pages = experts.pages
+        most = len(numbers) if pages is None else pages.most(len(numbers))
+        rounds = list(step.work.rounds(counts.tolist(), most))
+        for i, (some, taken) in enumerate(rounds):
+            used = numbers[some].tolist()
+            if pages is not None:
+                pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
+            self._run_experts(matrices, used, counts[some], h, rows[taken], factors[taken], out, step)
+
     def _run_experts(
         self,
+        matrices: tuple[GroupedLinear, GroupedLinear],
         numbers: list[int],
         counts: np.ndarray,
         h: np.ndarray,
@@ -159,17 +217,18 @@ class MixtureOfExperts:
     ) -> None:
         """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]."""
         n, work, vector, n_threads = len(rows), step.work, self.kernels.vector, step.n_threads
+        first, down = matrices
         taken: np.ndarray | None = rows
         if self.scales_input:
             h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
-        hidden, fed = work.rows["gate_up", n, self.first.rows], work.rows["fed", n, self.down.cols]
-        y = work.rows["routed", n, self.down.rows]
-        self.first.apply(numbers, counts, h, taken, hidden, step, rows)
-        if self.first.rows == 2 * self.down.cols:
+        hidden, fed = work.rows["gate_up", n, first.rows], work.rows["fed", n, down.cols]
+        y = work.rows["routed", n, down.rows]
+        first.apply(numbers, counts, h, taken, hidden, step, rows)
+        if first.rows == 2 * down.cols:
             self.activation.gate(hidden, fed, n_threads)
         else:
             self.activation.activate(hidden, fed, n_threads)
-        self.down.apply(numbers, counts, fed, None, y, step, rows)
+        down.apply(numbers, counts, fed, None, y, step, rows)
         vector.add_rows(out, rows, factors, y, n_threads)
 
     def _run_shared(self, shared: FeedForward, h: np.ndarray, out: np.ndarray, step: Step) -> None:
@@ -186,21 +245,27 @@ class MixtureOfExperts:
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
 
 
-class DenseAndExperts:
-    """A dense block and experts side by side, each with norms of its own before and behind it (Gemma 4).
+def load_table(spec: Spec, i: int, weights: Weights) -> np.ndarray:
+    """int32 (n_vocab, k): the experts of each token, ascending (DeepSeek-V4)."""
+    name, k = f"blk.{i}.ffn_gate_tid2eid.weight", spec.layers[i].experts
+    info = weights.file.tensors.get(name)
+    if info is None or info.shape != (k, spec.n_vocab) or info.format.name != "I32":
+        found = "none" if info is None else f"{info.format.name} {info.shape}"
+        raise LoadError(f"{name}: expected I32 of shape {(k, spec.n_vocab)}, got {found}")
+    weights.taken.add(name)
+    table = np.sort(weights.file.data(name).view("<i4").reshape(spec.n_vocab, k), axis=1)
+    n = spec.experts.n_experts if spec.experts else 0
+    if table.min() < 0 or table.max() >= n:
+        raise LoadError(f"{name}: expected experts from 0 to {n - 1}, got {table.min()} to {table.max()}")
+    return np.ascontiguousarray(table, np.int32)
 
-    norm1(dense(norm(x))) + norm2(experts(norm3(x))); the router reads x / rms(x), times a vector.
-    """
+
+class DenseBesideExperts:
+    """A dense block and experts, whose outputs are added."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        block, d = f"blk.{i}", spec.n_embd
-        self.kernels: Kernels = weights.kernels
         self.dense: FeedForward = FeedForward(spec, i, weights, spec.layers[i].n_ff)
         self.experts: MixtureOfExperts = MixtureOfExperts(spec, i, weights)
-        names = ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
-        self.norms: list[Norm] = [load_norm(spec, weights, f"{block}.{name}") for name in names]
-        factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
-        self.router_norm: Norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
     @property
     def routed_experts(self) -> list[ExpertMatrices]:
@@ -209,6 +274,36 @@ class DenseAndExperts:
 
     def linears(self) -> list[Linear]:
         return [*self.dense.linears(), *self.experts.linears()]
+
+
+class DenseAndExpertsOfInput(DenseBesideExperts):
+    """A dense block, and experts that read the layer's input, which the layer keeps (Arctic)."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        super().__init__(spec, i, weights)
+        self.norm: Norm = load_norm(spec, weights, f"blk.{i}.ffn_norm_exps")
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        self.dense.run(h, out, step, accumulate)
+        given, normed = (step.work.rows.like(name, h) for name in ("router_input", "h2"))
+        self.experts.run(self.norm.apply(given, normed, step.n_threads), out, step, True)
+
+
+class DenseAndExperts(DenseBesideExperts):
+    """A dense block and experts side by side, each with norms of its own before and behind it (Gemma 4).
+
+    norm1(dense(norm(x))) + norm2(experts(norm3(x))); the router reads x / rms(x), times a vector.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        block, d = f"blk.{i}", spec.n_embd
+        self.kernels: Kernels = weights.kernels
+        super().__init__(spec, i, weights)
+        names = ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
+        self.norms: list[Norm] = [load_norm(spec, weights, f"{block}.{name}") for name in names]
+        factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
+        self.router_norm: Norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
 
     def run(self, x: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for x (n, d), or out + that."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.spec import Spec, Xielu
+from oxillama.base.lazy_import import lazy
+from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.spec import Spec
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
+
+load_special_activation: Callable[..., Any] = lazy("oxillama.models.layers.activations:special_activation")
 
 
 class Activation:
     """An activation of the kernels.
 
-    Parameters
-    ----------
-    name : by which they know it.
+    Args:
+        name: the kernels' name of the activation.
     """
 
     def __init__(self, kernels: Kernels, name: str) -> None:
@@ -32,76 +38,24 @@ class Activation:
         self.kernels.vector.gate(gate_up, self.name, out, n_threads)
 
 
-class LimitedGate(Activation):
-    """min(activation(gate), limit) * clip(up, -limit, limit): a gate whose output is bounded (Step 3.5)."""
-
-    def __init__(self, kernels: Kernels, name: str, limit: float) -> None:
-        super().__init__(kernels, name)
-        self.limit: np.float32 = np.float32(limit)
-
-    def gate(self, gate_up: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-        d = out.shape[1]
-        out[:] = gate_up[:, :d]
-        self.activate(out, out, n_threads)
-        np.minimum(out, self.limit, out=out)
-        out *= np.clip(gate_up[:, d:], -self.limit, self.limit)
-
-
-class XieluActivation(Activation):
-    """xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024), where x > 0:
-    p x^2 + b x, else: n (e^min(x, eps) - 1 - x) + b x.
-
-    The exponential is the kernels', so that the bits are the same on every machine.
-    """
-
-    def __init__(self, kernels: Kernels, numbers: Xielu) -> None:
-        super().__init__(kernels, "exp")
-        self.numbers = numbers
-
-    def activate(self, x: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-        p, n, b, eps = map(np.float32, self.numbers)
-        power = np.minimum(x, eps)
-        super().activate(power, power, n_threads)
-        out[:] = np.where(x > 0, p * x * x, n * (power - np.float32(1) - x)) + b * x
-
-
-class SparseGate(Activation):
-    """activation(max(0, gate - (mean + scale * std))) * up: few gates are open (Gemma 3n, 2025).
-
-    Mean and standard deviation (with n - 1) are those of a row's gates.
-    """
-
-    def __init__(self, kernels: Kernels, name: str, scale: float) -> None:
-        super().__init__(kernels, name)
-        self.scale = scale
-
-    def gate(self, gate_up: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-        """As `Activation.gate`; the gates in ``gate_up`` are cut in place."""
-        self.kernels.vector.cut(gate_up, out.shape[1], self.scale, n_threads)
-        super().gate(gate_up, out, n_threads)
-
-
 def load_activation(spec: Spec, i: int, kernels: Kernels, routed: bool = False) -> Activation:
-    """That of layer ``i``: of its routed experts, or of its dense block and its shared expert."""
+    """The activation of layer ``i``: of its routed experts, or of its dense block and shared expert."""
     layer, name = spec.layers[i], spec.family.activation
-    if name == "xielu":
-        assert layer.xielu is not None
-        return XieluActivation(kernels, layer.xielu)
-    if layer.sparsity is not None:
-        return SparseGate(kernels, name, layer.sparsity)
     limit = layer.expert_limit if routed else layer.limit
-    return LimitedGate(kernels, name, limit) if limit else Activation(kernels, name)
+    if limit or layer.xielu is not None or layer.sparsity is not None or spec.situ is not None:
+        special: Activation = load_special_activation(spec, layer, kernels, limit)
+        return special
+    return Activation(kernels, name)
 
 
 class FeedForward:
     """down(activation(gate h) * up h) (Shazeer, "GLU Variants Improve Transformer", 2020), or without a gate
     down(activation(up h)).
 
-    Parameters
-    ----------
-    i : number of the layer.
-    width : of the block.
-    ending : of its tensors' names, "" for the dense block, or that of a shared expert.
+    Args:
+        i: number of the layer.
+        width: of the block.
+        ending: of its tensors' names: "" for the dense block, "_shexp" for a shared expert.
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights, width: int, ending: str = "") -> None:
@@ -122,6 +76,8 @@ class FeedForward:
         self.first: Linear = weights.linear(names, d)
         self.down: Linear = weights.linear([(f"{block}.ffn_down{ending}", d)], width)
         self.activation: Activation = load_activation(spec, i, weights.kernels)
+        name, inner = f"{block}.ffn_sub_norm", spec.family.sub_norms
+        self.sub_norm: Norm | None = load_norm(spec, weights, name, width) if inner else None
         scales = f"{block}.ffn.act.scales"  # divisors of the activations
         self.divisors: np.ndarray | None = (
             weights.vector(scales, width) if weights.has(scales) and not ending else None
@@ -141,4 +97,6 @@ class FeedForward:
             self.activation.activate(hidden, fed, n_threads)
         if self.divisors is not None:
             fed /= self.divisors
+        if self.sub_norm is not None:
+            self.sub_norm.apply(fed, fed, n_threads)
         self.down.apply(fed, out, step, accumulate)

@@ -8,35 +8,38 @@ the positions that a row attends to (`selector.py`), for its layer and for later
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.attention import attend_options
-from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.attention import AttentionOptions, attention_options
+from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.output_gate import OutputGate, load_output_gate
 from oxillama.models.layers.selector import PositionSelector
 from oxillama.models.page_groups import place_of
 from oxillama.models.spec import Spec
+from oxillama.models.weights.grouped import GroupedLinear, grouped_linear
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
+from oxillama.models.weights.packer import MatrixPart
 from oxillama.models.workspace import Step
-from oxillama.weights.grouped import GroupedLinear, grouped_linear
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
-from oxillama.weights.packer import MatrixPart
 
 
 class LatentAttention:
     """Latent attention of one layer."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent
+        layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent_of(i)
         assert latent is not None
         self.group: int
         self.index: int
-        self.group, self.index = place_of(spec, i)  # of pages, and among the layers of a page
+        self.group, self.index = place_of(spec, i)  # the page group, and the layer's index in a page
         self.spec = spec
         self.latent = latent
         self.heads: int = layer.n_heads
+        self.scale: float = spec.score_scale if layer.latent is None else 1 / math.sqrt(latent.key_dim)
         self.rope: int | None = layer.rope
         self.scaled_queries: bool = layer.scaled_queries
         self.rope_dim: int = latent.rotated
@@ -51,6 +54,9 @@ class LatentAttention:
         self.column = queries  # where the compressed keys and values begin in its rows
         self.attn_q_b: Linear | None = None
         self.norms: list[HeadNorm] = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
+        if spec.family.qk_norm:  # of the rotated part
+            column = queries + latent.kv_rank
+            self.norms.append(self._norm(f"{block}.attn_k_norm", self.rope_dim, column, weights))
         if latent.q_rank:
             self.norms.append(self._norm(f"{block}.attn_q_a_norm", queries, 0, weights))
             self.attn_q_b = weights.linear(
@@ -69,11 +75,19 @@ class LatentAttention:
         self.attn_output: Linear = weights.linear(
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )
-        self.options: dict[str, Any] = attend_options(spec, layer, None)
-        self.is_sparse: bool = layer.selected_by is not None
-        self.selector: PositionSelector | None = (
-            PositionSelector(spec, i, weights) if layer.selected_by == i else None
+        self.attn_gate: OutputGate | None = None
+        if spec.family.attn_gate:
+            self.attn_gate = load_output_gate(spec, i, weights, latent.value_dim)
+        sinks = (
+            weights.vector(f"{block}.attn_sinks.weight", self.heads) if spec.family.sinks == "yes" else None
         )
+        self.options: AttentionOptions = attention_options(spec, layer, sinks)
+        self.is_sparse: bool = layer.selected_by is not None
+        self.selector: Any = self.new_selector(spec, i, weights) if layer.selected_by == i else None
+
+    def new_selector(self, spec: Spec, i: int, weights: Weights) -> Any:
+        """The selector of layer ``i``."""
+        return PositionSelector(spec, i, weights)
 
     def _norm(self, name: str, width: int, column: int, weights: Weights) -> HeadNorm:
         weight = weights.vector(f"{name}.weight", width)
@@ -82,7 +96,9 @@ class LatentAttention:
     def linears(self) -> list[Linear]:
         middle = [self.attn_q_b] if self.attn_q_b else []
         middle += self.selector.linears() if self.selector else []
-        return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
+        gate = [self.attn_gate.matrix] if self.attn_gate else []
+        absorbed = [*self.attn_k_b.members, *self.attn_v_b.members]
+        return [self.first, *middle, *absorbed, *gate, self.attn_output]
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -107,43 +123,34 @@ class LatentAttention:
             vector.rope(first, 1, self.rope_dim, table, neox, n_threads, self.column + rank)
         by_head = q.reshape(n, heads, latent.key_dim)
         absorbed = work.rows["absorbed", n, heads * (rank + self.rope_dim)].reshape(n, heads, -1)
-        absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.nope_dim], self.attn_k_b, step)
+        absorbed[:, :, :rank] = self.attn_k_b.each(by_head[:, :, : self.nope_dim], step)
         absorbed[:, :, rank:] = by_head[:, :, self.nope_dim :]
         if self.scaled_queries and step.temperatures is not None:
             absorbed *= step.temperatures[:, :, None]
         kv = step.kv[self.group]
         kv.store(self.index, first, self.column, self.column, n_threads)
         attended = work.rows["attended", n, heads * rank]
-        scale, flat = self.spec.score_scale, absorbed.reshape(n, -1)
+        scale, flat = self.scale, absorbed.reshape(n, -1)
         chosen = step.chosen if self.is_sparse else None
+        counts = step.counts if chosen is not None else None
+        more = self.options
         kv.attend(
-            self.index, flat, heads, scale, attended, work.scratch, n_threads, chosen=chosen, **self.options
-        )
+            *(self.index, flat, heads, scale, attended, work.scratch, n_threads, more.window, more.chunk),
+            causal=more.causal, softcap=more.softcap, sinks=more.sinks, slopes=more.slopes,
+            chosen=chosen, counts=counts,
+        )  # fmt: skip
         values = work.rows["values", n, heads * latent.value_dim]
-        each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
+        each = self.attn_v_b.each(attended.reshape(n, heads, rank), step)
         values.reshape(n, heads, latent.value_dim)[:] = each
+        if self.attn_gate is not None:
+            self.attn_gate.apply(h, values, step)
         self.attn_output.apply(values, out, step, accumulate)
-
-    def _each_head(self, x: np.ndarray, stack: GroupedLinear, step: Step) -> np.ndarray:
-        """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
-        n, heads, cols = x.shape
-        work = step.work
-        inputs = work.rows["by_head", n, heads * cols].reshape(heads * n, cols)
-        outputs = work.rows["by_head_out", n, heads * stack.rows].reshape(heads * n, stack.rows)
-        inputs.reshape(heads, n, cols)[:] = x.transpose(1, 0, 2)
-        counts, tokens = np.full(heads, n, np.int32), np.tile(np.arange(n, dtype=np.int32), heads)
-        for some, rows in work.rounds(counts.tolist()):
-            numbers = list(range(some.start, some.stop))
-            x, y = inputs[rows], outputs[rows]
-            stack.apply(numbers, counts[some], x, None, y, step, tokens[rows])
-        found: np.ndarray = outputs.reshape(heads, n, stack.rows).transpose(1, 0, 2)
-        return found
 
 
 def split_kv_b(
     weights: Weights, name: str, heads: int, key_rows: int, value_rows: int, cols: int
 ) -> tuple[GroupedLinear, GroupedLinear]:
-    """Splits the tensor of older files, [keys | values] of each head; that of the keys is transposed."""
+    """Splits the tensor of older files, [keys | values] of each head; the part of the keys is transposed."""
     both = weights.matrix(f"{name}.weight", heads * (key_rows + value_rows), cols)
     both = both.reshape(heads, key_rows + value_rows, cols)
     keys, values = [], []

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.frozen import frozen
+from oxillama.base.lazy_import import lazy
+from oxillama.errors import LoadError
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.feed_forward import FeedForward
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
+from oxillama.models.weights.linear import Linear, MatrixGroup
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.on_use import on_use
-from oxillama.weights.linear import Linear, MatrixGroup
-from oxillama.weights.loader import Weights
 
 
 class Block(Protocol):
@@ -31,17 +31,20 @@ class Block(Protocol):
         """Its linear layers, in the order of their use."""
 
 
-@frozen()
+@dataclass(frozen=True, repr=False)
 class Layer:
-    """Two blocks, their norms (None for none), and the residual additions.
+    """Two blocks, their norms (None where a norm is absent), and the residual additions.
 
     "sequential": x += mixer(norm(x)), then x += feed_forward(norm(x)).
-    "parallel": x += mixer(norm(x)) + feed_forward(norm(x)), with one norm where the second is None.
+    "parallel": x += mixer(norm(x)) + feed_forward(norm(x)), with one norm for both if there is one.
     "post": x = norm(x + mixer(x)), then x = norm(x + feed_forward(x)).
+    "chained": y = norm(mixer(x)), x += y + norm(feed_forward(y)).
+    "normed": y = norm(x), x = mixer(y) + a y, then the same with feed_forward; a is the ``residual_scale``.
 
     A norm after a block is applied to its output before the addition, or ("post") to the sum;
     ``second_post_norm`` is applied to the sum of that and the layer's input. A router may read the layer's
     input, which ``keeps_input`` then puts into the buffer "router_input".
+    ``embedding_scale`` is the factor with which the buffer "embedded" is added behind both blocks.
     ``layer_input`` adds the layer's own embedding behind both blocks.
     """
 
@@ -57,15 +60,16 @@ class Layer:
     second_post_norm: Norm | None = None
     scale: float = 1.0
     keeps_input: bool = False
+    embedding_scale: float = 0.0
     layer_input: Block | None = None
     layer_input_norm: Norm | None = None
 
     @functools.cached_property
     def is_plain(self) -> bool:
-        """Whether x += mixer(norm(x)), then x += feed_forward(norm(x)) is all of it, as in most families."""
+        """Whether the layer is just x += mixer(norm(x)), then x += feed_forward(norm(x))."""
         parts = (self.attn_post_norm, self.ffn_post_norm, self.layer_input, self.keeps_input or None)
         needed = (self.attn_norm, self.ffn_norm, self.feed_forward)
-        is_scaled = self.residual_scale != 1 or self.scale != 1
+        is_scaled = self.residual_scale != 1 or self.scale != 1 or self.embedding_scale != 0
         has_all = all(part is not None for part in needed) and not any(part is not None for part in parts)
         return self.residual == "sequential" and has_all and not is_scaled
 
@@ -74,13 +78,14 @@ class Layer:
         return [block for block in (self.mixer, self.feed_forward, self.layer_input) if block is not None]
 
     def with_blocks(self, wrap: Callable[[Block], Block]) -> Layer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
+        """A copy whose blocks are replaced by ``wrap(block)``."""
         feed_forward = self.feed_forward and wrap(self.feed_forward)
         layer_input = self.layer_input and wrap(self.layer_input)
         return replace(self, mixer=wrap(self.mixer), feed_forward=feed_forward, layer_input=layer_input)
 
     def linears(self) -> list[Linear]:
-        return [matrix for block in self.blocks() for matrix in block.linears()]
+        found = [matrix for block in self.blocks() for matrix in block.linears()]
+        return [each for matrix in found for each in getattr(matrix, "members", (matrix,))]
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""
@@ -91,8 +96,8 @@ class Layer:
             self.mixer.run(self.attn_norm.apply(x, h, step.n_threads), x, step, True)
             self.feed_forward.run(self.ffn_norm.apply(x, h, step.n_threads), x, step, True)
             return
-        if self.residual == "post":
-            self._run_post(x, step)
+        if self.residual in ("post", "normed"):
+            (run_post if self.residual == "post" else run_normed)(self, x, step)
             return
         if self.keeps_input:
             step.work.rows.like("router_input", x)[:] = x
@@ -103,6 +108,8 @@ class Layer:
             h2 = h if self.ffn_norm is None else self._input(x, self.ffn_norm, "h2", step)
             self._add(self.mixer, h, x, self.attn_post_norm, step)
             self._add(self.feed_forward, h2, x, self.ffn_post_norm, step)
+        elif self.residual == "chained":
+            run_chained(self, h, x, step)
         else:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
             self._add(
@@ -112,6 +119,9 @@ class Layer:
             self._add(self.layer_input, x, x, self.layer_input_norm, step)
         if self.scale != 1:
             x *= np.float32(self.scale)
+        if self.embedding_scale:
+            embedded = step.work.rows.like("embedded", x)
+            self.kernels.vector.add_scaled(x, embedded, self.embedding_scale, step.n_threads)
 
     def _input(self, x: np.ndarray, norm: Norm | None, buffer: str, step: Step) -> np.ndarray:
         """The input of a block: hidden states after its norm."""
@@ -133,18 +143,6 @@ class Layer:
             norm.apply(y, y, step.n_threads)
         self.kernels.vector.add_scaled(x, y, self.residual_scale, step.n_threads)
 
-    def _run_post(self, x: np.ndarray, step: Step) -> None:
-        given = x.copy() if self.second_post_norm else None
-        for block, norm in zip(self.blocks(), (self.attn_post_norm, self.ffn_post_norm)):
-            y = step.work.rows.like("y", x)
-            block.run(x, y, step, False)
-            x += y
-            if norm is not None:
-                norm.apply(x, x, step.n_threads)
-            if block is self.mixer and self.second_post_norm is not None:
-                x += given
-                self.second_post_norm.apply(x, x, step.n_threads)
-
 
 class AnyLayer(Protocol):
     """A `Layer`, or a layer over several streams of hidden states."""
@@ -159,7 +157,7 @@ class AnyLayer(Protocol):
         """Applies the layer to hidden states x (n, d), in place."""
 
     def with_blocks(self, wrap: Callable[[Block], Block]) -> AnyLayer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
+        """A copy whose blocks are replaced by ``wrap(block)``."""
 
 
 def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
@@ -171,23 +169,39 @@ def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
 
 
 HERE = "oxillama.models.layers"
-load_normed_experts: Callable[..., Any] = on_use(f"{HERE}.experts:DenseAndExperts")
-load_experts: Callable[..., Any] = on_use(f"{HERE}.experts:MixtureOfExperts")
-load_layer_input: Callable[..., Any] = on_use(f"{HERE}.layer_input:LayerInput")
-load_streamed_layer: Callable[..., Any] = on_use(f"{HERE}.streams:StreamedLayer")
+load_normed_experts: Callable[..., Any] = lazy(f"{HERE}.experts:DenseAndExperts")
+load_experts: Callable[..., Any] = lazy(f"{HERE}.experts:MixtureOfExperts")
+load_layer_input: Callable[..., Any] = lazy(f"{HERE}.layer_input:LayerInput")
+load_experts_of_input: Callable[..., Any] = lazy(f"{HERE}.experts:DenseAndExpertsOfInput")
+load_chunked_experts: Callable[..., Any] = lazy(f"{HERE}.chunk_experts:ChunkedExperts")
+run_post, run_normed, run_chained = (
+    lazy(f"{HERE}.residuals:run_{kind}") for kind in ("post", "normed", "chained")
+)
+load_idle_layer: Callable[..., Any] = lazy(f"{HERE}.idle:IdleLayer")
+with_switches: Callable[..., Any] = lazy(f"{HERE}.switch:with_switches")
+load_stacked_layer: Callable[..., Any] = lazy(f"{HERE}.stacks:StackedLayer")
+load_streamed_layer: Callable[..., Any] = lazy(f"{HERE}.stream_kinds:load_streamed_layer")
 
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,
-    "mla": on_use(f"{HERE}.latent_attention:LatentAttention"),
-    "mamba": on_use(f"{HERE}.ssm:Mamba"),
-    "mamba2": on_use(f"{HERE}.ssm:Mamba2"),
-    "shortconv": on_use(f"{HERE}.ssm:ShortConv"),
-    "rwkv6": on_use(f"{HERE}.rwkv:TimeMix6"),
-    "rwkv7": on_use(f"{HERE}.rwkv:TimeMix7"),
-    "delta": on_use(f"{HERE}.delta:GatedDelta"),
-    "kda": on_use(f"{HERE}.delta:KimiDelta"),
-    "attention+mamba2": on_use(f"{HERE}.ssm:AttentionBesideMamba2"),
-    "plamo2": on_use(f"{HERE}.ssm:PlamoMamba"),
+    "block": lazy(f"{HERE}.block_attention:BlockAttention"),
+    "mla": lazy(f"{HERE}.latent_attention:LatentAttention"),
+    "sparse": lazy(f"{HERE}.sparse_attention:SparseAttention"),
+    "pooled": lazy(f"{HERE}.block_selector:PooledLatentAttention"),
+    "compressed": lazy(f"{HERE}.compressed_attention:CompressedAttention"),
+    "blocked": lazy(f"{HERE}.block_selector:BlockAttention"),
+    "linear": lazy(f"{HERE}.idle:LinearMixer"),
+    "mamba": lazy(f"{HERE}.ssm:Mamba"),
+    "mamba2": lazy(f"{HERE}.ssm:Mamba2"),
+    "shortconv": lazy(f"{HERE}.ssm:ShortConv"),
+    "rwkv6": lazy(f"{HERE}.rwkv:TimeMix6"),
+    "rwkv6qwen2": lazy(f"{HERE}.rwkv:GatedTimeMix6"),
+    "rwkv7": lazy(f"{HERE}.rwkv:TimeMix7"),
+    "delta": lazy(f"{HERE}.delta:GatedDelta"),
+    "kda": lazy(f"{HERE}.delta:KimiDelta"),
+    "attention+mamba2": lazy(f"{HERE}.ssm:AttentionBesideMamba2"),
+    "plamo2": lazy(f"{HERE}.ssm:PlamoMamba"),
+    "lightning": lazy(f"{HERE}.lightning:LightningAttention"),
 }
 
 
@@ -197,7 +211,9 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
         block: Block = load_normed_experts(spec, i, weights)
         return block
     if spec.layers[i].experts:
-        experts: Block = load_experts(spec, i, weights)
+        routing = spec.family.routing
+        load = load_experts_of_input if routing and routing.beside_dense == "input" else load_experts
+        experts: Block = (load_chunked_experts if routing and routing.chunks else load)(spec, i, weights)
         return experts
     return FeedForward(spec, i, weights, spec.layers[i].n_ff)
 
@@ -210,14 +226,23 @@ def normed_beside(spec: Spec, i: int) -> bool:
 
 FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "dense": dense,
-    "rwkv6": on_use(f"{HERE}.rwkv:ChannelMix6"),
-    "rwkv7": on_use(f"{HERE}.rwkv:ChannelMix7"),
+    "rwkv6": lazy(f"{HERE}.rwkv:ChannelMix6"),
+    "rwkv7": lazy(f"{HERE}.rwkv:ChannelMix7"),
 }
 
 
 def load_layer(spec: Spec, i: int, weights: Weights) -> AnyLayer:
     """Layer ``i``."""
+    if spec.layers[i].mixer == "":
+        idle: AnyLayer = load_idle_layer(spec, i, weights)
+        return idle
     layer = load_plain_layer(spec, i, weights)
+    if spec.switch is not None:
+        switched: AnyLayer = with_switches(spec, i, weights, layer)
+        return switched
+    if spec.layers[i].begins or spec.layers[i].ends:
+        stacked: AnyLayer = load_stacked_layer(spec, i, weights, layer)
+        return stacked
     return load_streamed_layer(spec, i, weights, layer) if spec.family.streams else layer
 
 
@@ -225,9 +250,12 @@ def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
     """Layer ``i`` over one stream of hidden states."""
     mixer = MIXERS.get(spec.layers[i].mixer, dense)  # "feed_forward": the layer's only block
     family, block = spec.family, f"blk.{i}"
+    for needed in (f"{block}.{name}" for name in family.needs):
+        if not weights.has(needed):
+            raise LoadError(f"{needed}: expected a tensor of this name, got none")
 
     def norm(*names: str) -> Norm | None:
-        """The norm of the first name that the file has; None for no names. Raises LoadError."""
+        """The norm of the first name that the file has; None without names. Raises LoadError."""
         if not any(names):
             return None
         there = [n for n in names if weights.has(f"{block}.{n}.weight") or weights.has(f"{block}.{n}")]
@@ -262,5 +290,6 @@ def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         layer_input_norm=norm("post_norm") if spec.layer_width else None,
         keeps_input=spec.layers[i].experts > 0
         and family.routing is not None
-        and family.routing.reads == "layer",
+        and (family.routing.reads == "layer" or family.routing.beside_dense == "input"),
+        embedding_scale=float(weights.vector(name, 1)[0]) if family.adds_embedding else 0.0,
     )

@@ -7,15 +7,16 @@ import math
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.spec import Spec
+from oxillama.models.weights.linear import Embedding, Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Embedding, Linear
-from oxillama.weights.loader import Weights
 
 
 class LayerEmbeddings:
-    """The embeddings of a token for all layers: (table(token) sqrt(p) + norm(W x / sqrt(d))) / sqrt(2).
+    """The embeddings of a token for all layers: (table(token) sqrt(p) + norm(W x / sqrt(d))) / sqrt(2), or
+    without a table norm(W x / sqrt(d)).
 
     x is the model's (scaled) embedding of width d, p the width of a layer's; each layer's part is normed.
     """
@@ -23,7 +24,9 @@ class LayerEmbeddings:
     def __init__(self, spec: Spec, weights: Weights) -> None:
         layers, width = spec.n_layers, spec.layer_width
         self.width: int = layers * width
-        self.table: Embedding = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
+        self.table: Embedding | None = None
+        if spec.family.per_layer_table:
+            self.table = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
         self.projection: Linear = weights.linear([("per_layer_model_proj", self.width)], spec.n_embd)
         weight = np.tile(weights.vector("per_layer_proj_norm.weight", width), (layers, 1))
         self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, layers, width, weight)
@@ -33,10 +36,13 @@ class LayerEmbeddings:
     def look_up(self, x: np.ndarray, step: Step) -> None:
         """Fills the buffer "layer_inputs" (n, layers p) for the embeddings x (n, d) of the step's tokens."""
         n = len(x)
-        found, rows = (step.work.rows[name, n, self.width] for name in ("layer_inputs", "layer_rows"))
+        found = step.work.rows["layer_inputs", n, self.width]
         self.projection.apply(x, found, step)
         found *= self.scale
         self.norm.apply(found, step.n_threads)
+        if self.table is None:
+            return
+        rows = step.work.rows["layer_rows", n, self.width]
         self.table.lookup(step.batch.tokens, rows)
         rows *= self.table_scale
         found += rows

@@ -1,14 +1,18 @@
-"""Norms of rows and of heads."""
+"""RMS norms and layer norms of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.spec import LayerSpec, Spec
-from oxillama.weights.loader import Weights
+from oxillama.base.lazy_import import lazy
+from oxillama.models.spec import Spec
+from oxillama.models.weights.loader import Weights
+
+load_group_norm: Callable[..., Any] = lazy("oxillama.models.layers.head_norm:GroupNorm")
 
 
 class Norm:
@@ -17,6 +21,7 @@ class Norm:
     def __init__(
         self, kernels: Kernels, centred: bool, eps: float, weight: np.ndarray | None, bias: np.ndarray | None
     ) -> None:
+        self.kernels = kernels
         self.kernel: Callable[..., None] = kernels.vector.layer_norm if centred else kernels.vector.rms_norm
         self.eps = eps
         self.weight = weight
@@ -33,74 +38,23 @@ class Norm:
 
 
 def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None) -> Norm:
-    """The norm called ``name``, of rows of ``width`` (the hidden state's where that is None)."""
+    """The norm called ``name``, of rows of ``width``; None for the hidden state's width."""
     family = spec.family
     d = width or spec.n_embd
     bare = weights.has(name) and not weights.has(f"{name}.weight")  # some converters leave out the suffix
-    weight = weights.vector(name if bare else f"{name}.weight", d) if family.norm_weight else None
+    has_weight = family.norm_weight and not (family.plain_embd_norm and name == "token_embd_norm")
+    weight = weights.vector(name if bare else f"{name}.weight", d) if has_weight else None
     bias = load_bias(spec, weights, name, d)
-    return Norm(weights.kernels, family.norm == "layer", spec.norm_eps, weight, bias)
+    if spec.norm_groups > 1 and width is None:
+        found: Norm = load_group_norm(weights.kernels, spec, weight)
+        return found
+    eps = family.post_norm_eps if family.post_norm_eps and ".post_" in name else spec.norm_eps
+    return Norm(weights.kernels, family.norm == "layer", eps, weight, bias)
 
 
 def load_bias(spec: Spec, weights: Weights, name: str, width: int) -> np.ndarray | None:
-    """The bias of a norm, None for none."""
+    """The bias of a norm; None without a bias."""
     wanted = spec.family.norm_bias
     if wanted == "no" or (wanted == "auto" and not weights.has(f"{name}.bias")):
         return None
     return weights.vector(f"{name}.bias", width)
-
-
-class HeadNorm:
-    """Norms of some columns in place, head by head; weight and bias float32 (heads, head_dim) or None."""
-
-    def __init__(
-        self,
-        kernels: Kernels,
-        centred: bool,
-        eps: float,
-        heads: int,
-        head_dim: int,
-        weight: np.ndarray | None,
-        bias: np.ndarray | None = None,
-        column: int = 0,
-    ) -> None:
-        self.kernel: Callable[..., None] = kernels.vector.head_norm
-        self.shape: tuple[int, int] = (heads, head_dim)
-        self.weight = weight
-        self.bias = bias
-        self.eps = eps
-        self.column = column
-        self.centred = centred
-
-    def apply(self, x: np.ndarray, n_threads: int) -> None:
-        """Normalizes the heads that begin at the norm's column of x (n, width)."""
-        self.kernel(x, *self.shape, self.weight, self.eps, n_threads, self.column, self.centred, self.bias)
-
-
-def load_qk_norms(
-    spec: Spec, weights: Weights, block: str, layer: LayerSpec, kv_heads: int
-) -> list[HeadNorm]:
-    """Norms of q and k in rows of all q heads, then all k heads, of which a layer may have none."""
-    family, kernels, dim, heads = spec.family, weights.kernels, layer.key_dim, layer.n_heads
-    centred = family.norm == "layer"
-    if family.qk_norm == "unit":
-        return [HeadNorm(kernels, False, spec.norm_eps, heads + kv_heads, dim, None)]
-    if not family.qk_norm or (family.qk_norm_optional and not weights.has(f"{block}.attn_q_norm.weight")):
-        return []
-    found = []
-    for name, n, column in (("attn_q_norm", heads, 0), ("attn_k_norm", kv_heads, heads * dim)):
-        if n == 0:
-            continue
-        full, bias = f"{block}.{name}", None
-        if family.qk_norm == "row":
-            weight = weights.vector(f"{full}.weight", n * dim)
-            if weights.has(f"{full}.bias"):
-                bias = weights.vector(f"{full}.bias", n * dim)
-            found.append(HeadNorm(kernels, centred, spec.norm_eps, 1, n * dim, weight, bias, column))
-            continue
-        if family.qk_norm == "heads":
-            weight = weights.matrix(f"{full}.weight", n, dim)
-        else:
-            weight = np.tile(weights.vector(f"{full}.weight", dim), (n, 1))
-        found.append(HeadNorm(kernels, centred, spec.norm_eps, n, dim, weight, None, column))
-    return found

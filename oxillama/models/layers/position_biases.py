@@ -1,4 +1,4 @@
-"""Biases of attention scores by the distance of positions: those of a table, and ALiBi's."""
+"""Biases of attention scores by the distance of positions: learned ones from a table, and ALiBi's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ FARTHEST = 128
 def distance_biases(table: np.ndarray) -> np.ndarray:
     """float32 (heads, 2 * 128 + 1): biases by the distance of a key from the query, from -128 to 128.
 
-    Parameters
-    ----------
-    table : float32 (buckets, heads). Half of the buckets are for keys behind the query. Half of those are for
-        one distance each, the others for ranges that grow (Raffel et al., T5, 2020).
+    Args:
+        table: float32 (buckets, heads). Half of the buckets are for keys behind the query. Half of those are
+            for one distance each, the others for ranges that grow (Raffel et al., T5, 2020).
     """
     half = len(table) // 2
     near = half // 2

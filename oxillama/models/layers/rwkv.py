@@ -5,17 +5,18 @@ The input of both is a mix of each token with the token before it (token shift),
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.spec import Spec
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
 
 GROUP_EPS = 64e-5
 DECAY = -0.606531  # -e^-0.5
@@ -50,9 +51,8 @@ class LowRank:
 class TimeMix(RecurrentBlock):
     """The parts that versions 6 and 7 share.
 
-    Attributes
-    ----------
-    recorded : inputs of the heads' matrices that a record holds, beside the token's.
+    Attributes:
+        recorded: inputs of the heads' matrices that a record holds, beside the token's.
     """
 
     recorded = 3
@@ -64,17 +64,17 @@ class TimeMix(RecurrentBlock):
         self.heads: int = spec.recurrent.heads
         self.first: bool = i == 0
         self.kernels: Kernels = weights.kernels
+        self.kv_heads: int = spec.recurrent.groups
+        of_kv = self.kv_heads * (d // self.heads)
         self.matrices: dict[str, Linear] = {
-            name: weights.linear([(f"{block}.time_mix_{name}", d)], d)
+            name: weights.linear([(f"{block}.time_mix_{name}", of_kv if name in ("key", "value") else d)], d)
             for name in ("receptance", "key", "value", "output")
         }
-        weight, bias = (
-            weights.vector(f"{block}.time_mix_ln.{part}", d).reshape(self.heads, -1)
-            for part in ("weight", "bias")
-        )
-        self.norm: HeadNorm = HeadNorm(
-            self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias
-        )
+        names = [f"{block}.time_mix_ln.{part}" for part in ("weight", "bias")]
+        self.norm: HeadNorm | None = None
+        if spec.recurrent.norms != "auto" or all(map(weights.has, names)):
+            weight, bias = (weights.vector(name, d).reshape(self.heads, -1) for name in names)
+            self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias)
         dim = d // self.heads
         self.state_floats: int = padded(d) + self.heads * padded(dim) * dim
         self.memory: int = padded(d)  # offset of the heads' matrices, after the last token
@@ -84,9 +84,12 @@ class TimeMix(RecurrentBlock):
         return list(self.matrices.values())
 
     def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
-        """float32 (n, d): x times one of the square matrices."""
-        out = step.work.rows[name, len(x), self.d]
+        """float32 (n, d): x times one of the matrices; heads of fewer keys and values are repeated."""
+        out = step.work.rows[name, len(x), self.matrices[name].rows]
         self.matrices[name].apply(np.ascontiguousarray(x), out, step)
+        if out.shape[1] < self.d:
+            by_head = out.reshape(len(x), self.kv_heads, -1)
+            out = by_head.repeat(self.heads // self.kv_heads, axis=1).reshape(len(x), self.d)
         return out
 
     def activate(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
@@ -103,6 +106,8 @@ class TimeMix(RecurrentBlock):
 
 class TimeMix6(TimeMix):
     """Version 6: mix and decay depend on the token (Peng et al., "Eagle and Finch", 2024)."""
+
+    has_bonus = True
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
@@ -121,7 +126,8 @@ class TimeMix6(TimeMix):
         self.w2: list[Linear] = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
         bias = weights.vector(f"{block}_decay.weight", d)
         self.decay: LowRank = LowRank(weights, f"{block}_decay_w", d, decay, "tanh", bias)
-        self.u: np.ndarray = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
+        if self.has_bonus:
+            self.u: np.ndarray = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
         self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
 
     def linears(self) -> list[Linear]:
@@ -148,18 +154,43 @@ class TimeMix6(TimeMix):
         k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
         y = work.rows.like("wkv", h)
-        at, record = self.offset + self.memory, self.record + self.d
-        args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
-        self.kernels.recurrent.wkv(*args, u=self.u)
-        self.norm.apply(y, n_threads)
-        y *= self.activate("silu", gate, step)
+        self.attend(r, w, k, v, y, step)
+        if self.norm is not None:
+            self.norm.apply(y, n_threads)
+        y *= self.activate("silu" if self.has_bonus else "sigmoid", gate, step)
         self.matrices["output"].apply(y, out, step, accumulate)
+
+    def attend(
+        self, r: np.ndarray, w: np.ndarray, k: np.ndarray, v: np.ndarray, y: np.ndarray, step: Step
+    ) -> None:
+        """y (n, d) of the heads' r, decays, keys and values, all (n, d)."""
+        at, record = self.offset + self.memory, self.record + self.d
+        args = step.recurrent, at, record, self.heads, r, w, k, v, y, step.n_threads
+        self.kernels.recurrent.wkv(*args, u=self.u)
+
+
+class GatedTimeMix6(TimeMix6):
+    """Version 6 as linear attention in place of Qwen's ("QRWKV6", 2024): y = S r with the token's own key and
+    value in S, keys times 1 - w, no norm of the heads, and sigmoid gates."""
+
+    has_bonus = False
+    recorded = 5
+
+    def attend(
+        self, r: np.ndarray, w: np.ndarray, k: np.ndarray, v: np.ndarray, y: np.ndarray, step: Step
+    ) -> None:
+        """See `TimeMix6.attend`. It is version 7's recurrence, which erases nothing here."""
+        k = k * (np.float32(1) - w)
+        r = r * np.float32(1 / math.sqrt(self.d // self.heads))
+        at, record, none = self.offset + self.memory, self.record + self.d, np.zeros_like(r)
+        args = step.recurrent, at, record, self.heads, r, w, k, v, y, step.n_threads
+        self.kernels.recurrent.wkv(*args, a=none, b=none)
 
 
 class TimeMix7(TimeMix):
     """Version 7: tokens also erase parts of the state (Peng et al., "RWKV-7 Goose", 2025).
 
-    The first layer's values flow into those of the others.
+    The first layer's values are mixed into the values of later layers.
     """
 
     recorded = 5
@@ -171,9 +202,11 @@ class TimeMix7(TimeMix):
         if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
             ranks["v"] = ranks["a"]
         gated = bool(ranks["g"])
-        self.lerps: np.ndarray = weights.array(f"{block}_lerp_fused.weight", (d, 1, 1, 5 + gated)).reshape(
-            -1, d
-        )
+        if spec.recurrent.norms == "auto":
+            gated = weights.has(f"{block}_g1.weight")
+        name = f"{block}_lerp_fused.weight"
+        rows = 6 if gated or (spec.recurrent.norms and weights.shape(name)[-1:] == (6,)) else 5
+        self.lerps: np.ndarray = weights.array(name, (d, 1, 1, rows)).reshape(-1, d)
         made = {}
         for name in ("w", "a", "v"):
             if i == 0 and name == "v" and not weights.has(f"{block}_v1.weight"):
@@ -223,7 +256,8 @@ class TimeMix7(TimeMix):
         at, record = self.offset + self.memory, self.record + self.d
         args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
         kernel.wkv(*args, a=-unit, b=unit * a)
-        self.norm.apply(y, n_threads)
+        if self.norm is not None:
+            self.norm.apply(y, n_threads)
         kernel.add_bonus(r, k, self.r_k, v, self.heads, y)
         if "g" in self.low:
             y *= self.low["g"].run(mixed(5), step)

@@ -9,22 +9,21 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
 
 
 class CausalConv1d:
     """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input.
 
-    Parameters
-    ----------
-    kernels : the target that computes.
-    weight : float32 (channels, taps), the newest tap last.
-    bias : float32 (channels,), or None.
+    Args:
+        kernels: the target that computes.
+        weight: float32 (channels, taps), the newest tap last.
+        bias: float32 (channels,), or None.
     """
 
     def __init__(self, kernels: Kernels, weight: np.ndarray, bias: np.ndarray | None = None) -> None:

@@ -1,7 +1,7 @@
 """Four streams of hidden states, of which one goes through the blocks (AltUp: Baykal et al., 2023; Gemma 3n).
 
 A layer predicts all streams from all, runs its blocks on the first, and corrects each by what became of that.
-The first stream is the model's hidden state x (n, d); the others stand in the buffer "streams" (n, 3 d).
+The first stream is the model's hidden state x (n, d); the others are in the buffer "streams" (n, 3 d).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Spec
+from oxillama.models.weights.grouped import grouped_linear
+from oxillama.models.weights.linear import Linear
+from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
-from oxillama.weights.grouped import grouped_linear
-from oxillama.weights.linear import Linear
-from oxillama.weights.loader import Weights
 
 STREAMS = 4
 
@@ -75,9 +75,8 @@ class Streams:
 class StreamedLayer:
     """A layer over streams: the blocks of an ordinary one, and a low-rank map beside attention (Laurel).
 
-    Parameters
-    ----------
-    layer : the ordinary layer; its blocks and norms are used.
+    Args:
+        layer: the ordinary layer; its blocks and norms are used.
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
@@ -95,7 +94,7 @@ class StreamedLayer:
         self.laurel_norm: Norm = load_norm(spec, weights, f"{block}.laurel_post_norm")
 
     def blocks(self) -> list[Any]:
-        """Those of the ordinary layer, in order."""
+        """The blocks of the ordinary layer, in order."""
         found: list[Any] = self.layer.blocks()
         return found
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.adapters.bind import bind
-from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.engine.sequence import Sequence
+from oxillama.models.adapters.bind import bind
+from oxillama.models.adapters.lora import LoadedLora
+from oxillama.models.adapters.stack import Adaptation, Applied
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import INTEGERS, SkipInput, mutated
 from tests.fuzz.targets.containers import KINDS, TYPE_IDS, byte_change, container

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from oxillama import EngineConfig, GenerationOptions, OxiLlamaError, SamplerConfig, SchedulerConfig
-from oxillama.cli import build_parser, main
-from oxillama.cli.options import integer, number
+from oxillama.apps.cli import build_parser, main
+from oxillama.apps.cli.options import integer, number
+from oxillama.base.config.sampler import ORDER
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config.sampler import ORDER
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import FLOATS, INTEGERS, STRANGE, SkipInput, built, hostile, mutated, words
 from tests.fuzz.targets.containers import model_file
@@ -207,17 +207,9 @@ class PromptTarget(Target):
 # --- command lines ----------------------------------------------------------------------------------
 
 FILES = (
-    "tiny.gguf",
-    "small.gguf",
-    "bert.gguf",
-    "text.txt",
-    "none.gguf",
-    "broken.gguf",
-    "folder",
-    "empty",
-    "schema.json",
-    "words.gguf",
-)
+    "tiny.gguf", "small.gguf", "bert.gguf", "text.txt", "none.gguf", "broken.gguf", "folder", "empty",
+    "schema.json", "words.gguf",
+)  # fmt: skip
 ARGUMENTS = words(
     "run chat info tokenize quantize imatrix convert doctor -p -f --prompt --file -n -t -c -s -q -v "
     "--json --tensors --decode "
@@ -238,18 +230,13 @@ LINES = [
     ["run", "tiny.gguf", "-p", "the fox"],
     ["run", "tiny.gguf", "-f", "text.txt", "--json-schema", "schema.json"],
     ["run", "tiny.gguf", "-p", "-", "--temp", "0.5", "--top-k", "3", "--logit-bias", "5+1.5"],
-    ["chat", "tiny.gguf", "--system", "a"],
-    ["info", "tiny.gguf", "--json", "--tensors"],
-    ["info", "bert.gguf"],
-    ["info", "broken.gguf"],
-    ["tokenize", "tiny.gguf", "the fox", "--pieces"],
-    ["tokenize", "words.gguf", "1,2,3", "--decode"],
-    ["quantize", "tiny.gguf", "out.gguf", "Q8_0"],
+    ["chat", "tiny.gguf", "--system", "a"], ["info", "tiny.gguf", "--json", "--tensors"],
+    ["info", "bert.gguf"], ["info", "broken.gguf"], ["tokenize", "tiny.gguf", "the fox", "--pieces"],
+    ["tokenize", "words.gguf", "1,2,3", "--decode"], ["quantize", "tiny.gguf", "out.gguf", "Q8_0"],
     ["quantize", "small.gguf", "out.gguf", "Q4_K_M", "--pure", "--dry-run"],
     ["imatrix", "tiny.gguf", "text.txt", "-o", "out.gguf", "--chunks", "1", "--chunk-size", "16"],
-    ["convert", "folder", "out.gguf"],
-    ["doctor", "--json"],
-]
+    ["convert", "folder", "out.gguf"], ["doctor", "--json"],
+]  # fmt: skip
 TAME = {"run": ["-n", "2", "-t", "1"], "chat": ["-n", "2", "-t", "1"]}
 """What keeps a command short; later arguments win."""
 
@@ -289,21 +276,10 @@ SUITABLE: dict[type | None, list[str]] = {
     int: ["0", "1", "2", "3", "8", "16", "-1", "63", "64", "1000", "4294967296"],
     float: ["0", "0.1", "0.5", "1", "1.5", "2", "-1", "1e-9", "1e38", "nan", "inf"],
     str: [
-        *FILES,
-        "Q8_0",
-        "Q4_K",
-        "f32",
-        "q8_0",
-        "f32",
-        "a",
-        "[a-z]+",
-        "yes",
-        "5+1.5",
-        "top_k;min_p",
-        "none",
+        *FILES, "Q8_0", "Q4_K", "f32", "q8_0", "f32", "a", "[a-z]+", "yes", "5+1.5", "top_k;min_p", "none",
         "int8",
     ],
-}
+}  # fmt: skip
 
 
 class CommandTarget(Target):

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.cli.facts import describe
+from oxillama.apps.cli.facts import describe
+from oxillama.apps.quantize.imatrix import ImportanceMatrix
+from oxillama.apps.quantize.model import quantize_model
+from oxillama.base.config import EngineConfig
+from oxillama.base.formats import FORMATS
 from oxillama.compat.engine import InferenceEngine
-from oxillama.config import EngineConfig
 from oxillama.errors import GGUFError, OxiLlamaError
-from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile, StringArray
 from oxillama.models.preflight import preflight
-from oxillama.quantize.imatrix import ImportanceMatrix
-from oxillama.quantize.model import quantize_model
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import (
     INTEGERS,
@@ -170,14 +170,9 @@ def survive(source: bytes | Path, size: int) -> ModelFile:
 
 SMALL: dict[str, Any] = {
     "metadata": [
-        ["general.architecture", "str", "llama"],
-        ["n", "u32", 7],
-        ["x", "f32", 0.5],
-        ["on", "bool", True],
-        ["tokens", "[str]", ["a", "bc", "", "\udcff"]],
-        ["scores", "[f32]", [0.5, 1.5]],
-        ["flags", "[bool]", [True, False]],
-        ["nest", "[[i16]]", [[1], [2, 3]]],
+        ["general.architecture", "str", "llama"], ["n", "u32", 7], ["x", "f32", 0.5], ["on", "bool", True],
+        ["tokens", "[str]", ["a", "bc", "", "\udcff"]], ["scores", "[f32]", [0.5, 1.5]],
+        ["flags", "[bool]", [True, False]], ["nest", "[[i16]]", [[1], [2, 3]]],
     ],
     "tensors": [
         ["w", [8], 0, 32, None],
@@ -186,7 +181,7 @@ SMALL: dict[str, Any] = {
     ],
     "alignment": 32,
     "version": 3,
-}
+}  # fmt: skip
 SPLIT = ["split.no", "split.count", "split.tensors.count", "general.alignment", "general.architecture"]
 
 
@@ -301,20 +296,9 @@ TOKENIZER_NAMES = words(
 )
 FILLS = ("nan", "inf", "-inf", "zeros", "huge", "tiny", "negative", "random")
 WORDS = [
-    "llama",
-    "gpt2",
-    "bert",
-    "t5",
-    "rwkv",
-    "plamo2",
-    "no_vocab",
-    "none",
-    "linear",
-    "yarn",
-    "longrope",
-    "dynamic",
-    "su",
-]
+    "llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "no_vocab", "none", "linear", "yarn", "longrope",
+    "dynamic", "su",
+]  # fmt: skip
 
 
 @functools.cache

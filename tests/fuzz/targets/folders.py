@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from oxillama import InferenceEngine
-from oxillama.config import EngineConfig
-from oxillama.convert import convert
+from oxillama.apps.convert import convert
+from oxillama.base.config import EngineConfig
 from oxillama.errors import PromptError
 from oxillama.gguf.model_file import ModelFile
 from tests.fuzz.harness import Target

@@ -15,8 +15,8 @@ import numpy as np
 
 from oxillama import demo
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.grammar import Grammar, GrammarState, Vocabulary
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import INTEGERS, SkipInput, built, mutated, mutated_text, words
 
@@ -104,22 +104,9 @@ GBNF = [
     'root ::= a{3} | b{1,} | ""\na ::= b b?\nb ::= "q" a | "r"',
 ]
 GBNF_WORDS = [
-    "root",
-    "::=",
-    "a",
-    "b",
-    "item",
-    '"x"',
-    '""',
-    "[a-z]",
-    "[^x]",
-    "{2}",
-    "{1,}",
-    "{,3}",
-    "{0,70000}",
-    "|",
+    "root", "::=", "a", "b", "item", '"x"', '""', "[a-z]", "[^x]", "{2}", "{1,}", "{,3}", "{0,70000}", "|",
     "*",
-]
+]  # fmt: skip
 GBNF_WORDS += [
     "+",
     "?",
@@ -137,17 +124,9 @@ GBNF_WORDS += [
     "\\U00110000",
 ]
 GBNF_WORDS += [
-    "\\uD800",
-    "{1000}",
-    "root root",
-    "\na ::= ",
-    "\nb ::= root",
-    "[\\x80-\\xFF]",
-    "[]",
-    "[^]",
-    "[z-a]",
+    "\\uD800", "{1000}", "root root", "\na ::= ", "\nb ::= root", "[\\x80-\\xFF]", "[]", "[^]", "[z-a]",
     "\\",
-]
+]  # fmt: skip
 
 
 class GbnfTarget(GrammarTarget):
@@ -171,64 +150,21 @@ class GbnfTarget(GrammarTarget):
 
 
 REGEXES = [
-    "[a-c]{3}-\\d\\d",
-    "^(?:yes|no)?$",
-    "\\p{L}+ \\w*\\s?[^x-z]",
-    "(a|b)*c{2,5}d+?",
-    "\\u00e9|\\x41|\\cJ|[\\b]",
-    "(?<year>\\d{4})-(0[1-9]|1[0-2])",
-    "(?=a)ab|(?!x).y",
-    "[\\p{Lu}--[A-C]]|[a&&b]",
-    "^a|b$|\\bword\\B",
-]
+    "[a-c]{3}-\\d\\d", "^(?:yes|no)?$", "\\p{L}+ \\w*\\s?[^x-z]", "(a|b)*c{2,5}d+?",
+    "\\u00e9|\\x41|\\cJ|[\\b]", "(?<year>\\d{4})-(0[1-9]|1[0-2])", "(?=a)ab|(?!x).y",
+    "[\\p{Lu}--[A-C]]|[a&&b]", "^a|b$|\\bword\\B",
+]  # fmt: skip
 REGEX_WORDS = [
-    "\\d",
-    "\\w",
-    "\\S",
-    "\\b",
-    "\\B",
-    "(?:",
-    "(?=",
-    "(?!",
-    "(?<=",
-    "(?<!",
-    "(?<n>",
-    "\\k<n>",
-    "\\1",
-    ")",
-    "(",
-    "[",
-]
+    "\\d", "\\w", "\\S", "\\b", "\\B", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?<n>", "\\k<n>", "\\1", ")",
+    "(", "[",
+]  # fmt: skip
 REGEX_WORDS += [
-    "]",
-    "[^",
-    "-",
-    "{2}",
-    "{0,1000}",
-    "{3,2}",
-    "{99999999999}",
-    "*",
-    "+",
-    "?",
-    "|",
-    "^",
-    "$",
-    ".",
-    "\\p{L}",
-]
+    "]", "[^", "-", "{2}", "{0,1000}", "{3,2}", "{99999999999}", "*", "+", "?", "|", "^", "$", ".", "\\p{L}",
+]  # fmt: skip
 REGEX_WORDS += [
-    "\\p{Script=Greek}",
-    "\\P{Nope}",
-    "\\u{1F600}",
-    "\\u{110000}",
-    "\\uD83D\\uDE00",
-    "\\ud800",
-    "\\x4",
-    "\\c",
-    "\\0",
-    "(?i)",
-    "\\",
-]
+    "\\p{Script=Greek}", "\\P{Nope}", "\\u{1F600}", "\\u{110000}", "\\uD83D\\uDE00", "\\ud800", "\\x4",
+    "\\c", "\\0", "(?i)", "\\",
+]  # fmt: skip
 
 
 class RegexTarget(GrammarTarget):

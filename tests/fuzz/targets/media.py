@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import best
-from oxillama.media.decode import MOST_PIXELS, MOST_SAMPLES, Picture, read_medium, read_picture
-from oxillama.media.encoder import MediaEncoder
+from oxillama.models.media.decode import MOST_PIXELS, Picture, read_medium, read_picture
+from oxillama.models.media.encoder import MediaEncoder
+from oxillama.models.media.sounds import MOST_SAMPLES
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import FLOATS, INTEGERS, NONSENSE, SkipInput, built, edited, edits
 from tests.fuzz.targets.containers import KINDS, fitting

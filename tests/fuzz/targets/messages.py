@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from oxillama import Grammar, OxiLlamaError
-from oxillama.cli.tools import tools_of
-from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, definitions
-from oxillama.toolcalls.definitions import chosen
-from oxillama.toolcalls.message_rules import message_rules
-from oxillama.toolcalls.value_rules import Tool
+from oxillama.apps.cli.tools import tools_of
+from oxillama.text.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, definitions
+from oxillama.text.toolcalls.definitions import chosen
+from oxillama.text.toolcalls.message_rules import message_rules
+from oxillama.text.toolcalls.parameters import Tool
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import SkipInput, built, edited, edits, mutated, mutated_text
 from tests.support import tool_models

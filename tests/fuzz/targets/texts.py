@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.chat.template import ChatTemplate
 from oxillama.errors import TokenizerError
-from oxillama.grammar import Vocabulary
-from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from oxillama.text.chat.bridge import TokenizerBridge
+from oxillama.text.chat.template import ChatTemplate
+from oxillama.text.grammar import Vocabulary
+from oxillama.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import (
     INTEGERS,
@@ -397,18 +397,13 @@ class TemplateTarget(Target):
                 "@repeat": [
                     rng.choice(
                         [
-                            "{% if 1 %}",
-                            "{{ (",
-                            "{{ 'a' ~ ",
-                            "{{ [[",
-                            "{% for x in messages %}",
-                            "{{ -",
+                            "{% if 1 %}", "{{ (", "{{ 'a' ~ ", "{{ [[", "{% for x in messages %}", "{{ -",
                             "{{ not ",
                         ]
                     ),
                     3000,
                 ]
-            }
+            }  # fmt: skip
         if rng.random() < 0.4:
             part = {"messages": new["messages"], "kwargs": new["kwargs"]}
             part = mutated(

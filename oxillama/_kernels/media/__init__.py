@@ -1,0 +1,1 @@
+"""Sounds: the sums of a resampling filter."""

@@ -1,1 +1,0 @@
-"""State: the adapters of a sequence, and the LoRA files they come from."""

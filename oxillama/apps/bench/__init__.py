@@ -1,0 +1,1 @@
+"""Measures the speed of models on this machine, and compares reports."""

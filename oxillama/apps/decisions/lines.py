@@ -1,0 +1,83 @@
+"""Many requests, in either format, answered together by one engine and in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from oxillama.apps.decisions import openai, systemone
+from oxillama.apps.decisions.wire import Asked, WireError
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.features.decisions.answers import Decision
+from oxillama.engine.features.decisions.deciding import Deciding, DecisionOptions, decide
+from oxillama.errors import (
+    ChatTemplateError,
+    ConfigError,
+    OxiLlamaError,
+    PromptError,
+    SamplingError,
+    TokenizerError,
+)
+
+WINDOW = 256
+"""Requests that are being answered at a time."""
+
+OF_REQUEST = (ConfigError, PromptError, ChatTemplateError, TokenizerError, SamplingError)
+"""Errors of a request, which others do not share."""
+
+Line = tuple[Deciding, Asked, bool] | OxiLlamaError
+"""A request that runs, and whether it is in OpenAI's format; or what is wrong with it."""
+
+
+Keep = Callable[[Any, Deciding, Decision], object]
+"""Is called with the state, the questions and the answers of each request."""
+
+
+def answers(
+    engine: InferenceEngine, bodies: Iterable[Any], options: DecisionOptions, keep: Keep | None = None
+) -> Iterator[dict[str, Any]]:
+    """The answer to each body, in the format of the body; {"error": message} for one that is refused.
+
+    ``keep`` is called with each that is answered.
+
+    Raises OxiLlamaError where the engine fails, or the model cannot answer any request.
+    """
+    engine.model.feature("decision prompts")
+    running: deque[Line] = deque()
+    for body in bodies:
+        running.append(begun(engine, body, options))
+        if len(running) >= WINDOW:
+            yield ended(engine, running.popleft(), keep)
+    while running:
+        yield ended(engine, running.popleft(), keep)
+
+
+def begun(engine: InferenceEngine, body: Any, options: DecisionOptions) -> Line:
+    """A request that runs."""
+    head = engine.model.spec.decision
+    try:
+        if not isinstance(body, Mapping):
+            raise WireError(("body",), "must be an object")
+        is_openai = "input" in body
+        asked = openai.asked_of(body) if is_openai else systemone.asked_of(body, head.kind if head else "")
+        (started,) = decide(engine.model, [(asked.state, asked.questions)], options)
+    except OF_REQUEST as error:
+        return error
+    return started, asked, is_openai
+
+
+def ended(engine: InferenceEngine, line: Line, keep: Keep | None) -> dict[str, Any]:
+    """The answer to a request."""
+    try:
+        if isinstance(line, OxiLlamaError):
+            raise line
+        started, asked, is_openai = line
+        decision = started.result()
+    except OF_REQUEST as error:
+        return {"error": str(error)}
+    if keep is not None:
+        keep(asked.state, started, decision)
+    if is_openai:
+        return openai.answer_body(engine.model.name, decision)
+    return systemone.answer_body(engine.model.name, asked.questions, decision)

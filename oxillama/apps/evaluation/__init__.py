@@ -1,0 +1,1 @@
+"""Scores, perplexity and comparisons of models; integration with evaluation harnesses."""

@@ -1,0 +1,1 @@
+"""Writes quantized model files; computes, reads and writes importance matrices."""

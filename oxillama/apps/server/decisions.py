@@ -1,0 +1,191 @@
+"""Decisions: ``/v1/decisions`` in OpenAI's format, ``/v1/systemone`` in System One's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oxillama.apps.decisions import openai, systemone
+from oxillama.apps.decisions.wire import Asked, WireError, shown
+from oxillama.apps.server.bodies import read_json
+from oxillama.apps.server.callers import whose
+from oxillama.apps.server.errors import ApiError, api_error
+from oxillama.apps.server.json_text import JsonAnswer
+from oxillama.apps.server.openai.vectors import all_of
+from oxillama.apps.server.running import chosen, connected, in_thread
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.features.decisions.answers import Decision
+from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
+from oxillama.errors import ConfigError, PromptError
+
+ANY_JSON: dict[str, Any] = {}
+INSTRUCTIONS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+NAMED = {"instructions": INSTRUCTIONS, "name": {"type": ["string", "null"]}}
+
+
+def typed(name: str, fields: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
+    """The JSON schema of a question of a type."""
+    properties = {"type": {"const": name}, **fields}
+    made = {"type": "object", "properties": properties, "required": ["type", *required]}
+    return {**made, "additionalProperties": False}
+
+
+def listed(least: int, most: int, key: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a list of options with descriptions."""
+    properties = {**key, "description": {"type": ["string", "null"]}}
+    item = {"type": "object", "properties": properties, "required": list(key), "additionalProperties": False}
+    return {"type": "array", "items": item, "minItems": least, "maxItems": most}
+
+
+DECISIONS_BODY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+        "questions": {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    typed("predicate", NAMED, ("instructions",)),
+                    typed(
+                        "choice",
+                        {**NAMED, "choices": listed(2, 255, {"value": {"type": ["string", "boolean"]}})},
+                        ("instructions", "choices"),
+                    ),
+                    typed(
+                        "score",
+                        {**NAMED, "levels": listed(2, 10, {"label": {"type": "string"}})},
+                        ("instructions", "levels"),
+                    ),
+                ]
+            },
+            "minItems": 1,
+            "maxItems": openai.MOST_QUESTIONS,
+        },
+        **dict.fromkeys(openai.NO_EFFECT, ANY_JSON),
+    },
+    "required": ["model", "input", "questions"],
+    "additionalProperties": False,
+}
+
+SYSTEMONE_BODY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(systemone.FIELDS, ANY_JSON),
+        "model": {"type": ["string", "null"]},
+        "questions": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {
+                "anyOf": [
+                    typed(
+                        "noul",
+                        {"instructions": ANY_JSON, "criteria": {"type": ["object", "null"]}},
+                        ("instructions",),
+                    ),
+                    typed(
+                        "choice",
+                        {"instructions": ANY_JSON, "criteria": {"type": "object", "minProperties": 1}},
+                        ("instructions", "criteria"),
+                    ),
+                    typed(
+                        "score",
+                        {
+                            "instructions": ANY_JSON,
+                            "criteria": {"type": "array", "minItems": 2, "maxItems": 10},
+                        },
+                        ("instructions", "criteria"),
+                    ),
+                ]
+            },
+        },
+    },
+    "required": ["state", "questions"],
+    "additionalProperties": False,
+}
+
+
+async def decisions(request: Request) -> Response:
+    """Answers to typed questions about a text, in OpenAI's format."""
+    body = await read_json(request)
+    asked = await in_thread(answerable, openai.asked_of, body, 400)
+    here, engine = await chosen(request, asked.model)
+
+    async def run() -> Response:
+        found = await decided(engine, asked, 400)
+        return JsonAnswer(openai.answer_body(here.hosted.name, found))
+
+    return await connected(request, run())
+
+
+async def system_one(request: Request) -> Response:
+    """Answers to typed questions about a text, in System One's format."""
+    body = await read_json(request)
+    asked = await in_thread(answerable, systemone.asked_of, body, 422)
+    here, engine = await chosen(request, asked.model)
+    head = engine.model.spec.decision  # some kinds have keys of their own
+    kind = "" if head is None else head.kind
+    asked = await in_thread(answerable, partial(systemone.asked_of, kind=kind), body, 422)
+
+    async def run() -> Response:
+        found = await decided(engine, asked, 422)
+        answer = systemone.answer_body(here.hosted.name, asked.questions, found)
+        return JsonAnswer(answer, headers={"x-typesafe-request-id": request.state.request_id})
+
+    return await connected(request, run())
+
+
+def answerable(read: Callable[[Any], Asked], body: Any, status: int) -> Asked:
+    """The request of a body. Raises ApiError with this status."""
+    try:
+        return read(body)
+    except WireError as error:
+        raise refused(error, status) from error
+
+
+async def decided(engine: InferenceEngine, asked: Asked, status: int) -> Decision:
+    """The answers to a request. Raises ApiError, for wrong questions with this status."""
+    caller = whose()
+    options = DecisionOptions(tenant=caller["tenant"], salt=caller["salt"])
+
+    def start() -> Any:
+        try:
+            return decide(engine.model, [(asked.state, asked.questions)], options)[0]
+        except (ConfigError, PromptError) as error:
+            raise refused(error, status) from error
+
+    started = await in_thread(start)
+    return await in_thread(started.decision, await all_of(started.readings))
+
+
+def refused(error: ConfigError | PromptError, status: int) -> ApiError:
+    """The error for a wrong request. A prompt that is too long is an error of status 400 in both formats."""
+    if isinstance(error, WireError):
+        place = [str(part) for part in error.place] if status == 422 else []
+        kind = "missing" if error.kind == "missing" else "value_error"
+        code = {"missing": "missing", "unsupported": "unsupported_value"}.get(error.kind, "invalid_value")
+        message, where = str(error), shown(error.place)
+    elif isinstance(error, PromptError):
+        return ApiError(
+            400, f"state: {error}: it exceeds the available context size (context_length_exceeded)",
+            param="state", code="context_length_exceeded", type="exceed_context_size_error",
+        )  # fmt: skip
+    else:
+        found = api_error(error)
+        message, where, kind, code = found.message, found.param or "questions", "value_error", "invalid_value"
+        place = where.split(".")
+    more: dict[str, Any] = {}
+    if status == 422:
+        more["detail"] = [{"loc": ["body", *place], "msg": message, "type": kind}]
+    return ApiError(status, message, param=where, code=code, **more)
+
+
+def system_one_error(error: ApiError) -> dict[str, Any]:
+    """The JSON of an error for System One's clients: a list of faults, and llama-server's form beside it."""
+    body = error.body()
+    detail = body["error"].pop("detail", error.message)
+    return {"detail": detail, **body}

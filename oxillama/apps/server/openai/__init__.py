@@ -1,0 +1,1 @@
+"""OpenAI's interface: completions, chats, embeddings, and the reranking of compatible servers."""

@@ -1,0 +1,1 @@
+"""A pytest plugin for testing prompts, tools and agents with models."""

@@ -1,0 +1,1 @@
+"""Tables and small tools that every other folder uses: options, formats, targets, events, files, locks."""

@@ -1,1 +1,0 @@
-"""Faces: times models on this machine and compares reports of such runs."""

@@ -1,1 +1,0 @@
-"""State: keys, values and recurrent states: pages, block tables, the prefix cache."""

@@ -1,1 +1,0 @@
-"""Files: chat templates, rendered in a sandbox."""

@@ -1,1 +1,0 @@
-"""Work: the prefix cache on the disk."""

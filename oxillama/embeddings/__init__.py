@@ -1,1 +1,0 @@
-"""Work: embeddings and scores of texts."""

@@ -1,0 +1,1 @@
+"""Keys, values and recurrent states: pages, block tables, the prefix cache."""

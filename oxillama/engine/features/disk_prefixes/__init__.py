@@ -1,0 +1,1 @@
+"""The prefix cache on the disk."""

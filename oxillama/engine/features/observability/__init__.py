@@ -1,0 +1,1 @@
+"""What an engine does, for others to read: metrics, a log, a trace."""

@@ -1,0 +1,1 @@
+"""From logits to a token: stages, chains, random numbers, log-probabilities."""

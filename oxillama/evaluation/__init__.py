@@ -1,1 +1,0 @@
-"""Work: scores, perplexity and comparisons of models; tasks of evaluation harnesses."""

@@ -1,0 +1,1 @@
+"""The adapters of a sequence, and the LoRA files they come from."""

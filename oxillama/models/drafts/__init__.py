@@ -1,0 +1,1 @@
+"""Models that draft for another model, from files of their own."""

@@ -1,0 +1,104 @@
+"""Norms of heads, and the norms of q and k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.layers.norm import Norm
+from oxillama.models.spec import LayerSpec, Spec
+from oxillama.models.weights.loader import Weights
+
+QK_LAYER_EPS = 1e-5  # llama.cpp fixes the eps of layer norms of q and k
+
+
+class HeadNorm:
+    """Norms of some columns in place, head by head; weight and bias float32 (heads, head_dim) or None."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        centred: bool,
+        eps: float,
+        heads: int,
+        head_dim: int,
+        weight: np.ndarray | None,
+        bias: np.ndarray | None = None,
+        column: int = 0,
+    ) -> None:
+        self.kernel: Callable[..., None] = kernels.vector.head_norm
+        self.shape: tuple[int, int] = (heads, head_dim)
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+        self.column = column
+        self.centred = centred
+
+    def apply(self, x: np.ndarray, n_threads: int) -> None:
+        """Normalizes the heads that begin at the norm's column of x (n, width)."""
+        self.kernel(x, *self.shape, self.weight, self.eps, n_threads, self.column, self.centred, self.bias)
+
+
+class GroupNorm(Norm):
+    """RMS norm of equal slices of a row, then one weight for the row (K2-Horizon)."""
+
+    def __init__(self, kernels: Kernels, spec: Spec, weight: np.ndarray) -> None:
+        super().__init__(kernels, False, spec.norm_eps, weight, None)
+        n = spec.norm_groups
+        self.heads: HeadNorm = HeadNorm(kernels, False, spec.norm_eps, n, spec.n_embd // n, weight)
+
+    def apply(self, x: np.ndarray, out: np.ndarray, n_threads: int) -> np.ndarray:
+        """As `Norm.apply`."""
+        if out is not x:
+            out[:] = x
+        self.heads.apply(out, n_threads)
+        return out
+
+
+def load_qk_norms(
+    spec: Spec, weights: Weights, block: str, layer: LayerSpec, kv_heads: int
+) -> list[HeadNorm]:
+    """Norms of q and k in rows of all q heads, then all k heads, of which a layer may have none."""
+    family, kernels, dim, heads = spec.family, weights.kernels, layer.key_dim, layer.n_heads
+    centred, eps = family.norm == "layer" or family.qk_norm == "layer", spec.norm_eps
+    if family.qk_norm == "unit":
+        return [HeadNorm(kernels, False, eps, heads + kv_heads, dim, None)]
+    if family.qk_norm == "gain":
+        gains = np.repeat(weights.matrix(f"{block}.attn_q_norm.weight", heads, 1), dim, axis=1)
+        of_k = HeadNorm(kernels, False, eps, kv_heads, dim, None, column=heads * dim)
+        return [HeadNorm(kernels, False, eps, heads, dim, gains), of_k]
+    if not family.qk_norm or (family.qk_norm_optional and not weights.has(f"{block}.attn_q_norm.weight")):
+        return []
+    found = []
+    for name, n, column in (("attn_q_norm", heads, 0), ("attn_k_norm", kv_heads, heads * dim)):
+        if n == 0:
+            continue
+        full, bias = f"{block}.{name}", None
+        if family.qk_norm == "row":
+            weight = weights.vector(f"{full}.weight", n * dim)
+            if weights.has(f"{full}.bias"):
+                bias = weights.vector(f"{full}.bias", n * dim)
+            found.append(HeadNorm(kernels, centred, spec.norm_eps, 1, n * dim, weight, bias, column))
+            continue
+        if family.qk_norm in ("heads", "layer"):
+            flat = weights.shape(f"{full}.weight") == (n * dim,)
+            weight = (
+                weights.vector(f"{full}.weight", n * dim)
+                if flat
+                else weights.matrix(f"{full}.weight", n, dim)
+            )
+            if family.qk_norm == "layer":
+                eps = QK_LAYER_EPS
+                bias = weights.matrix(f"{full}.bias", n, dim) if weights.has(f"{full}.bias") else None
+        else:
+            weight = np.tile(weights.vector(f"{full}.weight", dim), (n, 1))
+        found.append(HeadNorm(kernels, centred, eps, n, dim, weight, bias, column))
+    return found
+
+
+def load_v_norm(spec: Spec, weights: Weights, layer: LayerSpec, column: int) -> HeadNorm:
+    """The norm of the heads of v, without weights, in rows where they begin at ``column``."""
+    heads, dim = layer.n_kv_heads, layer.value_dim
+    return HeadNorm(weights.kernels, False, spec.norm_eps, heads, dim, None, column=column)

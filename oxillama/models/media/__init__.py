@@ -1,0 +1,1 @@
+"""Projector files (mmproj): decoding of pictures and sounds, preprocessing, encoders."""

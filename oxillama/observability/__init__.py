@@ -1,1 +1,0 @@
-"""Work: what an engine does, for others to read: metrics, a log, a trace."""

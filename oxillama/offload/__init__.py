@@ -1,1 +1,0 @@
-"""Files: matrices that are loaded and evicted, so that a model may be larger than the memory."""

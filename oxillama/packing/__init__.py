@@ -1,1 +1,0 @@
-"""Work: packed files, which hold the matrices of a model as the kernels take them."""

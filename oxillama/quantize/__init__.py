@@ -1,1 +1,0 @@
-"""Work: writes quantized files; collects and reads importance matrices."""

@@ -1,1 +1,0 @@
-"""Work: several samples of one prompt, which is run once."""

@@ -1,1 +1,0 @@
-"""State: from logits to a token: stages, chains, random numbers, log-probabilities."""

@@ -1,1 +1,0 @@
-"""Ollama's interface: chats, texts, vectors, and what is known of the models, as lines of JSON."""

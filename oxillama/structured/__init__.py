@@ -1,1 +1,0 @@
-"""Work: grammars for requests."""

@@ -1,1 +1,0 @@
-"""Faces: a plugin for pytest, which tests prompts, tools and agents with models."""

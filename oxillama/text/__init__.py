@@ -1,0 +1,1 @@
+"""Everything between characters and tokens: tokenizer, grammars, chat templates, tool calls."""

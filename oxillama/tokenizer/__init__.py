@@ -1,1 +1,0 @@
-"""Files: from text to token ids and back, by the vocabulary in a GGUF file or a ``tokenizer.json``."""

@@ -1,1 +1,0 @@
-"""Files: matrices packed for the kernels, and the formats that a quantized file gives each tensor."""

@@ -1,0 +1,215 @@
+"""AMX: the operations of amx.h, as C and as instructions, and the permission to use them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from oxillama import ConfigError, _kernels
+from oxillama._kernels import cpu, targets
+from oxillama.apps.cli import doctor
+from oxillama.base.targets import AMX, AVX512, TARGETS
+from tests.support.paths import ROOT
+
+PROGRAM = """
+#include "simd.h"
+#include "amx.h"
+/* The sums of `steps` times 64 columns for two A and two B, or for one A; computed twice. */
+void products(int is_signed, int two, const int8_t *a, ptrdiff_t stride, const uint8_t *b, int steps,
+              int32_t *sums) {
+    amx_configure();
+    for (int n = 0; n < 2 * steps; n++) {
+        const int k = n % steps;
+        if (k == 0) amx_begin(two);
+        const int8_t *x = a + 64 * k;
+        const uint8_t *w = b + 1024 * k;
+        if (is_signed && two) amx_add_ss(1, x, x + 16 * stride, stride, w, w + 1024 * steps);
+        else if (is_signed) amx_add_ss(0, x, x, stride, w, w + 1024 * steps);
+        else if (two) amx_add_us(1, x, x + 16 * stride, stride, w, w + 1024 * steps);
+        else amx_add_us(0, x, x, stride, w, w + 1024 * steps);
+    }
+    amx_end(two, sums);
+    amx_release();
+}
+"""
+COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+
+def compiled(folder: Path, target: str, *flags: str) -> Path:
+    """`PROGRAM` for one target."""
+    assert COMPILER is not None
+    (folder / "products.c").write_text(PROGRAM)
+    result = folder / "products"
+    command = [COMPILER, *flags, f"-DOX_TARGET_{target}", f"-I{ROOT / 'oxillama/_kernels/simd'}"]
+    subprocess.run([*command, "products.c", "-o", result], cwd=folder, check=True)
+    return result
+
+
+def check_products(library: Path) -> None:
+    """That the sums are those of NumPy, which has no bytes of both kinds in one product."""
+    function = ctypes.CDLL(str(library)).products
+    rng = np.random.default_rng(1)
+    steps = 3
+    for signed in (True, False):
+        for tokens in (16, 32):
+            bytes_of = (-128, 128) if signed else (0, 256)
+            a = rng.integers(*bytes_of, (tokens, 64 * steps)).astype(np.int8 if signed else np.uint8)
+            w = rng.integers(-128, 128, (2, 16, 64 * steps)).astype(np.int8)
+            a[0], a[1], w[0, 0], w[1, 0] = bytes_of[0], bytes_of[1] - 1, -128, 127
+            rows = np.zeros((tokens, 64 * steps + 64), a.dtype)  # rows are further apart than their length
+            rows[:, : 64 * steps] = a
+            panels = np.ascontiguousarray(w.reshape(2, 16, 16 * steps, 4).transpose(0, 2, 1, 3))
+            sums = np.zeros((tokens // 16, 2, 16, 16), np.int32)
+            pointers = (rows.ctypes.data, rows.shape[1], panels.ctypes.data, steps, sums.ctypes.data)
+            pointer, number = ctypes.c_void_p, ctypes.c_int
+            function.argtypes = (number, number, pointer, ctypes.c_ssize_t, pointer, number, pointer)
+            function(signed, tokens == 32, *pointers)
+            wanted = np.einsum("tk,prk->tpr", a.astype(np.int64), w.astype(np.int64))
+            assert np.array_equal(sums.transpose(0, 2, 1, 3).reshape(tokens, 2, 16), wanted)
+
+
+@needs_compiler
+def test_emulated_products_are_exact(tmp_path: Path) -> None:
+    check_products(compiled(tmp_path, "PORTABLE", "-O2", "-shared", "-fPIC"))
+
+
+def executed(folder: Path, script: str, *arguments: object) -> int:
+    """Runs a script of Python in a process where tile instructions are executed: their number."""
+    assert COMPILER is not None
+    source, library = ROOT / "tests/support/tile_instructions.c", folder / "tile_instructions.so"
+    subprocess.run([COMPILER, "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"tile instructions: (\d+)", done.stderr)
+    return int(found[1]) if found else 0
+
+
+runs_avx512 = pytest.mark.skipif(
+    sys.platform != "linux" or not all(map(cpu.has, AVX512.features)) or cpu.has("amx_tile"),
+    reason="Linux on a processor with AVX-512 and without AMX",
+)
+
+
+@needs_compiler
+@runs_avx512
+def test_the_instructions_give_the_same_sums(tmp_path: Path) -> None:
+    assert COMPILER is not None
+    command = [COMPILER, *AMX.flags, "-E", "-x", "c", "/dev/null"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("the compiler does not know AMX")
+    library = compiled(tmp_path, "AMX", "-O2", *AMX.flags, "-shared", "-fPIC")
+    script = "import sys; from tests._kernels.test_amx import *; check_products(Path(sys.argv[1]))"
+    assert executed(tmp_path, script, library) > 100
+
+
+PRODUCTS = """
+from types import SimpleNamespace
+from oxillama import _kernels
+_kernels.cpu = SimpleNamespace(has=lambda feature: True, ask_for_tiles=lambda: 0)
+from tests.support.kernels import apply, linear, matrix, normal, same_bits
+for name, cols in (("W8A8", 288), ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_XS", 256)):
+    parts, x, onto = [(name, matrix(name, 150, cols))], normal(51, cols), normal(51, 150, seed=1)
+    for n, n_threads in ((16, 1), (33, 2), (51, 3)):
+        one, other = (
+            apply(linear(target, parts, cols), x[:n], n_threads, onto[:n]) for target in ("avx512", "amx")
+        )
+        assert same_bits(one, other), (name, n)
+"""
+
+
+@needs_compiler
+@runs_avx512
+@pytest.mark.skipif(targets()[AMX.name] == "not built", reason="amx is not built")
+def test_the_kernels_of_amx_give_the_bits_of_avx512(tmp_path: Path) -> None:
+    assert executed(tmp_path, PRODUCTS) > 1000
+
+
+class RefusingCpu:
+    """A processor with everything, whose system gives no tile registers."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def has(self, feature: str) -> bool:
+        return True
+
+    def openmp_threads(self) -> int:
+        return 2
+
+    def ask_for_tiles(self) -> int:
+        self.asked += 1
+        return errno.ENOSPC
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> RefusingCpu:
+    found = RefusingCpu()
+    monkeypatch.delenv("OXILLAMA_TARGET", raising=False)
+    monkeypatch.setattr(_kernels, "cpu", found)
+    monkeypatch.setattr(_kernels, "targets", lambda: {target.name: None for target in TARGETS})
+    return found
+
+
+REFUSED = "this processor has AMX; the kernel refused: No space left on device"
+
+
+def test_a_refused_permission_is_an_error_where_amx_was_named(
+    refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _kernels.refusal(AMX.name) == REFUSED
+    monkeypatch.setenv("OXILLAMA_TARGET", AMX.name)
+    with pytest.raises(ConfigError, match=f"target amx: {REFUSED}"):
+        _kernels.best()
+
+
+def test_amx_is_used_where_it_is_named_and_only_then_asked_for(
+    refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_kernels, "load", lambda name: name)
+    assert _kernels.best() == AVX512.name and refusing.asked == 0
+
+
+def test_an_automatic_choice_passes_over_a_target_that_is_refused(
+    refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tuple(replace(target, use="automatic") if target is AMX else target for target in TARGETS)
+    monkeypatch.setattr(_kernels, "TARGETS", rows)
+    monkeypatch.setattr(_kernels, "load", lambda name: name)
+    assert _kernels.best() == AVX512.name and refusing.asked == 1
+    monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
+    assert _kernels.best() == AMX.name
+
+
+def test_doctor_says_why_amx_is_not_used(
+    refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def row() -> str:
+        doctor.print_facts(doctor.examine())
+        (found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("target amx "))
+        return found.removeprefix("target amx").strip()
+
+    monkeypatch.setattr(_kernels, "best", lambda: SimpleNamespace(target=AVX512.name))
+    assert row() == REFUSED
+    monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
+    assert row() == "available, used only with OXILLAMA_TARGET=amx"
+
+
+@pytest.mark.skipif(cpu.has("amx_tile"), reason="this processor has AMX")
+def test_a_processor_without_amx_is_refused() -> None:
+    assert cpu.ask_for_tiles() > 0

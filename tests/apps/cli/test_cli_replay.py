@@ -1,0 +1,162 @@
+"""Records of a server on the command line: replay lists them and generates their texts again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import InferenceEngine, Receipt, demo
+from oxillama.apps.cli import main
+from oxillama.reference import CONTRACT
+from oxillama.sessions.records.record import read_record, records_in
+from tests.support.command_line import error
+from tests.support.server import serving
+from tests.support.tiny_file import write_tiny_model
+
+BODY = {"prompt": "Once", "max_tokens": 9, "seed": 4}
+Folder = tuple[Path, list[str]]
+
+
+def called(*arguments: object) -> int:
+    return main(["replay", *(str(argument) for argument in arguments)])
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """A folder with the records of two requests, and the texts of these."""
+    folder, texts = tmp_path_factory.mktemp("records"), []
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    with engine, serving(engine, record=folder) as client:
+        for id, more in (("one", {}), ("two", {"n": 2})):
+            answer = client.ask("/v1/completions", {**BODY, **more}, headers={"x-request-id": id})
+            texts += [choice["text"] for choice in answer.json["choices"]]
+    return folder, texts
+
+
+def edited(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Changes the two lines of a record."""
+    head, body = map(json.loads, path.read_text().splitlines())
+    change(head, body)
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(body)}\n")
+
+
+@pytest.fixture
+def copy(records: Folder, tmp_path: Path) -> Path:
+    """A copy of the first record, in a folder of its own."""
+    (first, _), path = records_in(records[0]), tmp_path / "copies"
+    path.mkdir()
+    (path / first.name).write_bytes(first.read_bytes())
+    return path / first.name
+
+
+def test_the_list(records: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = records
+    assert called("--record", folder) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["time", "id", "path", "status", "model", "texts", "tokens", "finish"]
+    assert [line[2:8] for line in lines[1:]] == [
+        ["one", "/v1/completions", "200", "story", "1", "9"],
+        ["two", "/v1/completions", "200", "story", "2", "18"],
+    ]
+    assert called("--record", folder, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["id"], each["finish_reasons"]) for each in found] == [
+        ("one", ["length"]),
+        ("two", ["length", "length"]),
+    ]
+
+
+def test_an_empty_folder_is_an_empty_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("--record", tmp_path) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_texts_are_generated_again(records: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, texts = records
+    assert called("one", "--record", folder, "--text") == 0
+    assert capsys.readouterr().out == f"one: the same: 9 tokens, {len(texts[0])} bytes\n{texts[0]}\n"
+    assert called("two", "--record", folder) == 0
+    lines = [f"two[{i}]: the same: 9 tokens, {len(texts[1 + i])} bytes" for i in range(2)]
+    assert capsys.readouterr().out.splitlines() == lines
+    assert called(records_in(folder)[0].name, "--record", folder, "--model", demo.STORY, "--sample", "3") == 0
+    assert "9 tokens, of which 3 were chosen again" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_texts_are_generated_again_without_a_kernel(
+    records: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("one", "--record", records[0], "--reference") == 0
+    assert "one: the same: 9 tokens" in capsys.readouterr().out
+
+
+def test_what_differs_is_named(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("one", "--record", copy.parent)
+    other = write_tiny_model(tmp_path / "other.gguf")
+    assert called(*where, "--model", other) == 1
+    assert "one: differs: another model: expected " in capsys.readouterr().out
+
+    def changed_text(head: dict[str, Any], body: dict[str, Any]) -> None:
+        body["texts"][0]["hash"] = "0" * 64
+
+    def changed_token(head: dict[str, Any], body: dict[str, Any]) -> None:
+        head["contract"] = 99
+        receipt = json.loads(body["texts"][0]["receipt"])
+        receipt["tokens"][5] ^= 1
+        with_hash(body, json.dumps(receipt))
+
+    edited(copy, changed_text)
+    assert called(*where) == 1
+    assert "differs: the tokens are the same, their text is not" in capsys.readouterr().out
+    edited(copy, changed_token)
+    assert called(*where) == 1
+    said = capsys.readouterr().out
+    assert "one: differs: token 5: expected " in said
+    assert said.endswith(f" (version 99 of the contract made the text, this is {CONTRACT})\n")
+
+
+def with_hash(body: dict[str, Any], receipt: str) -> None:
+    """Puts a receipt into a record."""
+    from oxillama.sessions.records.redaction import digest
+
+    body["texts"][0] |= {"receipt": receipt, "receipt_hash": digest(receipt)}
+
+
+def test_a_record_of_hashes_needs_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine, folder = InferenceEngine.from_gguf(demo.STORY, num_threads=1), tmp_path / "records"
+    with engine, serving(engine, record=folder, record_texts="hashes") as client:
+        choice = client.ask("/v1/completions", {**BODY, "receipt": True}).json["choices"][0]
+    (path,) = records_in(folder)
+    (kept := tmp_path / "receipt.json").write_text(choice["receipt"])
+    where = (read_record(path).head.id, "--record", folder)
+    assert called(*where) == 2
+    assert "expected one with --receipt" in capsys.readouterr().err
+    assert called(*where, "--receipt", kept) == 0
+    assert f"the same: 9 tokens, {len(choice['text'])} bytes" in capsys.readouterr().out
+    kept.write_text(
+        Receipt.from_json(choice["receipt"]).to_json().replace('"max_tokens": 9', '"max_tokens": 8')
+    )
+    assert called(*where, "--receipt", kept) == 2
+    assert "expected the one that was recorded" in capsys.readouterr().err
+
+
+def test_what_cannot_be_replayed(records: Folder, copy: Path, tmp_path: Path) -> None:
+    folder = records[0]
+    assert "expected one record of three, got none" in error("replay", "three", "--record", folder)
+    assert "cannot be read" in error("replay", "one", "--record", tmp_path / "absent")
+    assert "expected no ID" in error("replay", "one", "--record", folder, "--json")
+    assert "expected 2, one for each text, got 1" in error(
+        "replay", "two", "--record", folder, "--receipt", copy
+    )
+    assert "expected a record of one text" in error("replay", "two", "--record", folder, "--image", "x.png")
+    gone = str(tmp_path / "gone.gguf")
+    edited(copy, lambda head, body: head.update(model_path=gone))
+    assert gone in error("replay", "one", "--record", copy.parent)
+    edited(copy, lambda head, body: head.update(model_path=""))
+    assert "model: expected one" in error("replay", "one", "--record", copy.parent)
+    edited(copy, lambda head, body: head.update(status="x"))
+    assert "status" in error("replay", "--record", copy.parent)

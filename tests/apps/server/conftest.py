@@ -1,0 +1,96 @@
+"""Servers and browsers of the tests in this folder.
+
+A test file may set ``MODEL``, the path of a model or options of `write_tiny_model`, and ``SERVER``, options
+of `serving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oxillama.compat.engine import InferenceEngine
+from tests.support.browser import KINDS, Page, opened
+from tests.support.server import Client, serving
+from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tool_models import NO_THOUGHTS, tool_model
+
+SWITCH = CHATML.replace(
+    "assistant\n{% endif",
+    "assistant\n<think>\n{% if enable_thinking is false %}\n</think>\n\n{% endif %}{% endif",
+)
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stated = getattr(request.module, "MODEL", {"context_length": 256, "ends": False})
+    if isinstance(stated, Path):
+        return stated
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", **stated)
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, model: Path) -> Iterator[Client]:
+    """A server of the model, by the name of its file."""
+    engine = InferenceEngine.from_gguf(model, num_threads=1)
+    with serving(engine, model.stem, **getattr(request.module, "SERVER", {})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(server: Client) -> Client:
+    return server
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> InferenceEngine:
+    """The same model in an engine of its own."""
+    return InferenceEngine.from_gguf(model, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server of a model whose template has tools, and no reasoning, which a random model would not end."""
+    engine = InferenceEngine(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", NO_THOUGHTS))
+    with serving(engine, "caller") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server of a model whose prompts open reasoning, unless they switch it off."""
+    path = tmp_path_factory.mktemp("models") / "model.gguf"
+    model = write_tiny_model(path, chat_template=SWITCH, ends=False, context_length=256)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
+        yield found
+
+
+# --- browsers -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The browser."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def browser(kind: str, folder: Path) -> Iterator[Page]:
+    with opened(kind, folder) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    """The browser; the test fails if a script does, or if one breaks the page's policy."""
+    browser.faults()
+    yield browser
+    refused = "Failed to load resource"  # an icon that browsers ask for; a server that refuses or is gone
+    assert [fault for fault in browser.faults() if refused not in fault] == []

@@ -1,0 +1,106 @@
+"""Tools of MCP servers on the page, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oxillama import InferenceEngine
+from tests.apps.server.test_page_in_browser import RECORD
+from tests.support.browser import Page
+from tests.support.paths import ROOT
+from tests.support.server import Client, serving
+from tests.support.tool_models import NO_THOUGHTS, tool_model
+
+pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
+
+RAW = str(ROOT / "tests/support/raw_mcp_server.py")
+ONE_CALL = {"tool_choice": "m__shown", "parallel_tool_calls": False}
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path, browser: Page) -> Iterator[Client]:
+    servers = {
+        "m": {"command": sys.executable, "args": [RAW, "markup"]},
+        "gone": {"command": "no-such-program"},
+    }
+    (folder / "config.json").write_text(json.dumps({"mcpServers": servers}))
+    engine = InferenceEngine.from_gguf(tool_model(folder / "m.gguf", NO_THOUGHTS), num_threads=1)
+    with serving(engine, "caller", mcp=folder / "config.json") as found:
+        yield found
+
+
+def ready(page: Page, client: Client) -> None:
+    page.ready(client.server.url)
+    page.until(lambda: page.run("return document.querySelectorAll('.served-tools code').length") == 2)
+    page.run(RECORD)
+    page.set(more=ONE_CALL, seed="1", max_tokens="300")
+
+
+def test_the_tools_are_listed_as_text(page: Page, client: Client) -> None:
+    ready(page, client)
+    page.run("document.querySelector('#settings').hidden = false")
+    text = page.one(".served-tools").text
+    assert "m__shown" in text and "<script>document.title='script'</script>" in text
+    assert "Cannot be used: " in text and "gone expected a program" in text
+    assert not page.all(".served-tools img, .served-tools script")
+    assert len(page.all(".served-tools input")) == 1
+
+
+def test_a_call_runs_when_it_is_allowed(page: Page, client: Client) -> None:
+    ready(page, client)
+    page.send("go")
+    page.until(lambda: bool(page.all(".call-buttons")))
+    assert "m__shown" in page.one(".call").text and "The tool shown of m" in page.one(".call").text
+    assert not page.all(".call textarea")
+    assert len(page.run("return window.sent")) == 1  # nothing has run
+    page.set(more={"tool_choice": "none"}, max_tokens="5")
+    page.press("Allow once")
+    page.ended(2)
+    first, called, second = page.run("return window.sent")
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["m__shown"]
+    assert called["name"] == "m__shown" and called["arguments"] == {}
+    assert second["messages"][-1]["content"] == "<b>done</b>\n" * 20
+    assert page.one(".message.tool summary").text == "<b>done</b> … (240 characters)"
+    assert not page.all(".message.tool b")
+
+
+def test_a_call_that_is_denied(page: Page, client: Client) -> None:
+    ready(page, client)
+    page.press("New conversation")
+    page.send("go")
+    page.until(lambda: bool(page.all(".call-buttons")))
+    page.set(more={"tool_choice": "none"}, max_tokens="5")
+    page.press("Deny")
+    page.ended(2)
+    _, second = page.run("return window.sent")
+    assert second["messages"][-1]["content"] == "The user refused the call."
+
+
+def test_a_tool_that_is_always_allowed(page: Page, client: Client) -> None:
+    ready(page, client)
+    page.press("New conversation")
+    page.send("go")
+    page.until(lambda: bool(page.all(".call-buttons")))
+    page.press("Always in this conversation")
+    page.until(lambda: len([each for each in page.run("return window.sent") if "name" in each]) >= 3, 60)
+    page.set(more={"tool_choice": "none"}, max_tokens="5")
+    page.until(lambda: not page.is_writing, 60)
+    page.press("New conversation")
+    page.set(more=ONE_CALL, max_tokens="300")
+    page.send("go")
+    page.until(lambda: bool(page.all(".call-buttons")))  # another conversation asks
+
+
+def test_a_tool_that_is_switched_off_is_not_offered(page: Page, client: Client) -> None:
+    ready(page, client)
+    page.press("New conversation")
+    page.run("document.querySelector('.served-tools input').click()")
+    page.set(more={}, max_tokens="5")
+    page.ask("go")
+    assert "tools" not in page.run("return window.sent")[-1]
+    page.run("document.querySelector('.served-tools input').click()")

@@ -1,0 +1,360 @@
+"""Each field of each interface that takes a picture or a sound: errors name it, lengths are checked first."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import InferenceEngine
+from oxillama.apps.server import media as module
+from oxillama.models.media import vision
+from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
+from tests.support.server import Client, serving
+from tests.support.tiny_file import write_tiny_model
+
+image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+CONTEXT = 256
+
+
+def png(seed: int = 0, width: int = 40, height: int = 30) -> bytes:
+    held = io.BytesIO()
+    image.fromarray(picture(width, height, seed)).save(held, "PNG")
+    return held.getvalue()
+
+
+def text64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def url(data: bytes) -> str:
+    return f"data:image/png;base64,{text64(data)}"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("places")
+    write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False, context_length=CONTEXT)
+    (folder / "mmproj-tiny.gguf").write_bytes(projector_file())
+    with serving(InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)) as found:
+        yield found
+
+
+def user(*content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "text", "text": "a"}, *content]}]
+
+
+def block(data: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": text64(data)}
+    return {"type": "image", "source": source}
+
+
+def tool_result(*blocks: Any) -> list[dict[str, Any]]:
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": list(blocks)}
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+
+
+def multimodal(*pictures: bytes) -> dict[str, Any]:
+    text = "a" + "<__media__>" * len(pictures)
+    return {"prompt_string": text, "multimodal_data": list(map(text64, pictures))}
+
+
+def part_of_url(data: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url(data)}}
+
+
+def input_part(data: bytes) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": url(data)}
+
+
+def output(*pictures: bytes) -> list[dict[str, Any]]:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    parts = list(map(input_part, pictures))
+    return [call, {"type": "function_call_output", "call_id": "c", "output": parts}]
+
+
+FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
+    "chat": (
+        "/v1/chat/completions",
+        lambda *p: {"messages": user(*map(part_of_url, p)), "max_tokens": 1},
+        "messages[0].content[{1}].image_url.url",
+    ),
+    "chat, plain": (
+        "/v1/chat/completions",
+        lambda *p: {"messages": user(*map(input_part, p)), "max_tokens": 1},
+        "messages[0].content[{1}].image_url",
+    ),
+    "tokens of a chat": (
+        "/v1/chat/completions/input_tokens",
+        lambda *p: {"messages": user(*map(part_of_url, p))},
+        "messages[0].content[{1}].image_url.url",
+    ),
+    "responses": (
+        "/v1/responses",
+        lambda *p: {"input": [{"role": "user", "content": list(map(input_part, p))}], "max_output_tokens": 1},
+        "input[0].content[{0}].image_url",
+    ),
+    "responses, a tool": (
+        "/v1/responses",
+        lambda *p: {"input": output(*p), "max_output_tokens": 1},
+        "input[1].output[{0}].image_url",
+    ),
+    "anthropic": (
+        "/v1/messages",
+        lambda *p: {"messages": user(*map(block, p)), "max_tokens": 1},
+        "messages[0].content[{1}].source.data",
+    ),
+    "anthropic, several messages of a role": (
+        "/v1/messages",
+        lambda *p: {"messages": [*user(), *user(*map(block, p))], "max_tokens": 1},
+        "messages[1].content[{1}].source.data",
+    ),
+    "anthropic, a tool": (
+        "/v1/messages",
+        lambda *p: {"messages": tool_result(*map(block, p)), "max_tokens": 1},
+        "messages[1].content[0].content[{0}].source.data",
+    ),
+    "tokens of anthropic": (
+        "/v1/messages/count_tokens",
+        lambda *p: {"messages": user(*map(block, p))},
+        "messages[0].content[{1}].source.data",
+    ),
+    "ollama": (
+        "/api/chat",
+        lambda *p: {
+            "messages": [
+                {"role": "system", "content": "a"},
+                {"role": "user", "content": "a", "images": list(map(text64, p))},
+            ],
+            "options": {"num_predict": 1},
+            "stream": False,
+        },
+        "messages[1].images[{0}]",
+    ),
+    "ollama, a prompt": (
+        "/api/generate",
+        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "stream": False},
+        "images[{0}]",
+    ),
+    "ollama, a raw prompt": (
+        "/api/generate",
+        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "raw": True, "stream": False},
+        "images[{0}]",
+    ),
+    "llama-server": (
+        "/completion",
+        lambda *p: {"prompt": multimodal(*p), "n_predict": 1},
+        "prompt.multimodal_data[{0}]",
+    ),
+    "llama-server, a list": (
+        "/completion",
+        lambda *p: {"prompt": ["a", multimodal(*p)], "n_predict": 1},
+        "prompt[1].multimodal_data[{0}]",
+    ),
+    "embeddings": (
+        "/v1/embeddings",
+        lambda *p: {"input": [{"content": list(map(part_of_url, p))}], "pooling": "mean"},
+        "input[0].content[{0}].image_url.url",
+    ),
+    "embeddings of a conversation": (
+        "/v1/embeddings",
+        lambda *p: {"messages": user(*map(part_of_url, p)), "pooling": "mean"},
+        "messages[0].content[{1}].image_url.url",
+    ),
+    "llama-server's embeddings": (
+        "/embedding",
+        lambda *p: {"content": {"content": list(map(part_of_url, p))}, "pooling": "mean"},
+        "content.content[{0}].image_url.url",
+    ),
+}
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "cut short": (png()[:200], "picture: cannot be decoded"),
+    "SVG": (
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        "picture: cannot be decoded: SVG is not read; convert it",
+    ),
+    "HEIC": (
+        b"\0\0\0\x18ftypheic" + bytes(64),
+        "picture: cannot be decoded: HEIC is not read; convert it to PNG",
+    ),
+    "nothing": (b"", "picture: is empty"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_errors_name_the_field(client: Client, form: str) -> None:
+    path, make, place = FORMS[form]
+    where = place.format(1, 2)
+    for name, (data, message) in BAD.items():
+        found = client.ask(path, make(png(), data))
+        assert found.status == 400, found.text
+        assert f"{where}: {message}" in found.text, (name, found.text)
+        assert " at 0x" not in found.text
+    assert client.ask(path, make(png(), png(1))).status == 200
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_errors_of_sizes_name_the_field(client: Client, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, make, place = FORMS[form]
+    monkeypatch.setattr(vision, "MOST_PATCHES", 3)
+    found = client.ask(path, make(png(4000 + list(FORMS).index(form))))
+    assert found.status == 400, found.text
+    assert f"{place.format(0, 1)}: picture: expected 1 to 3 patches, got 16" in found.text
+    if "error" in found.json and isinstance(found.json["error"], dict) and "param" in found.json["error"]:
+        assert found.json["error"]["param"] == place.format(0, 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lengths_are_checked_first(client: Client, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, make, _ = FORMS[form]
+    media = client.hosted.ready().model.feature("media")
+    monkeypatch.setattr(media.encoder, "steps", lambda planned: pytest.fail("a medium was encoded"))
+    found = client.ask(path, make(*(png(2000 + i) for i in range(CONTEXT // 16 + 1))))
+    if "count" in path or "input_tokens" in path:
+        assert found.status == 200 and found.json["input_tokens"] > CONTEXT
+    else:
+        assert found.status == 400, found.text
+        assert "expected at most 25" in found.text and "context_length_exceeded" in found.text, found.text
+
+
+@pytest.mark.parametrize("form", ["ollama", "ollama, a prompt", "ollama, a raw prompt"])
+def test_num_ctx_is_checked_first(client: Client, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, make, _ = FORMS[form]
+    media = client.hosted.ready().model.feature("media")
+    monkeypatch.setattr(media.encoder, "steps", lambda planned: pytest.fail("a medium was encoded"))
+    found = client.ask(path, {**make(png(3000)), "options": {"num_ctx": 12}})
+    assert found.status == 400 and "expected at most 11 tokens for the context of 12" in found.text, (
+        found.text
+    )
+
+
+def test_pixels_of_a_request_are_limited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small files may have many pixels."""
+    monkeypatch.setattr(module, "MOST_DECODED", 2 * 40 * 30 * 3)
+    for form, (path, make, place) in FORMS.items():
+        found = client.ask(path, make(png(), png(1), png(2)))
+        assert found.status == 400, (form, found.text)
+        wanted = "expected at most 7200 bytes of pixels and samples in a request, got more"
+        assert f"{place.format(2, 3)}: {wanted}" in found.text
+
+
+# --- sounds -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hears() -> Iterator[Client]:
+    if "ultravox" not in PAIRS:
+        pytest.skip("the reference files are not there")
+    folder = SHARED / "ultravox"
+    engine = InferenceEngine.from_gguf(
+        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
+    )
+    with serving(engine, "hears") as found:
+        yield found
+
+
+def sound(form: str = "WAV") -> bytes:
+    soundfile = pytest.importorskip("soundfile")
+    held = io.BytesIO()
+    soundfile.write(held, (np.sin(np.arange(4000) / 7) * 0.3).astype(np.float32), 16000, format=form)
+    return held.getvalue()
+
+
+OLLAMA: dict[str, tuple[str, Callable[[str], dict[str, Any]], str]] = {
+    "chat": (
+        "/api/chat",
+        lambda data: {"messages": [{"role": "user", "content": "a", "images": [data]}]},
+        "messages[0].images[0]",
+    ),
+    "generate": ("/api/generate", lambda data: {"prompt": "a", "images": [data]}, "images[0]"),
+    "raw": ("/api/generate", lambda data: {"prompt": "a", "images": [data], "raw": True}, "images[0]"),
+}
+
+
+@pytest.mark.parametrize("form", ["WAV", "MP3", "FLAC", "OGG", "AIFF"])
+@pytest.mark.parametrize("name", OLLAMA)
+def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
+    path, make, _ = OLLAMA[name]
+    options = {"stream": False, "options": {"num_predict": 2, "temperature": 0}}
+    given = text64(sound(form))
+    for data in (given, f"data:audio/any;base64,{given}"):
+        found = hears.ask(path, {**make(data), **options})
+        assert found.status == 200, found.text
+    engine = hears.hosted.ready()
+    if name == "chat":
+        content = [{"type": "audio", "audio": sound(form)}, {"type": "text", "text": "a"}]
+        wanted = engine.chat([{"role": "user", "content": content}], temperature=0, max_tokens=2)
+        assert found.json["message"]["content"] == wanted
+
+
+@pytest.mark.parametrize("name", OLLAMA)
+def test_errors_of_sounds_in_ollamas_images(hears: Client, client: Client, name: str) -> None:
+    path, make, place = OLLAMA[name]
+    found = hears.ask(path, make(text64(b"RIFF" + bytes(60))))
+    assert found.status == 400 and f"{place}: sound: cannot be decoded as WAV" in found.text, found.text
+    found = hears.ask(path, make(text64(b"\0\0\0\x18ftypM4A " + bytes(60))))
+    assert f"{place}: sound: cannot be decoded: M4A is not read; convert it to WAV, MP3" in found.text
+    found = hears.ask(path, make(text64(png())))
+    assert f"{place}: the model takes no pictures" in found.text, found.text
+    found = client.ask(path, make(text64(sound())))
+    assert f"{place}: the model takes no sounds" in found.text, found.text
+
+
+AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
+    "chat": (
+        "/v1/chat/completions",
+        lambda data: {
+            "messages": user({"type": "input_audio", "input_audio": {"data": text64(data), "format": "wav"}})
+        },
+        "messages[0].content[1].input_audio.data",
+    ),
+    "audio_url": (
+        "/v1/chat/completions",
+        lambda data: {"messages": user({"type": "audio_url", "audio_url": {"url": url(data)}})},
+        "messages[0].content[1].audio_url.url",
+    ),
+    "responses": (
+        "/v1/responses",
+        lambda data: {
+            "input": [
+                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
+            ]
+        },
+        "input[0].content[0].input_audio.data",
+    ),
+    "llama-server": (
+        "/completion",
+        lambda data: {
+            "prompt": {"content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
+        },
+        "prompt.content[0].input_audio.data",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AUDIO)
+def test_errors_of_sounds_name_the_field(hears: Client, name: str) -> None:
+    path, make, place = AUDIO[name]
+    found = hears.ask(path, make(b"RIFF" + bytes(60)))
+    assert found.status == 400, found.text
+    assert f"{place}: sound: cannot be decoded as WAV: " in found.text and " at 0x" not in found.text
+    short = {"n_predict": 1} if path == "/completion" else {}
+    assert hears.ask(path, {**make(sound()), **short}).status == 200
+
+
+def test_a_long_sound_is_refused_before_it_is_encoded(hears: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    media = hears.hosted.ready().model.feature("media")
+    soundfile = pytest.importorskip("soundfile")
+    held = io.BytesIO()
+    soundfile.write(held, np.zeros(16000 * 3000, np.int16), 16000, format="FLAC")
+    monkeypatch.setattr(media.encoder, "steps", lambda planned: pytest.fail("a medium was encoded"))
+    path, make, _ = AUDIO["chat"]
+    found = hears.ask(path, make(held.getvalue()))
+    assert found.status == 400 and "context_length_exceeded" in found.text, found.text

@@ -1,0 +1,108 @@
+"""Pictures in a pipeline: every stage gets the rows, and the text has the bits of one process."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import InferenceEngine
+from oxillama.engine.features.media.input_embeddings import InputEmbeddingRows, MediaLayer, Part
+from oxillama.engine.features.pipeline.engine import StagedEngine
+from oxillama.engine.sequence import Sequence
+from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
+from tests.support.tiny_file import write_tiny_model
+
+TEXT = "the little fox <__media__> said hello"
+CONFIG: dict[str, Any] = {"num_threads": 1, "kv_type": "f32"}
+
+
+@pytest.fixture(params=["mlp", "gemma3", "qwen2vl_merger"])
+def paths(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """A model and a projector."""
+    text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_tiny_model(text, n_embd=WIDTH, ends=False)
+    projector.write_bytes(projector_file(request.param))
+    return text, projector
+
+
+def bits(engine: InferenceEngine, text: str = TEXT) -> np.ndarray:
+    """float32 (tokens, vocab): the logits of a greedy text beside another one."""
+    prompt = engine.model.feature("media").prompt(text, [picture(56, 28, 1)])
+    beside = engine.stream("once upon a time", temperature=0, max_tokens=12)
+    found = engine.stream(prompt, temperature=0, max_tokens=6, keep_logits=True)
+    found.result()
+    beside.result()
+    return np.stack(found.logits)
+
+
+def check(text: Path, projector: Path) -> None:
+    with InferenceEngine.from_gguf(text, mmproj=projector, **CONFIG) as alone:
+        wanted = bits(alone)
+        prompt = alone.model.feature("media").prompt(TEXT, [picture(56, 28, 1)])
+        generation = alone.stream(prompt, temperature=0, max_tokens=6, window=1)
+        next(generation)
+        data = generation.snapshot()
+        rest = generation.result().text
+    with StagedEngine.from_gguf(text, stages=2, mmproj=projector, **CONFIG) as staged:
+        assert (bits(staged) == wanted).all()
+        assert staged.restore(data).result().text == rest
+        staged.model.check_integrity()
+
+
+def test_a_pipeline_has_the_bits_of_one_process(paths: tuple[Path, Path]) -> None:
+    check(*paths)
+
+
+@pytest.mark.skipif(not PAIRS, reason="../shared/parity-vision is not there")
+@pytest.mark.parametrize("pair", ["qwen3vl", "qwen2vl", "gemma3"])
+def test_positions_and_deep_rows_reach_their_stages(pair: str) -> None:
+    """Rotations by rows and columns in every stage, and embeddings of the layers that a stage has."""
+    check(SHARED / pair / "text.gguf", SHARED / pair / "mmproj.gguf")
+
+
+def test_rows_can_be_sent(paths: tuple[Path, Path]) -> None:
+    text, projector = paths
+    with InferenceEngine.from_gguf(text, mmproj=projector, **CONFIG) as engine:
+        prompt = engine.model.feature("media").prompt(TEXT, [picture(56, 28, 1)])
+
+        def rows() -> Any:
+            sequence = Sequence(engine.model.pool, prompt.tokens, embeddings=prompt.embeddings)
+            sequence.schedule(len(prompt.tokens))
+            found = prompt.embeddings.rows_of([sequence], np.array([0, len(prompt.tokens)], np.int32))
+            sequence.rollback()
+            sequence.release()
+            return found
+
+        sent = engine.model.call(rows)
+    received = pickle.loads(pickle.dumps(sent))
+    assert [part.row for part in received.parts] == [part.row for part in sent.parts]
+    assert (received.parts[0].values == sent.parts[0].values).all()
+
+
+class Stub(SimpleNamespace):
+    """What a weak reference may name."""
+
+    __hash__ = object.__hash__
+
+
+def test_a_stage_learns_of_deep_rows_by_a_pass() -> None:
+    """Its first layer turns the rows; every layer adds what rows have for it."""
+    spec = SimpleNamespace(here=range(1, 5), n_embd=8)
+    stage: Any = Stub(
+        spec=spec, kernels=None, layers=[SimpleNamespace(blocks=None, linears=None) for _ in spec.here]
+    )
+    places, starts = np.array([0, 3], np.int32), np.zeros(1, np.int32)
+    rows = InputEmbeddingRows([Part(0, np.zeros((3, 4 * 8), np.float32), "")], places, starts, None, None)
+    kv = [object()]
+    assert rows.begin(stage, [], [], kv) is kv
+    assert [isinstance(layer, MediaLayer) for layer in stage.layers] == [True, True, False, False]
+    assert [layer.i for layer in stage.layers[:2]] == [1, 2]
+    assert stage.layers[0].model() is stage and stage.layers[1].model is None
+    again = list(stage.layers)
+    rows.begin(stage, [], [], kv)
+    assert stage.layers == again

@@ -1,0 +1,389 @@
+"""Rules of schemas that are written and built when a parser first comes to them."""
+
+from __future__ import annotations
+
+import json
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from oxillama.errors import GrammarError
+from oxillama.text.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
+from oxillama.text.grammar.rules import Rules
+
+TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + ["é".encode(), b'": "', b'"}', b"</s>"]
+VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
+
+TREE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 4},
+        "size": {"type": ["integer", "null"], "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1},
+        "shape": {"anyOf": [{"type": "string", "pattern": "^x+$"}, {"type": "object", "required": ["name"]}]},
+        "left": {"$ref": "#"},
+        "right": {"allOf": [{"$ref": "#"}]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def built(grammar: Grammar) -> int:
+    assert grammar.program.pieces is not None
+    return len(grammar.program.pieces.built)
+
+
+def test_only_what_a_text_comes_to_is_built() -> None:
+    grammar = Grammar.from_json_schema(TREE)
+    assert built(grammar) == 0
+    assert grammar.matches('{"name": "a"}')
+    few = built(grammar)
+    assert grammar.matches('{"name": "a", "left": {"name": "b", "tags": ["a"]}}')
+    assert built(grammar) > few
+    before = built(grammar)
+    assert grammar.matches('{"name": "cc", "left": {"name": "d", "tags": ["b"]}}')
+    assert built(grammar) == before
+
+
+CIRCLE = {
+    "type": "object",
+    "properties": {"kind": {"const": "circle"}, "r": {"type": "number"}},
+    "required": ["kind", "r"],
+}
+SQUARE = {
+    "type": "object",
+    "properties": {"kind": {"const": "square"}, "a": {"type": "number"}},
+    "required": ["kind"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"oneOf": [CIRCLE, SQUARE]}, {"kind": "square", "a": 1}, {"kind": "circle", "a": 1}),
+        ({"oneOf": [{"type": "string"}, {"minimum": 3, "type": "number"}, SQUARE]}, 4, {"kind": "circle"}),
+        ({"allOf": [CIRCLE, {"properties": {"r": {"minimum": 3}}}]}, {"kind": "circle", "r": 3}, {"r": 2}),
+        ({"if": {"required": ["kind"]}, "then": CIRCLE}, {"kind": "circle", "r": 3}, {"kind": "circle"}),
+        ({"type": "object", "minProperties": 1, "not": {"required": ["a"]}}, {"b": 1}, {"a": 1}),
+        ({"anyOf": [SQUARE, {"items": SQUARE, "minItems": 1}]}, [{"kind": "square"}], [{"kind": 1}]),
+        ({"anyOf": [{"not": {}}, {"type": "null"}]}, None, 1),
+        (
+            {"patternProperties": {"^x": SQUARE}, "additionalProperties": False},
+            {"x": {"kind": "square"}},
+            {"y": 1},
+        ),
+        (
+            {"patternProperties": {"a": {"type": "null"}, "b$": {"type": "null"}}},
+            {"ab": None, "c": 1},
+            {"bb": 1},
+        ),
+        (
+            {"patternProperties": {"^[ab]": {"minimum": 2}, "^[bc]": {"maximum": 3}}},
+            {"b": 3, "a": 5},
+            {"b": 5},
+        ),
+        (
+            {"properties": {"ab": {"minimum": 2}}, "patternProperties": {"^ab$": {"maximum": 2}}},
+            {"ab": 2},
+            {"ab": 1},
+        ),
+        ({"propertyNames": {"pattern": "^[a-c]+$"}, "required": ["a"]}, {"a": 1, "cc": 2}, {"a": 1, "d": 2}),
+        (
+            {"type": "object", "not": {"additionalProperties": {"type": "string"}}},
+            {"a": "", "b": 1},
+            {"a": ""},
+        ),
+        ({"minProperties": 2, "maxProperties": 3, "required": ["a"]}, {"a": 1, "b": 1}, {"a": 1}),
+        ({"contains": SQUARE, "minContains": 2}, [{"kind": "square"}] * 2, [{"kind": "square"}, 1]),
+        ({"contains": {"type": "null"}, "maxContains": 1, "minItems": 2}, [1, None], [None, None]),
+        ({"type": "array", "not": {"contains": {"type": "null"}}}, [1], [None]),
+        ({"multipleOf": 7, "minimum": 10}, 14, 10),
+        ({"not": {"multipleOf": 0.25}, "type": "number", "maximum": 3}, 2.9, 2.75),
+    ],
+    ids=[
+        *("discriminator", "types", "allOf", "if", "not", "anyOf", "false"),
+        *("pattern", "patterns", "overlap", "one name"),
+        *("names", "other names", "counted", "contains", "at most", "none", "multiple", "no multiple"),
+    ],
+)
+def test_combinations_are_built_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
+    grammar = Grammar.from_json_schema({"items": schema})
+    assert built(grammar) == 0
+    assert grammar.matches(json.dumps([right]))
+    assert not grammar.matches(json.dumps([wrong]))
+
+
+VALUES: list[Any] = [
+    {"name": "abcd"},
+    {"name": "abcde"},
+    {"size": 1},
+    {"size": 1, "name": "é"},
+    {"name": "", "size": 100},
+    {"name": "", "size": None},
+    {"name": "", "tags": []},
+    {"name": "", "tags": ["a", "b", "a"]},
+    {"name": "", "tags": ["c"]},
+    {"name": "", "shape": "xx"},
+    {"name": "", "shape": "xy"},
+    {"name": "", "shape": {"name": [1]}},
+    {"name": "", "shape": {}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"size": 3}}}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"name": "q"}}}},
+    {"name": "", "more": 1},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=json.dumps)
+def test_the_language_is_that_of_all_rules_at_once(value: object) -> None:
+    lazy = Grammar.from_json_schema(TREE)
+    rules = JsonSchemaCompiler().compile(TREE)
+    whole = Grammar.from_rules(Rules(rules.root, rules.rules))
+    assert lazy.program.pieces is not None
+    assert whole.program.pieces is None
+    assert lazy.digest == whole.digest
+    text = json.dumps(value, ensure_ascii=False)
+    assert lazy.matches(text) == whole.matches(text)
+    one, other = GrammarState(lazy, VOCABULARY), GrammarState(whole, VOCABULARY)
+    for char in text:
+        token = TEXTS.index(char.encode())
+        assert (one.mask() == other.mask()).all()
+        if not one.allows_token(token):
+            break
+        one.advance(token)
+        other.advance(token)
+
+
+def test_a_later_change_of_the_schema_changes_nothing() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    grammar = Grammar.from_json_schema(schema)
+    schema["properties"]["a"]["enum"][0] = "y"
+    schema["required"].append("b")
+    assert grammar.matches('{"a": "x"}')
+    assert not grammar.matches('{"a": "y"}')
+    assert not Grammar.from_rules(grammar.rules).matches('{"a": "y"}')
+
+
+class Constants(Mapping[str, Any]):
+    """Schemas of constants by name, each of which is made when it is asked for."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __getitem__(self, name: str) -> Any:
+        return UserDict(const=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def test_a_schema_may_be_made_while_it_is_read() -> None:
+    names = [f"p{i}" for i in range(50)]
+    schema = {"type": "object", "properties": Constants(names), "required": names}
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.matches(json.dumps({name: name for name in names}))
+    assert not grammar.matches(json.dumps(dict.fromkeys(names, names[0])))
+
+
+SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array"}}
+"""Arrays without an end in an array that has one: some are written in several ways."""
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ({"type": "string", "pattern": r"(a)\1"}, "#/properties/a/items/pattern: cannot be enforced"),
+        (
+            {"type": "array", "uniqueItems": True, "prefixItems": [{}], "contains": {"const": 1}},
+            "#/properties/a/items/uniqueItems: cannot be enforced",
+        ),
+        (
+            {"type": "array", "uniqueItems": True, "items": SOME_CLOSED},
+            "#/properties/a/items/uniqueItems: cannot be enforced",
+        ),
+        (
+            {"type": "array", "items": SOME_CLOSED, "allOf": [{"uniqueItems": True}]},
+            "#/properties/a/items/allOf/0/uniqueItems: cannot be enforced",
+        ),
+        ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
+        ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
+        ({"type": "string", "minimum": "x"}, "#/properties/a/items/minimum: expected a number"),
+        ({"type": "objekt"}, "#/properties/a/items/type: expected names of types"),
+        ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
+        ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),
+        ({"allOf": [{"$ref": "#/properties/a/items"}]}, "applies itself to the same value"),
+        (
+            {"patternProperties": {f"^{c}": {} for c in "abcdefghi"}},
+            "more than 8 patterns tell its properties",
+        ),
+        (
+            {"patternProperties": {"a.{20}$": {"type": "null"}}},
+            "#/properties/a/items/patternProperties: expected an automaton of at most",
+        ),
+        ({"multipleOf": 123456789}, "#/properties/a/items/multipleOf: cannot be enforced"),
+        ({"contains": {}, "minContains": 3000}, "its arrays need more than 2000 states"),
+        (
+            {"anyOf": [{"type": "string"}, {"enum": ["x"], "maximum": []}]},
+            "items/anyOf/1/maximum: expected a number",
+        ),
+    ],
+)
+def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str) -> None:
+    """Below optional properties too, which no text may ever come to."""
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": below}}}
+    with pytest.raises(GrammarError) as caught:
+        Grammar.from_json_schema(schema)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "object", "properties": {"b": {"$ref": "#/properties/a"}}, "required": ["b"]},
+        {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": "array", "items": {"enum": ["x"], "type": "integer"}, "minItems": 2},
+        {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]},
+        {"type": "object", "properties": {"b": False}, "required": ["b"]},
+        {"type": "string", "enum": ["\ud800"]},
+        {"allOf": [{"type": "object", "required": ["b"]}, {"properties": {"b": {"allOf": [{"not": {}}]}}}]},
+        {"oneOf": [{"type": "array", "minItems": 1, "items": {"allOf": [{"enum": [1]}, {"enum": [2]}]}}]},
+        {"type": "array", "contains": {"allOf": [{"enum": [1]}, {"enum": [2]}]}},
+        {"type": "array", "contains": {"type": "null"}, "maxContains": 0},
+        {"type": "array", "items": {"type": "null"}, "not": {"contains": {"type": "null"}}, "minItems": 1},
+        {"type": "number", "multipleOf": 2, "not": {"multipleOf": 3}, "minimum": 6, "maximum": 6},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"allOf": [{"enum": [1]}, {"enum": [2]}]},
+        },
+        {"type": "object", "patternProperties": {"^b": {"$ref": "#/properties/a"}}, "required": ["b"]},
+        {
+            "type": "object",
+            "minProperties": 2,
+            "maxProperties": 2,
+            "additionalProperties": {"$ref": "#/properties/a"},
+        },
+    ],
+    ids=json.dumps,
+)
+def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None:
+    if value == {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]}:
+        with pytest.raises(GrammarError, match="applies itself"):
+            Grammar.from_json_schema({"type": "object", "properties": {"a": value}})
+        return
+    schema = {"type": "object", "properties": {"a": value, "c": {"type": "null"}}, "required": ["c"]}
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.program.pieces is not None
+    state = GrammarState(grammar, VOCABULARY)
+    for char in '{"':
+        state.advance(TEXTS.index(char.encode()))
+    assert state.allows_token(TEXTS.index(b"c"))
+    state.advance(TEXTS.index(b"a"))
+    state.advance(TEXTS.index(b"b"))
+    assert not grammar.matches('{"a": null, "c": null}')
+    fresh = GrammarState(grammar, VOCABULARY)
+    for char in '{"a':
+        fresh.advance(TEXTS.index(char.encode()))
+    assert not fresh.allows_token(TEXTS.index(b'"'))
+    assert not fresh.allows_token(TEXTS.index(b'": "'))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}, "allOf": [{"items": {"type": "null"}}]},
+        {"items": {"type": "string"}, "$ref": "#/$defs/list", "$defs": {"list": {"items": {"const": None}}}},
+        {
+            "not": {"not": {"prefixItems": [{"type": "string"}]}},
+            "items": {"type": "null"},
+            "prefixItems": [{"const": 1}],
+        },
+        {"properties": {"a": {"type": "string"}}, "allOf": [{"properties": {"a": {"type": "null"}}}]},
+        {"additionalProperties": {"type": "string"}, "allOf": [{"additionalProperties": {"type": "null"}}]},
+    ],
+    ids=["items", "reference", "negations", "properties", "others"],
+)
+def test_what_two_schemas_exclude_below_is_left_out(schema: dict[str, Any]) -> None:
+    grammar = Grammar.from_json_schema(schema)
+    assert grammar.matches("[]")
+    assert grammar.matches("{}")
+    value = {"a": None} if "properties" in schema or "additionalProperties" in schema else [None]
+    assert not grammar.matches(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ({"enum": [f"v{i:06}-" + "x" * 20 for i in range(15_000)]}, "#/properties/a: expected at most"),
+        ({"const": "x" * 400_000}, "#/properties/a: expected at most"),
+        (
+            {
+                "properties": {
+                    f"o{j}": {"properties": {f"p{j}-{i}": {} for i in range(600)}} for j in range(30)
+                }
+            },
+            "#/properties/a/properties/o[0-9]+: the schema needs more than 30000 rules",
+        ),
+    ],
+    ids=["enum", "const", "objects"],
+)
+def test_what_is_over_a_limit_is_an_error_at_once(below: object, message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        Grammar.from_json_schema({"type": "object", "properties": {"a": below, "b": {"type": "null"}}})
+
+
+def test_what_is_let_go_is_listed_at_once() -> None:
+    compiler = JsonSchemaCompiler()
+    schema = {"properties": {"a": {"type": "object", "properties": {"b": {"format": "regex"}}}}}
+    grammar = Grammar.from_json_schema(schema, strict=False, compiler=compiler)
+    assert compiler.unenforced == ["#/properties/a/properties/b/format: the format 'regex' is not regular"]
+    assert grammar.matches('{"a": {"b": "("}}')
+    assert len(compiler.unenforced) == 1
+
+
+def test_states_move_to_new_tables_while_the_network_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = Grammar.from_json_schema(TREE, compiler=JsonSchemaCompiler(any_order=True))
+    monkeypatch.setattr("oxillama.text.grammar.constraint.TABLE_BYTES", 20_000)
+    state = GrammarState(grammar, VOCABULARY)
+    text = '{"name": "ab", "tags": ["a", "b"], "left": {"name": "c", "shape": "xx", "size": 7}}'
+    for char in text:
+        token = TEXTS.index(char.encode())
+        state.mask()
+        state.advance(token)
+    assert state.is_complete
+    state.rollback(30)
+    for char in text[-30:]:
+        state.advance(TEXTS.index(char.encode()))
+    assert state.is_complete
+
+
+def test_bytes_that_a_new_piece_tells_apart_were_alike_before() -> None:
+    """The classes of bytes split when the pattern is built; what was found before stays right."""
+    schema = {
+        "type": "array",
+        "prefixItems": [{"type": "string"}],
+        "items": {"type": "string", "pattern": "^[a-c][é-ü]q*$"},
+    }
+    grammar = Grammar.from_json_schema({"type": "array", "items": {"anyOf": [{"type": "null"}, schema]}})
+    state = GrammarState(grammar, VOCABULARY)
+    for char in '[["abé", "bé':
+        state.mask()
+        state.advance(TEXTS.index(char.encode()))
+    assert state.allows_token(TEXTS.index(b"q"))
+    assert not state.allows_token(TEXTS.index(b"r"))
+    assert grammar.matches('[["zzé", "cüqq"], null]')
+    assert not grammar.matches('[["zzé", "düqq"], null]')
+
+
+def test_nothing_follows_the_dead_state_of_a_program_that_began_without_labels() -> None:
+    vocabulary = Vocabulary([bytes([i]) for i in range(256)] + [b"<end>"], [256])
+    for _ in range(8):
+        state = GrammarState(Grammar.from_json_schema({"type": "object"}), vocabulary)
+        state.advance(ord("{"))
+        assert [state._tables.matcher.advance(0, token) for token in range(256)] == [0] * 256
