@@ -81,16 +81,17 @@ class Connections:
         self.body_seconds: float = config.body_seconds
         self.most: int = most_connections(config)
         self._open: set[Connection] = set()
-        self._idle: dict[Connection | asyncio.Task[None], None] = {}  # the longest first; tasks shake hands
-        self._coming: set[asyncio.Task[None]] = set()  # accepted
-        self._n_new = 0  # of these, whose tasks have not begun
+        self._coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, not open yet
+        self._new: set[Connection] = set()  # accepted, neither open nor in the handshake of TLS yet
+        self._idle: dict[Connection, None] = {}  # open or in a handshake; the longest first
         self._spare: int | None = None  # a descriptor; None while nobody is accepted
         self._refused = Repeated("%d clients were refused: %s")
         self._failed = Repeated("%d connections failed: %s")
         self.logger: ProtocolLogger = ProtocolLogger()
 
     def add(self, connection: Connection) -> None:
-        """Adds a connection."""
+        """Adds a connection that is open now."""
+        self._came(connection)
         self._open.add(connection)
 
     def is_idle(self, connection: Connection, idle: bool) -> None:
@@ -118,7 +119,7 @@ class Connections:
     async def listen(
         self,
         listeners: Sequence[socket.socket],
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], Connection],
         secure: ssl.SSLContext | None,
     ) -> None:
         """Accepts clients until `close`, of which each gets a protocol."""
@@ -155,8 +156,8 @@ class Connections:
     def _accept(self, listener: socket.socket) -> None:
         """Accepts waiting clients while there is room; idle connections are closed to make room."""
         for _ in range(AT_ONCE):
-            if self._n_new and self._n_taken >= self.most:
-                return  # they begin in the next turn of the loop, and are idle then: they can make room
+            if self._new and self._n_taken >= self.most:
+                return  # new connections are idle within two turns of the loop, and can make room then
             try:
                 client, _ = listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -173,40 +174,43 @@ class Connections:
                 self._refuse(client)
                 self._refused.add(1, "as many connections as there may be")
             else:
-                task = self._loop.create_task(self._connect(client))
-                self._n_new += 1
-                self._coming.add(task)
-                task.add_done_callback(self._came)
+                connection = self._make()
+                self._new.add(connection)
+                self._coming[connection] = task = self._loop.create_task(self._connect(client, connection))
+                task.add_done_callback(lambda _, connection=connection: self._came(connection))
 
     @property
     def _n_taken(self) -> int:
         return len(self._open) + len(self._coming)
 
-    def _came(self, task: asyncio.Task[None]) -> None:
-        self._coming.discard(task)
-        self._idle.pop(task, None)
+    def _came(self, connection: Connection) -> None:
+        """Forgets the beginning of a connection, which is open now, failed or was cancelled."""
+        if self._coming.pop(connection, None) is not None:
+            self._new.discard(connection)
+            self._idle.pop(connection, None)
 
     def _make_room(self) -> None:
         while self._idle and (self._n_taken >= self.most or len(self._idle) >= max(1, self.most // 2)):
             first = next(iter(self._idle))
-            if isinstance(first, asyncio.Task):
+            handshake = self._coming.get(first)
+            if handshake is not None:
                 self._came(first)
-                first.cancel()
+                handshake.cancel()
             else:
                 first.end(LATE)
                 if self._secure is not None:  # the end of TLS would keep the descriptor
                     first.transport.abort()
 
-    async def _connect(self, client: socket.socket) -> None:
+    async def _connect(self, client: socket.socket, connection: Connection) -> None:
         """Begins a client's protocol, after the handshake of HTTPS; drops a client that fails."""
-        self._n_new -= 1
         times = {}
         if self._secure is not None:
             times = {"ssl_handshake_timeout": self.head_seconds, "ssl_shutdown_timeout": FAREWELL}
-            self._idle[asyncio.current_task()] = None  # type: ignore[index]
+            self._new.discard(connection)
+            self._idle[connection] = None
         try:
             client.setblocking(False)
-            await self._loop.connect_accepted_socket(self._make, client, ssl=self._secure, **times)
+            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=self._secure, **times)
         except asyncio.CancelledError:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)  # its transport, if there is one yet, ends itself

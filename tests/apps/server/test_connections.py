@@ -11,8 +11,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +127,30 @@ def test_the_rest_of_a_body_that_was_answered_has_a_deadline(engine: InferenceEn
 
 
 def test_idle_connections_make_room(engine: InferenceEngine) -> None:
-    with serving(engine, max_connections=8) as client:
-        held = [sent(client, HALF) for _ in range(30)]
+    with serving(engine, max_connections=8) as client, ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(sent(client, HALF))
         assert [client.ask("/health").status for _ in range(5)] == [200] * 5
-        for each in held:
-            each.close()
+
+
+@pytest.mark.parametrize("half", [HALF, b""])
+def test_clients_that_came_while_the_loop_was_busy_make_room(engine: InferenceEngine, half: bytes) -> None:
+    """They are accepted at once: none is idle yet when as many as there may be have been accepted."""
+
+    def block(begun: threading.Event) -> None:
+        begun.set()
+        time.sleep(0.05)
+
+    with serving(engine, max_connections=8) as client, ExitStack() as stack:
+        loop = client.server._server._loop
+        assert loop is not None
+        for _ in range(20):
+            begun = threading.Event()
+            loop.call_soon_threadsafe(block, begun)
+            assert begun.wait(60)
+            for _ in range(30):
+                stack.enter_context(sent(client, half))
+            assert statuses(answer(sent(client, GET + b"Connection: close\r\n\r\n"))) == [200]
 
 
 def test_as_many_requests_as_connections(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
