@@ -262,7 +262,7 @@ class Connection(H11Protocol):
         self._all = connections
         self.conn: Messages = Messages()
         self._unread = bytearray()
-        self._reads_on = False
+        self._reads_on = self._is_lost = False
         self.logger: ProtocolLogger = connections.logger
         self._deadline: asyncio.TimerHandle | None = None
         self.app = partial(self._answer, self.app)
@@ -316,8 +316,10 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unread.clear()
         self._all.remove(self)
+        self._is_lost = True
         self._disarm()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves the timer of a connection that was reset
 
     def data_received(self, data: bytes) -> None:
         if self._unread or len(data) > PIECE:
@@ -388,8 +390,10 @@ class Connection(H11Protocol):
             self._arm(self._all.head_seconds, partial(self.end, LATE))
 
     def _arm(self, seconds: float, end: Callable[[], object]) -> None:
+        """Sets the deadline; a connection that is lost gets none, which would keep its buffers until then."""
         self._disarm()
-        self._deadline = self.loop.call_later(seconds, end)
+        if not self._is_lost:
+            self._deadline = self.loop.call_later(seconds, end)
 
     def _disarm(self) -> None:
         if self._deadline is not None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -124,6 +125,23 @@ def test_the_rest_of_a_body_that_was_answered_has_a_deadline(engine: InferenceEn
                 connection.sendall(b" ")
                 time.sleep(0.05)
         connection.close()
+
+
+@pytest.mark.parametrize("body", [None, b'{"prompt": "a", "max_tokens": 400, "ignore_eos": true, "stream": true}'])
+def test_a_connection_that_was_reset_leaves_no_timer(engine: InferenceEngine, body: bytes | None) -> None:
+    """A timer would keep its buffers: 300 kB with TLS, for 30 s."""
+    with serving(engine) as client:
+        data = GET + b"\r\n" if body is None else HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        raw = sent(client, data)
+        assert raw.recv(10)
+        (connection,) = client.server._connections._open
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+        until(lambda: not client.server._connections._open)
+        until(lambda: connection.cycle.response_complete)
+        until(lambda: not client.server._app.state.in_flight)
+        connection._read_on()  # may follow in a turn of its own
+        assert connection._deadline is None and connection.timeout_keep_alive_task is None
 
 
 def test_idle_connections_make_room(engine: InferenceEngine) -> None:
