@@ -37,9 +37,9 @@ QUERIES = {
     "batch inference fault tolerance": 36, "Ray": 36, "at-least-once delivery": 36,
     "pipeline parallelism": 37, "tensor parallelism": 37, "sparse attention indexer": 38, "MTP": 39,
     "multi-token prediction": 39, "jump-forward decoding": 40, "tokenizer pre-tokenization": 41,
-    "thread pinning / affinity": 42, "thread affinity": 42, "oneOf allOf": 43, "uniqueItems": 45,
-    "regex lookahead": 46, "minLength maxLength": 46, "structural tags": 47, "JSON schema number bounds": 48,
-    "minimum maximum multipleOf": 48, "first mask latency": 50, "parser table compression": 51,
+    "thread pinning / affinity": 42, "thread affinity": 42, "oneOf allOf": 55, "uniqueItems": 45,
+    "regex lookahead": 46, "minLength maxLength": 46, "structural tags": 55, "JSON schema number bounds": 48,
+    "minimum maximum multipleOf": 48, "first mask latency": 10, "parser table compression": 10,
     "JSON schema property order": 52, "integer spelling": 58, "job processes": 60, "engine core": 54,
     "features behind protocols": 54, "multimodal embeddings": 61, "encoder steps": 61,
 }  # fmt: skip
