@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 
 QUERIES = {
     "typed decisions": 68, "activation quantization": 1, "W8A8": 62, "GEMM tile size": 2,
-    "server isolation": 56, "packed file checksum verification": 57, "token embeddings": 3, "OpenMP spin": 4,
+    "server isolation": 56, "packed file checksum verification": 22, "token embeddings": 3, "OpenMP spin": 4,
     "BPE tokenizer implementation": 5, "weight packing": 6, "weight repacking": 6,
     "memory layout of packed panels": 7, "software prefetch": 7, "flash decoding split KV": 8,
     "KV quantization": 8, "KV cache q8_0": 8, "quantization search": 9, "imatrix": 9,
@@ -33,7 +33,7 @@ QUERIES = {
     "metrics and tracing": 26, "model architecture": 27, "gated delta net": 28, "ASGI server framework": 29,
     "paged attention": 30, "sliding window KV": 30, "lazy grammar compilation": 55, "Anthropic API": 32,
     "multi-model serving": 33, "model eviction": 33, "web UI without build step": 34,
-    "Markdown parser of the web UI": 59, "LaTeX formulas": 59, "llama-server compatibility": 35,
+    "Markdown parser of the web UI": 34, "LaTeX formulas": 34, "llama-server compatibility": 35,
     "batch inference fault tolerance": 36, "Ray": 36, "at-least-once delivery": 36,
     "pipeline parallelism": 37, "tensor parallelism": 37, "sparse attention indexer": 38, "MTP": 39,
     "multi-token prediction": 39, "jump-forward decoding": 40, "tokenizer pre-tokenization": 41,
