@@ -177,13 +177,13 @@ class Connections:
                 connection = self._make()
                 self._new.add(connection)
                 self._coming[connection] = task = self._loop.create_task(self._connect(client, connection))
-                task.add_done_callback(lambda _, connection=connection: self._came(connection))
+                task.add_done_callback(partial(self._came, connection))
 
     @property
     def _n_taken(self) -> int:
         return len(self._open) + len(self._coming)
 
-    def _came(self, connection: Connection) -> None:
+    def _came(self, connection: Connection, _task: object = None) -> None:
         """Forgets the beginning of a connection, which is open now, failed or was cancelled."""
         if self._coming.pop(connection, None) is not None:
             self._new.discard(connection)
