@@ -18,7 +18,7 @@ from oxillama._kernels.simd.simd cimport *
 cdef enum:
     MAX_TILE = 24  # panels * tokens: accumulators of a tile
     MAX_SUMS = 24
-    ROW_AHEAD = 8192  # OX_AHEAD for r8, whose large tiles multiply for as long as the memory takes to read
+    FAR_AHEAD = 8192  # in place of OX_AHEAD where tiles multiply for as long as the memory takes to read
     ROW_PAD = 64   # bytes between the tokens of r8: rows of 2^n bytes would share a few sets of the cache
 
 
@@ -170,6 +170,20 @@ cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
     cdef int i
     for i in range(0, n, 64):
         ox_prefetch(p + OX_AHEAD + i)
+
+
+cdef inline void prefetch_super(const int layout, const uint8_t* p, const int n) noexcept nogil:
+    """`prefetch` for a layout with blocks of 256 columns.
+
+    Sub-blocks of 16 are prefetched from farther ahead into the second-level cache: on Zen 4 a product of Q6_K and
+    one token is 1.6 times as fast so, with sub-blocks of 32 a tenth slower.
+    """
+    cdef int i
+    if not has_subs_of_16(layout):
+        prefetch(p, n)
+    else:
+        for i in range(0, n, 64):
+            ox_prefetch_far(p + FAR_AHEAD + i)
 
 
 cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
@@ -379,7 +393,7 @@ cdef inline void row_tile(const int P, const int T, const int chains, const Job*
         c = panel + ROW_HEADER + 512 * b
         if job.cold:
             for i in range(P):
-                prefetch(c + i * job.stride + (ROW_AHEAD - OX_AHEAD if T >= 8 else 0), 512)
+                prefetch(c + i * job.stride + (FAR_AHEAD - OX_AHEAD if T >= 8 else 0), 512)
         if T > 1:
             next = ask(next, P * job.step)
         add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
@@ -450,12 +464,12 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
         header = panel + header_at(layout, b)
         c = panel + codes_at(layout, b)
         if job.cold:
-            prefetch(header, header_bytes(layout))
+            prefetch_super(layout, header, header_bytes(layout))
         for t in range(T):
             total[t] = i32_zero()
         for i in range(n_pairs):
             if job.cold:
-                prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
+                prefetch_super(layout, c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
             if T > 1:
                 next = ask(next, job.step)
             for t in range(T):
@@ -650,8 +664,8 @@ cdef inline void amx_row_tiles(const int two, const Job* job) noexcept nogil:
         amx_begin(two)
         for k in range(job.cols // 64):
             if job.cold:
-                prefetch(panel + ROW_HEADER + 1024 * k + ROW_AHEAD - OX_AHEAD, 1024)
-                prefetch(other + ROW_HEADER + 1024 * k + ROW_AHEAD - OX_AHEAD, 1024)
+                prefetch(panel + ROW_HEADER + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
+                prefetch(other + ROW_HEADER + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
             next = ask(next, 4 * job.step)
             amx_add_us(two, x, x + 16 * ld, ld, panel + ROW_HEADER + 1024 * k, other + ROW_HEADER + 1024 * k)
             x = x + 64
