@@ -44,8 +44,8 @@ def answers(
 ) -> Iterator[dict[str, Any]]:
     """The answer to each body, in the format of the body; {"error": message} for one that is refused.
 
-    ``keep`` is called with each that is answered. ``media`` are shown before each state: their names, and parts
-    as in chats.
+    ``keep`` is called with each that is answered. ``media`` are shown before each state: their names, and
+    parts as in chats.
 
     Raises OxiLlamaError where the engine fails, or the model cannot answer any request.
     """

@@ -126,7 +126,7 @@ class DecisionReceipt(OfEngine):
         return [name for name in names if mine.get(name) != others.get(name)]
 
     def texts(self) -> dict[str, str]:
-        """The JSON of each field: 1, 1.0 and true are three values. Those of media are left out without media."""
+        """The JSON of each field, for media only where there are some: 1, 1.0 and true are three values."""
         names = [each.name for each in fields(self) if self.media or each.name not in OF_MEDIA]
         return {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in names}
 
@@ -176,11 +176,10 @@ def stated(state: Any, asked: Deciding, decision: Decision) -> dict[str, Any]:
         "scores": [answer.scores for answer in decision.answers],
         "answers": answers,
     }
-    for task in asked.tasks if asked.media is not None else ():
-        if task.embeddings is not None:
-            made["media"] = asked.media.digests
-            made["projector"] = task.embeddings.projector().hex()
-            made["preprocessing"] = task.embeddings.preprocessing
+    if asked.media is not None:
+        embeddings = next(task.embeddings for task in asked.tasks if task.embeddings is not None)
+        made |= {"media": asked.media.digests, "projector": embeddings.projector().hex()}
+        made["preprocessing"] = embeddings.preprocessing
     found: dict[str, Any] = json.loads(json.dumps(made))
     return found
 

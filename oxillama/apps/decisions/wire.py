@@ -30,8 +30,8 @@ class WireError(ConfigError):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: the model that is asked, the state, questions as `decide_batch` takes them, and the media for
-    which texts of both stand."""
+    """A request: the model that is asked, the state, questions as `decide_batch` takes them, and media by
+    their placeholders in both."""
 
     model: str | None
     state: Any

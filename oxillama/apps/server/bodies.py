@@ -274,8 +274,10 @@ async def body_bytes(request: Request) -> bytes:
 
 
 async def read_form(request: Request, check: Callable[[Any, dict[str, bytes]], T]) -> T | None:
-    """The result of ``check`` for the JSON of the part "request" of a form, and the other parts by their names;
-    None for a body that is no form. Raises ApiError, also for a form that a page may have sent, as `require_json`.
+    """The result of ``check`` for the JSON of the part "request" of a form, and for the other parts by names.
+
+    None for other bodies, and for a form that a page may have sent, which `require_json` refuses. Raises
+    ApiError.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data" or is_from_page(request):

@@ -92,7 +92,9 @@ def form_parts(data: bytes, kind: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     ends = [i for i, piece in enumerate(pieces) if piece.startswith(b"--")]
     if not boundary or not ends or len(pieces) > MOST_FORM_PARTS + 2:
-        raise invalid("body", f"a form of at most {MOST_FORM_PARTS} parts, with its boundary and an end", kind)
+        raise invalid(
+            "body", f"a form of at most {MOST_FORM_PARTS} parts, with its boundary and an end", kind
+        )
     for piece in pieces[1 : ends[0]]:
         head, is_there, content = piece.partition(b"\r\n\r\n")
         fields = Parser().parsestr(head.decode("utf-8", "replace").lstrip(), headersonly=True)

@@ -132,9 +132,7 @@ class ChatPrompts:
         laid = media.laid(text)
         return laid[0].tokens, laid
 
-    def _tasks_of(
-        self, text: str, question: Question, readout: str, media: HeldMedia | None
-    ) -> list[Task]:
+    def _tasks_of(self, text: str, question: Question, readout: str, media: HeldMedia | None) -> list[Task]:
         """A single prompt if each text is one token behind the prompt; otherwise a prompt for each text."""
         tokens, laid = self._encoded(text, media)
         spelled = spellings(question, readout)

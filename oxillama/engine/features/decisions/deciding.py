@@ -384,7 +384,8 @@ def shared_tokens(tasks: Sequence[Task]) -> int:
     n = min(task.least_own for task in tasks)
     first = tasks[0].path
     n = min([n, *(n_same(first, task.path) for task in tasks[1:])])
-    return min([n, *(task.embeddings.outside(n) for task in tasks if task.embeddings is not None)])
+    outside: list[int] = [task.embeddings.outside(n) for task in tasks if task.embeddings is not None]
+    return min([n, *outside])
 
 
 def reader(model: LoadedModel, one: Deciding, task: Task) -> Any:

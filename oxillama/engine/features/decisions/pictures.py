@@ -49,7 +49,7 @@ class Placeholders:
         return name
 
     def taken(self, where: str, value: Any) -> Any:
-        """A value without media: for a list of parts that has some their lines, and so for contents of messages.
+        """A value without media: for a list of parts with media its lines; contents of messages alike.
 
         Raises ConfigError for a list with media that has other items than parts.
         """
@@ -129,7 +129,9 @@ class ShownMedia:
         found: HeldMedia
         (message,), found = model.feature("media").take([{"role": "user", "content": [*media.values()]}])
         self.held: HeldMedia = found
-        self._markers = {name: part["text"] for name, part in zip(media, message["content"], strict=True)}
+        self._markers: dict[str, str] = {
+            name: part["text"] for name, part in zip(media, message["content"], strict=True)
+        }
         longest = sorted(map(re.escape, media), key=len, reverse=True)
         self._names = re.compile("|".join(longest))
         self._seen: set[str] = set()
@@ -143,7 +145,9 @@ class ShownMedia:
         return mapped(value, self._with_markers)
 
     def _with_markers(self, text: Any) -> Any:
-        return self._names.sub(self._marker, text) if isinstance(text, str) else text
+        if not isinstance(text, str):  # a key
+            return text
+        return self._names.sub(self._marker, text)
 
     def _marker(self, found: re.Match[str]) -> str:
         self._seen.add(found[0])
