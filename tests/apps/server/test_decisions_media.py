@@ -1,4 +1,4 @@
-"""Pictures in decisions over HTTP, in rows and files: what `engine.decide` makes of each form, or an error."""
+"""Pictures in decisions over HTTP, in rows and files: each form asks what `engine.decide` does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def client(folder: Path) -> Iterator[Client]:
 
 def wanted(engine: InferenceEngine, state: Any, **question: Any) -> float:
     found = engine.decide(state, {"q": {"type": "noul", "instructions": INSTRUCTIONS, **question}})
-    return found["q"].probability  # type: ignore[no-any-return, union-attr]
+    return found["q"].probability  # type: ignore[union-attr]
 
 
 def image(seed: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def openai(client: Client, input: Any, question: Any = PREDICATE, **fields: Any)
 
 def yes(found: Answer) -> float:
     answers = found.json["answers"]
-    return answers["q"]["noul"] if isinstance(answers, dict) else answers[0]["probability"]  # type: ignore
+    return answers["q"]["noul"] if isinstance(answers, dict) else answers[0]["probability"]  # type: ignore[no-any-return]
 
 
 # --- OpenAI's decisions -----------------------------------------------------------------------------------
@@ -293,19 +293,20 @@ def test_rows_of_a_batch(alone: InferenceEngine) -> None:
 def test_receipts(alone: InferenceEngine, folder: Path) -> None:
     from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
 
-    state, question = [image(1), text(TEXT)], {"q": {"type": "noul", "instructions": [image(2), text("?")]}}
-    (asked,) = decide(alone.model, [(state, question)], DecisionOptions())
+    state = [image(1), text(TEXT)]
+    asks = [{"type": "predicate", "instructions": [image(seed), text("?")]} for seed in (2, 0)]
+    (asked,) = decide(alone.model, [(state, asks)], DecisionOptions())
     decision = asked.result()
     receipt = DecisionReceipt.of(alone, asked.state, asked, decision)
     media = alone.model.feature("media")
-    assert list(receipt.media.values()) == [media.decode(png(i)).digest.hex() for i in (1, 2)]
+    assert list(receipt.media.values()) == [media.decode(png(i)).digest.hex() for i in (1, 2, 0)]
     assert receipt.projector == media.encoder.content.hex() and receipt.preprocessing == media.preprocessing
     assert DecisionReceipt.from_json(receipt.to_json()) == receipt
-    assert verify_decisions(alone, [receipt], media=[png(1), png(2)]) == [[]]
-    (changed,) = verify_decisions(alone, [receipt], media=[png(1), png(0)])
+    assert verify_decisions(alone, [receipt], media=[png(1), png(2), png(0)]) == [[]]
+    (changed,) = verify_decisions(alone, [receipt], media=[png(1), png(0), png(0)])
     assert {"media", "scores", "answers"} <= set(changed)  # type: ignore[arg-type]
     (error,) = verify_decisions(alone, [receipt], media=[png(1)])
-    assert isinstance(error, ConfigError) and "media: expected 2 as in the receipt, got 1" in str(error)
+    assert isinstance(error, ConfigError) and "media: expected 3 as in the receipt, got 1" in str(error)
 
 
 def test_the_commands(

@@ -380,12 +380,10 @@ def state_end(one: Deciding, task: Task) -> int:
 
 
 def shared_tokens(tasks: Sequence[Task]) -> int:
-    """How many tokens all prompts begin with alike, before the first one that is read, outside of media."""
+    """How many tokens all prompts begin with alike, before the first one that is read."""
     n = min(task.least_own for task in tasks)
     first = tasks[0].path
-    n = min([n, *(n_same(first, task.path) for task in tasks[1:])])
-    outside: list[int] = [task.embeddings.outside(n) for task in tasks if task.embeddings is not None]
-    return min([n, *outside])
+    return min([n, *(n_same(first, task.path) for task in tasks[1:])])
 
 
 def reader(model: LoadedModel, one: Deciding, task: Task) -> Any:
