@@ -127,7 +127,8 @@ class DecisionReceipt(OfEngine):
 
     def texts(self) -> dict[str, str]:
         """The JSON of each field, for media only where there are some: 1, 1.0 and true are three values."""
-        names = [each.name for each in fields(self) if self.media or each.name not in OF_MEDIA]
+        has_media = (self.media, self.projector, self.preprocessing) != ({}, None, 1)
+        names = [each.name for each in fields(self) if has_media or each.name not in OF_MEDIA]
         return {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in names}
 
     # --- JSON -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from oxillama import ConfigError, InferenceEngine
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.batch.rows import Rows
 from oxillama.apps.cli import main
-from oxillama.apps.decisions.receipt import DecisionReceipt, verify_decisions
+from oxillama.apps.decisions.receipt import DecisionReceipt, sealed, verify_decisions
 from oxillama.apps.server import media as module
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.raw_bodies import MOST_FORM_PARTS
@@ -305,6 +306,11 @@ def test_receipts(alone: InferenceEngine, folder: Path) -> None:
     assert verify_decisions(alone, [receipt], media=[png(1), png(2), png(0)]) == [[]]
     (changed,) = verify_decisions(alone, [receipt], media=[png(1), png(0), png(0)])
     assert {"media", "scores", "answers"} <= set(changed)  # type: ignore[arg-type]
+    for name, value in (("projector", "00"), ("preprocessing", 1), ("media", {})):
+        false = sealed(replace(receipt, **{name: value}))
+        given = [png(1), png(2), png(0)] if false.media else []
+        (changed,) = verify_decisions(alone, [false], media=given)
+        assert isinstance(changed, ConfigError) or name in changed
     (error,) = verify_decisions(alone, [receipt], media=[png(1)])
     assert isinstance(error, ConfigError) and "media: expected 3 as in the receipt, got 1" in str(error)
 
