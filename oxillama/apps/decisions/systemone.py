@@ -34,6 +34,7 @@ FIELDS = ("model", "state", "questions", "assets", "files", "images", "videos", 
 MOST_FILES = 8
 """Media of the fields "files" and "images"."""
 
+MOST_ASSETS = 64
 ASSET = ("type", "format", "data_base64", "part")
 FORMATS = (None, "png", "jpg", "jpeg")
 QUESTION = ("type", "instructions", "criteria")
@@ -72,8 +73,10 @@ def asked_of(body: Any, kind: str | None = None) -> Asked:
 
 def assets_of(value: Any) -> dict[str, Placed]:
     """The assets of a request by their placeholders. Raises WireError."""
-    found = {}
-    for name, given in object_of({} if value is None else value, ("assets",)).items():
+    found, assets = {}, object_of({} if value is None else value, ("assets",))
+    if len(assets) > MOST_ASSETS:
+        raise WireError(("assets",), f"must be at most {MOST_ASSETS}, got {len(assets)}")
+    for name, given in assets.items():
         place = ("assets", name)
         if not name:
             raise WireError(place, "must have a placeholder that is not empty")

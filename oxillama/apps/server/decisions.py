@@ -151,13 +151,13 @@ def with_assets(body: Any, parts: dict[str, bytes]) -> Any:
         name = asset.get("part") if isinstance(asset, dict) else None
         if isinstance(name, str) and name in parts:
             data = base64.b64encode(parts[name]).decode("ascii")
-            asset = {"type": asset.get("type"), "format": asset.get("format"), "data_base64": data}
+            asset = {key: value for key, value in asset.items() if key != "part"} | {"data_base64": data}
             used.add(name)
         found[placeholder] = asset
     for name in parts:
         if name not in used:
-            where = f"body.{name:.100}"
-            raise faulty(ApiError(400, f"{where}: expected an asset that names this part", param=where), 422)
+            message = f"{name:.100}: expected an asset that names this part of the form"
+            raise faulty(ApiError(400, message, param=name[:100]), 422)
     return {**body, "assets": found} if found else body
 
 

@@ -102,7 +102,7 @@ def form_parts(data: bytes, kind: str) -> dict[str, bytes]:
         if not is_there or not isinstance(name, str) or name in found:
             raise invalid("body", "parts of a form with names that are different", name)
         if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
-            raise invalid(f"body: {name:.100}", "bytes", fields["content-transfer-encoding"])
+            raise invalid(name[:100], "bytes as they are", fields["content-transfer-encoding"])
         found[name] = content
     return found
 

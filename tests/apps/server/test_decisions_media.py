@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -185,9 +186,17 @@ def test_forms(client: Client) -> None:
     given = {name: {"data_base64": base64.b64encode(png(i)).decode()} for name, i in (("i", 1), ("j", 2))}
     assert yes(found) == yes(system_one(client, "i j", assets=given))
     plain = ("request", json.dumps(body).encode())
+    extra = (
+        "request",
+        json.dumps({**body, "assets": {**assets, "i": {"part": "asset-0", "url": 1}}}).encode(),
+    )
+    found = send(client, gzip.compress(form(request, *parts)), **{"Content-Encoding": "gzip"})
+    assert yes(found) == yes(system_one(client, "i j", assets=given))
     assert yes(send(client, form(plain))) == yes(system_one(client, "i j"))
     for wrong, status in (
         (form(request, *parts[:1]), 422),
+        (form(extra, *parts), 422),
+        (form(request, *parts).replace(b"image/png", b"x/y\r\nContent-Transfer-Encoding: base64"), 400),
         (form(request, *parts, ("asset-2", b"x")), 422),
         (form(plain, *parts), 422),
         (form(*parts), 400),
@@ -230,6 +239,7 @@ def test_files_and_messages(client: Client, alone: InferenceEngine) -> None:
         ("i", {"assets": {"i": {"data_base64": BASE64, "url": "x"}}}, "assets.i.url"),
         ("i", {"assets": {"": {"data_base64": BASE64}}}, "assets."),
         ("i", {"assets": ["i"]}, "assets"),
+        ("i", {"assets": {f"i{i}": {"data_base64": BASE64} for i in range(65)}}, "assets"),
         ("x", {"images": [BASE64] * 9}, "images"),
         ("x", {"images": BASE64}, "images"),
         ("x", {"images": [1]}, "images.0"),
