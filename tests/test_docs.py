@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def needs_mcp(folder: Path) -> None:
     pytest.importorskip("mcp", reason="comes with the extra test")
 
 
-NEEDS = {
+NEEDS: dict[str, Callable[[Path], None]] = {
     "docs/mcp.md": needs_mcp,
     **dict.fromkeys(("docs/media.md", "docs/chat.md", "docs/typed-decisions.md"), needs_media),
 }

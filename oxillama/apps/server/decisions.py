@@ -165,7 +165,7 @@ def answerable(read: Callable[[Any], Asked], body: Any, status: int) -> Asked:
     """The request of a body. Raises ApiError with this status."""
     try:
         return read(body)
-    except WireError as error:
+    except ConfigError as error:
         raise refused(error, status) from error
 
 
@@ -187,12 +187,16 @@ async def decided(engine: InferenceEngine, asked: Asked, status: int) -> Decisio
     return await in_thread(started.decision, await all_of(started.readings))
 
 
+def parts_of(where: str) -> list[str]:
+    """The names and numbers of a place: images[0]."""
+    return [part for part in re.split(r"[.\[\]]+", where) if part]
+
+
 def faulty(error: ApiError, status: int) -> ApiError:
     """An error of media in the form that the errors of an interface have."""
     if error.status != 400 or error.param is None or status == 400:
         return error
-    place = [part for part in re.split(r"[.\[\]]+", error.param) if part]
-    detail = [{"loc": ["body", *place], "msg": error.message, "type": "value_error"}]
+    detail = [{"loc": ["body", *parts_of(error.param)], "msg": error.message, "type": "value_error"}]
     return ApiError(status, error.message, param=error.param, code=error.code, detail=detail)
 
 
@@ -211,7 +215,7 @@ def refused(error: ConfigError | MediaError | PromptError, status: int) -> ApiEr
     else:
         found = api_error(error)
         message, where, kind, code = found.message, found.param or "questions", "value_error", "invalid_value"
-        place = where.split(".")
+        place = parts_of(where)
     more: dict[str, Any] = {}
     if status == 422:
         more["detail"] = [{"loc": ["body", *place], "msg": message, "type": kind}]

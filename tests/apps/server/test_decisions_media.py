@@ -247,6 +247,7 @@ def test_files_and_messages(client: Client, alone: InferenceEngine) -> None:
         ("x", {"videos": [BASE64]}, "videos"),
         ([{"role": "user", "content": [{"type": "image", "path": "/etc/passwd"}]}], {}, "state.0.content.0"),
         ([{"type": "image", "path": "/etc/passwd"}], {}, "state.0"),
+        ([{"type": "image_url", "image_url": "data:,"}, "x"], {}, "state.1"),
         (
             [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": BASE64}}]}],
             {},
@@ -317,10 +318,11 @@ def test_receipts(alone: InferenceEngine, folder: Path) -> None:
     (changed,) = verify_decisions(alone, [receipt], media=[png(1), png(0), png(0)])
     assert {"media", "scores", "answers"} <= set(changed)  # type: ignore[arg-type]
     for name, value in (("projector", "00"), ("preprocessing", 1), ("media", {})):
-        false = sealed(replace(receipt, **{name: value}))
+        fields: dict[str, Any] = {name: value}
+        false = sealed(replace(receipt, **fields))
         given = [png(1), png(2), png(0)] if false.media else []
         (changed,) = verify_decisions(alone, [false], media=given)
-        assert isinstance(changed, ConfigError) or name in changed
+        assert isinstance(changed, ConfigError) or name in changed  # type: ignore[operator]
     (error,) = verify_decisions(alone, [receipt], media=[png(1)])
     assert isinstance(error, ConfigError) and "media: expected 3 as in the receipt, got 1" in str(error)
 
