@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +79,11 @@ def needs_mcp(folder: Path) -> None:
     pytest.importorskip("mcp", reason="comes with the extra test")
 
 
-NEEDS: dict[str, Callable[[Path], None]] = {
+NEEDS = {
     "docs/mcp.md": needs_mcp,
-    **dict.fromkeys(("docs/media.md", "docs/chat.md", "docs/typed-decisions.md"), needs_media),
+    "docs/media.md": needs_media,
+    "docs/chat.md": needs_media,
+    "docs/typed-decisions.md": needs_media,
 }
 """What the examples of a page need beside the files that all have."""
 
