@@ -79,7 +79,12 @@ def needs_mcp(folder: Path) -> None:
     pytest.importorskip("mcp", reason="comes with the extra test")
 
 
-NEEDS = {"docs/mcp.md": needs_mcp, "docs/media.md": needs_media, "docs/chat.md": needs_media}
+NEEDS = {
+    "docs/mcp.md": needs_mcp,
+    "docs/media.md": needs_media,
+    "docs/chat.md": needs_media,
+    "docs/typed-decisions.md": needs_media,
+}
 """What the examples of a page need beside the files that all have."""
 
 

@@ -594,11 +594,14 @@ class InferenceEngine(NotCopied):
         """Answers typed questions about a text, or JSON, with a probability for each option.
 
         Args:
+            state: text or JSON. A list of parts as in chats, or messages with such contents, may have
+                pictures and sounds for a chat model that takes them; instructions and descriptions, too.
             questions: `Predicate`, `Choice`, `Score`, or mappings with a "type"; listed or by name.
             options: fields of `DecisionOptions`.
 
         Raises:
             ConfigError: the model is no decision model, or a question is not valid.
+            MediaError: a picture or a sound cannot be decoded.
             ChatTemplateError, PromptError, TokenizerError, SamplingError: as `stream` says.
         """
         return self.decide_batch([(state, questions)], **options)[0]

@@ -147,9 +147,9 @@ CHAT = (
 )
 
 
-def chat_file(template: str = CHAT) -> bytes:
+def chat_file(template: str = CHAT, architecture: str = "llama", **sizes: Any) -> bytes:
     """A GGUF file of a chat model."""
-    model = Model("llama", n_layers=2, n_vocab=N, context=2048, seed=17)
+    model = Model(architecture, n_layers=2, n_vocab=N, context=2048, seed=17, **sizes)
     return written(model, model.tensors(), "", template)
 
 

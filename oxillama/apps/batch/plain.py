@@ -101,7 +101,7 @@ def start(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -
         head = engine.model.spec.decision
         body = {"questions": given, **{name: row[name] for name in row if name in ("state", *rest)}}
         asked = systemone.asked_of(body, "" if head is None else head.kind)
-        (deciding,) = decide(engine.model, [(asked.state, asked.questions)], DecisionOptions())
+        (deciding,) = decide(engine.model, [asked.request], DecisionOptions())
         return list(asked.questions), deciding
     template = rest.pop(TEMPLATE, None)
     if template is not None and (kind == "prompt" or not isinstance(template, dict)):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import check_writable, read_text
 from oxillama.apps.cli.generate import load_engine
+from oxillama.apps.cli.media import add_media_options
 from oxillama.apps.cli.models import add_model, model_path
 from oxillama.apps.cli.terminal import write_text
 from oxillama.errors import ConfigError
@@ -37,6 +38,7 @@ def add_commands(commands: Any) -> None:
         examples="""\
   oxillama decide model.gguf request.json
   oxillama decide model.gguf requests.jsonl --receipts receipts
+  oxillama decide model.gguf request.json --image parcel.png
 """,
     )
     add_model(decide)
@@ -61,6 +63,7 @@ def add_commands(commands: Any) -> None:
         metavar="DIR",
         help="folder to write a receipt of each answered request to, by its number, for oxillama verify",
     )
+    add_media_options(decide, "before the state of each request")
     add_reading_options(decide)
     options.add_engine_options(decide)
     decide.set_defaults(command=run_decide)
@@ -119,11 +122,12 @@ def run_decide(args: argparse.Namespace) -> int:
     calibration = None if args.calibration is None else Calibration.load(args.calibration)
     given = {**reading_options(args), "confidence": args.confidence}
     bodies = requests_of(read_text(args.file, "file"))
+    media = [(part["path"], part) for part in args.media or ()]
     n_failed = 0
-    with load_engine(options.engine_config(args, model_path(args.model, args)), args) as engine:
+    with load_engine(options.engine_config(args, model_path(args.model, args, bool(media))), args) as engine:
         chosen = DecisionOptions(**given) if calibration is None else calibration.options(engine, given)
         keep = None if args.receipts is None else Receipts(engine, args.receipts, calibration)
-        for answer in answers(engine, bodies, chosen, None if keep is None else keep.write):
+        for answer in answers(engine, bodies, chosen, None if keep is None else keep.write, media):
             n_failed += "error" in answer
             if args.threshold is not None:
                 say_whether_sure(answer, args.threshold)

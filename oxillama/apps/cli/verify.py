@@ -188,7 +188,8 @@ def verified_decisions(args: argparse.Namespace, receipts: Mapping[str, Decision
     from oxillama.sessions.verification import positions_of
 
     code = 0
-    for name in ("text", "rules", "media", "mmproj", "lora", *(["sample"] if args.reference else [])):
+    alone = ["sample", "media", "mmproj"] if args.reference else []
+    for name in ("text", "rules", "lora", *alone):
         if getattr(args, name, None):
             raise ConfigError(f"{name}: expected none with the receipt of a decision")
     for names in alike(receipts):
@@ -202,7 +203,8 @@ def verified_decisions(args: argparse.Namespace, receipts: Mapping[str, Decision
         else:
             shared = {**chosen[0].engine_options, "prefix_cache_bytes": PREFIX_CACHE_BYTES}
             with engine_for(args, shared) as engine:
-                found = verify_decisions(engine, chosen, drawn)
+                media = [read_part(part) for part in args.media or ()]
+                found = verify_decisions(engine, chosen, drawn, media)
         for i, (name, changed) in enumerate(zip(names, found)):
             if isinstance(changed, OxiLlamaError):
                 code = failed(changed, name if len(args.receipt) > 1 else "")

@@ -116,7 +116,7 @@ def examples(engine: InferenceEngine, bodies: Iterable[Any], options: DecisionOp
         asked = (
             openai.asked_of(body) if "input" in body else systemone.asked_of(body, head.kind if head else "")
         )
-        (started,) = decide(engine.model, [(asked.state, asked.questions)], options)
+        (started,) = decide(engine.model, [asked.request], options)
         ids = [question.id for question in started.questions]
         if isinstance(expected, Mapping):
             for id in expected:

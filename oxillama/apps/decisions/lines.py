@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oxillama.apps.decisions import openai, systemone
@@ -14,6 +14,7 @@ from oxillama.engine.features.decisions.deciding import Deciding, DecisionOption
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
+    MediaError,
     OxiLlamaError,
     PromptError,
     SamplingError,
@@ -23,7 +24,7 @@ from oxillama.errors import (
 WINDOW = 256
 """Requests that are being answered at a time."""
 
-OF_REQUEST = (ConfigError, PromptError, ChatTemplateError, TokenizerError, SamplingError)
+OF_REQUEST = (ConfigError, MediaError, PromptError, ChatTemplateError, TokenizerError, SamplingError)
 """Errors of a request, which others do not share."""
 
 Line = tuple[Deciding, Asked, bool] | OxiLlamaError
@@ -35,25 +36,35 @@ Keep = Callable[[Any, Deciding, Decision], object]
 
 
 def answers(
-    engine: InferenceEngine, bodies: Iterable[Any], options: DecisionOptions, keep: Keep | None = None
+    engine: InferenceEngine,
+    bodies: Iterable[Any],
+    options: DecisionOptions,
+    keep: Keep | None = None,
+    media: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> Iterator[dict[str, Any]]:
     """The answer to each body, in the format of the body; {"error": message} for one that is refused.
 
-    ``keep`` is called with each that is answered.
+    ``keep`` is called with each that is answered. ``media`` are shown before each state: their names, and
+    parts as in chats.
 
     Raises OxiLlamaError where the engine fails, or the model cannot answer any request.
     """
     engine.model.feature("decision prompts")
     running: deque[Line] = deque()
     for body in bodies:
-        running.append(begun(engine, body, options))
+        running.append(begun(engine, body, options, media))
         if len(running) >= WINDOW:
             yield ended(engine, running.popleft(), keep)
     while running:
         yield ended(engine, running.popleft(), keep)
 
 
-def begun(engine: InferenceEngine, body: Any, options: DecisionOptions) -> Line:
+def begun(
+    engine: InferenceEngine,
+    body: Any,
+    options: DecisionOptions,
+    media: Sequence[tuple[str, Mapping[str, Any]]] = (),
+) -> Line:
     """A request that runs."""
     head = engine.model.spec.decision
     try:
@@ -61,7 +72,7 @@ def begun(engine: InferenceEngine, body: Any, options: DecisionOptions) -> Line:
             raise WireError(("body",), "must be an object")
         is_openai = "input" in body
         asked = openai.asked_of(body) if is_openai else systemone.asked_of(body, head.kind if head else "")
-        (started,) = decide(engine.model, [(asked.state, asked.questions)], options)
+        (started,) = decide(engine.model, [asked.shown_first(media).request], options)
     except OF_REQUEST as error:
         return error
     return started, asked, is_openai
@@ -77,7 +88,7 @@ def ended(engine: InferenceEngine, line: Line, keep: Keep | None) -> dict[str, A
     except OF_REQUEST as error:
         return {"error": str(error)}
     if keep is not None:
-        keep(asked.state, started, decision)
+        keep(started.state, started, decision)
     if is_openai:
         return openai.answer_body(engine.model.name, decision)
     return systemone.answer_body(engine.model.name, asked.questions, decision)

@@ -14,9 +14,11 @@ from oxillama.apps.decisions.wire import (
     list_of,
     need,
     object_of,
+    shown,
     text_of,
 )
 from oxillama.engine.features.decisions.answers import ChoiceAnswer, Decision, PredicateAnswer
+from oxillama.engine.features.decisions.pictures import Placeholders
 from oxillama.engine.features.decisions.questions import (
     LEVELS,
     MOST_OPTIONS,
@@ -36,6 +38,9 @@ JSON_LEVELS, JSON_VALUES, JSON_BYTES = 32, 10_000, 256 << 10
 TEXTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Types of parts, and where their text is."""
 
+DETAILS = (None, "auto", "high", "original")
+"""Of a picture: a model has one number of tokens for it, so that nothing can ask for fewer."""
+
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
@@ -52,8 +57,10 @@ def asked_of(body: Any) -> Asked:
     if body.get("prompt_cache_options") is not None:
         object_of(body["prompt_cache_options"], ("prompt_cache_options",))
     questions = list_of(need(body, "questions"), ("questions",), 1, MOST_QUESTIONS)
-    state = state_of(need(body, "input"))
-    return Asked(model, state, [question_of(each, ("questions", i)) for i, each in enumerate(questions)])
+    media = Placeholders(body)
+    state = state_of(need(body, "input"), media)
+    asked = [question_of(each, ("questions", i), media) for i, each in enumerate(questions)]
+    return Asked(model, state, asked, media.media)
 
 
 def word_of(value: Any) -> str:
@@ -64,7 +71,7 @@ def word_of(value: Any) -> str:
 # --- the input ----------------------------------------------------------------------------------------
 
 
-def state_of(value: Any) -> Any:
+def state_of(value: Any, media: Placeholders) -> Any:
     """The state of an input: a text, the text or the JSON of the only message, or a list of messages."""
     if isinstance(value, str):
         return value
@@ -74,7 +81,7 @@ def state_of(value: Any) -> Any:
         place = ("input", i)
         kind = word_of(object_of(item, place).get("type", "message"))
         if kind == "message":
-            messages.append(message_of(item, place))
+            messages.append(message_of(item, place, media))
         elif kind in CALLS:
             called.add((kind, text_of(need(item, "call_id", place), (*place, "call_id"))))
             given = text_of(need(item, CALLS[kind], place), (*place, CALLS[kind]))
@@ -84,7 +91,7 @@ def state_of(value: Any) -> Any:
             id = text_of(need(item, "call_id", place), (*place, "call_id"))
             if (kind.removesuffix("_output"), id) not in called:
                 raise WireError((*place, "call_id"), "must be that of an earlier call")
-            content = content_of(need(item, "output", place), (*place, "output"))
+            content = content_of(need(item, "output", place), (*place, "output"), media)
             messages.append({"role": "tool", "content": content})
         else:
             raise WireError((*place, "type"), f"is no item of an input: {kind!r:.100}")
@@ -93,27 +100,28 @@ def state_of(value: Any) -> Any:
     return messages
 
 
-def message_of(item: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def message_of(item: Mapping[str, Any], place: Place, media: Placeholders) -> dict[str, Any]:
     """A message: its role and its content."""
     check_names(item, ("type", "role", "content", "phase", "id", "status"), place)
     role = need(item, "role", place)
     if role not in ("user", "assistant", "developer", "system"):
         raise WireError((*place, "role"), f"must be user, assistant, developer or system, got {role!r:.100}")
-    return {"role": role, "content": content_of(need(item, "content", place), (*place, "content"))}
+    content = content_of(need(item, "content", place), (*place, "content"), media)
+    return {"role": role, "content": content}
 
 
-def content_of(value: Any, place: Place) -> Any:
+def content_of(value: Any, place: Place, media: Placeholders) -> Any:
     """A content: text, the JSON of its only part, or the lines of its parts."""
     if isinstance(value, str):
         return value
-    found = [part_of(part, (*place, i)) for i, part in enumerate(list_of(value, place, 1, 10_000))]
+    found = [part_of(part, (*place, i), media) for i, part in enumerate(list_of(value, place, 1, 10_000))]
     if len(found) == 1:
         return found[0]
     return "\n".join(part if isinstance(part, str) else compact(part) for part in found)
 
 
-def part_of(value: Any, place: Place) -> Any:
-    """The text or the JSON of a part."""
+def part_of(value: Any, place: Place, media: Placeholders) -> Any:
+    """The text or the JSON of a part; a placeholder for a picture."""
     part = object_of(value, place)
     kind = word_of(need(part, "type", place))
     if kind in TEXTS:
@@ -122,7 +130,13 @@ def part_of(value: Any, place: Place) -> Any:
     if kind == "input_json":
         return json_of(need(part, "data", place), (*place, "data"))
     if kind == "input_image":
-        raise WireError(place, "this model takes no pictures", "unsupported")
+        check_names(part, ("type", "image_url", "detail", "prompt_cache_breakpoint"), place)
+        detail = part.get("detail")
+        if detail not in DETAILS:
+            names = ", ".join(map(str, DETAILS[1:]))
+            raise WireError((*place, "detail"), f"must be one of {names}, got {detail!r:.100}", "unsupported")
+        url = text_of(need(part, "image_url", place), (*place, "image_url"))
+        return media.add(shown(place), {"type": kind, "image_url": url})
     raise WireError((*place, "type"), f"is no part of a content: {kind!r:.100}")
 
 
@@ -156,7 +170,7 @@ def compact(value: Any) -> str:
 # --- questions and answers ----------------------------------------------------------------------------
 
 
-def question_of(value: Any, place: Place) -> AnyQuestion:
+def question_of(value: Any, place: Place, media: Placeholders) -> AnyQuestion:
     """A question. Raises WireError."""
     question = object_of(value, place)
     kind = word_of(question.get("type"))
@@ -168,7 +182,7 @@ def question_of(value: Any, place: Place) -> AnyQuestion:
     name = question.get("name")
     if name is not None:
         text_of(name, (*place, "name"))
-    instructions = content_of(need(question, "instructions", place), (*place, "instructions"))
+    instructions = content_of(need(question, "instructions", place), (*place, "instructions"), media)
     if inner is None:
         return Predicate(instructions, name=name)
     entries = need(question, inner, place)

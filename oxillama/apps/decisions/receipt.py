@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -32,13 +32,17 @@ from oxillama.engine.features.decisions.questions import (
     Score,
     checked_questions,
 )
+from oxillama.engine.features.media.parts import Placed
 from oxillama.errors import ConfigError, OxiLlamaError, ReceiptError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
+from oxillama.models.media.decode import Picture, read_medium
 from oxillama.sessions.receipt import OfEngine, from_json
 from oxillama.text.chat.bridge import TokenizerBridge
 
 VERSION = 1
+OF_MEDIA = ("media", "projector", "preprocessing")
+"""Fields of receipts with media."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,8 @@ class DecisionReceipt(OfEngine):
         scores: raw scores of each question and prompt.
         answers: fields of the answers.
         seal: SHA-256 of all other fields.
+        media: the hashes of the decoded pixels or samples, by the placeholders of the request, in order.
+        projector, preprocessing: as in `Receipt`.
     """
 
     library: str
@@ -73,6 +79,9 @@ class DecisionReceipt(OfEngine):
     scores: list[list[list[float]]]
     answers: list[dict[str, Any]]
     seal: str = ""
+    media: dict[str, Any] = field(default_factory=dict)
+    projector: str | None = None
+    preprocessing: int = 1
 
     @classmethod
     def of(
@@ -103,7 +112,7 @@ class DecisionReceipt(OfEngine):
     @property
     def decision_options(self) -> DecisionOptions:
         """The options of the request. Raises ConfigError for others than there are."""
-        known = {field.name for field in fields(DecisionOptions)}
+        known = {each.name for each in fields(DecisionOptions)}
         if not self.options.keys() <= known:
             raise ConfigError(
                 f"options: expected among {', '.join(sorted(known))}, got {sorted(self.options)}"
@@ -113,13 +122,13 @@ class DecisionReceipt(OfEngine):
     def differences(self, other: DecisionReceipt) -> list[str]:
         """The names of the fields that differ, without the library's version and the seal."""
         mine, others = self.texts(), other.texts()
-        return [
-            name for name, text in mine.items() if name not in ("library", "seal") and text != others[name]
-        ]
+        names = (name for name in {**mine, **others} if name not in ("library", "seal"))
+        return [name for name in names if mine.get(name) != others.get(name)]
 
     def texts(self) -> dict[str, str]:
-        """The JSON of each field: 1, 1.0 and true are three values."""
-        names = (field.name for field in fields(self))
+        """The JSON of each field, for media only where there are some: 1, 1.0 and true are three values."""
+        has_media = (self.media, self.projector, self.preprocessing) != ({}, None, 1)
+        names = [each.name for each in fields(self) if has_media or each.name not in OF_MEDIA]
         return {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in names}
 
     # --- JSON -----------------------------------------------------------------------------------------
@@ -145,7 +154,7 @@ def sealed(receipt: DecisionReceipt) -> DecisionReceipt:
     del texts["seal"]
     seal = hashlib.sha256("\n".join(f"{name}: {text}" for name, text in texts.items()).encode()).hexdigest()
     return DecisionReceipt(
-        **{**{field.name: getattr(receipt, field.name) for field in fields(receipt)}, "seal": seal}
+        **{**{each.name: getattr(receipt, each.name) for each in fields(receipt)}, "seal": seal}
     )
 
 
@@ -168,6 +177,10 @@ def stated(state: Any, asked: Deciding, decision: Decision) -> dict[str, Any]:
         "scores": [answer.scores for answer in decision.answers],
         "answers": answers,
     }
+    if asked.media is not None:
+        embeddings = next(task.embeddings for task in asked.tasks if task.embeddings is not None)
+        made |= {"media": asked.media.digests, "projector": embeddings.projector().hex()}
+        made["preprocessing"] = embeddings.preprocessing
     found: dict[str, Any] = json.loads(json.dumps(made))
     return found
 
@@ -233,8 +246,22 @@ def take_masses(answers: Sequence[dict[str, Any]], asked: Deciding, receipt: Dec
         answers[i]["label_mass"] = receipt.answers[i].get("label_mass")
 
 
+def with_media(receipt: DecisionReceipt, media: Sequence[Any]) -> dict[str, Placed]:
+    """The media of a receipt, from their files in order. Raises ConfigError for another number of them."""
+    if len(media) != len(receipt.media):
+        raise ConfigError(f"media: expected {len(receipt.media)} as in the receipt, got {len(media)}")
+    found = {}
+    for i, (name, source) in enumerate(zip(receipt.media, map(read_medium, media))):
+        kind = "image" if isinstance(source, Picture) else "audio"
+        found[name] = Placed(f"media[{i}]", {"type": kind, kind: source}, f"media[{i}]")
+    return found
+
+
 def verify_decisions(
-    engine: InferenceEngine, receipts: Sequence[DecisionReceipt], run: Collection[int] | None = None
+    engine: InferenceEngine,
+    receipts: Sequence[DecisionReceipt],
+    run: Collection[int] | None = None,
+    media: Sequence[Any] = (),
 ) -> list[list[str] | OxiLlamaError]:
     """Answers all requests again, together; for each the names of the fields that differ from its receipt, or
     why it cannot be answered.
@@ -246,13 +273,15 @@ def verify_decisions(
         run: numbers of the receipts whose prompts run; None for all. Of the others the prompts are made, and
             the answers follow from the scores that the receipt claims: those, and the labels' share, are not
             checked.
+        media: the pictures and sounds of each receipt, in order.
     """
     started: list[Deciding | OxiLlamaError] = []
     readings: dict[str, Reading] = {}
     drawn = range(len(receipts)) if run is None else run
     for i, receipt in enumerate(receipts):
         try:
-            one = prepared(engine.model, *asked_again(receipt), receipt.decision_options)
+            request = *asked_again(receipt), with_media(receipt, media)
+            one = prepared(engine.model, request, receipt.decision_options)
             if i in drawn:
                 read_once(engine.model, one, readings)
             started.append(one)
@@ -290,6 +319,8 @@ def verify_by_reference(file: ModelFile, receipt: DecisionReceipt) -> list[str]:
     content = ModelFingerprint.compute(file).content.hex()
     if content != receipt.model:
         return ["model"]
+    if receipt.media:
+        raise Unsupported("reference: media: no statement of encoders")
     if receipt.quantize is not None:
         raise Unsupported("reference: quantize: no statement of quantization while a model is loaded")
     tokenizer, head = TokenizerBridge.from_metadata(file.metadata), read_spec(file).decision
@@ -304,5 +335,5 @@ def verify_by_reference(file: ModelFile, receipt: DecisionReceipt) -> list[str]:
     decision = asked.decision([np.append(row, 0.0) if task.labels else row for row, task in zip(rows, tasks)])
     again = stated(state, asked, decision)
     take_masses(again["answers"], asked, receipt)
-    facts = {field.name: getattr(receipt, field.name) for field in fields(receipt)}
+    facts = {each.name: getattr(receipt, each.name) for each in fields(receipt)}
     return receipt.differences(DecisionReceipt(**{**facts, **again}))

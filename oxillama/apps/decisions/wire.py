@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from oxillama.engine.features.decisions.chat_prompts import as_text
+from oxillama.engine.features.decisions.pictures import Media, Placeholders
 from oxillama.errors import ConfigError
 
 Place = tuple[str | int, ...]
@@ -28,11 +30,29 @@ class WireError(ConfigError):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: the model that is asked, the state, and questions as `decide_batch` takes them."""
+    """A request: the model that is asked, the state, questions as `decide_batch` takes them, and media by
+    their placeholders in both."""
 
     model: str | None
     state: Any
     questions: Any
+    media: Media = field(default_factory=dict)
+
+    @property
+    def request(self) -> tuple[Any, Any, Media]:
+        """As `decide` takes it."""
+        return self.state, self.questions, self.media
+
+    def shown_first(self, media: Iterable[tuple[str, Mapping[str, Any]]]) -> Asked:
+        """The request with more media before its state: their places, and parts."""
+        listed = list(media)
+        if not listed:
+            return self
+        places = Placeholders([self.state, self.questions, self.media])
+        places.media.update(self.media)
+        lines = [places.add(where, part, where) for where, part in listed]
+        lines += [] if self.state is None else [as_text(self.state)]
+        return replace(self, state="\n".join(lines), media=places.media)
 
 
 def shown(place: Place) -> str:

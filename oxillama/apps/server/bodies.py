@@ -21,12 +21,12 @@ from pydantic import (
 from starlette.requests import Request
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, invalid
 from oxillama.apps.server.no_effect import OPENAI, REFUSED
 from oxillama.apps.server.options import NAMES, unknown, whole
 from oxillama.apps.server.processes import NoProcess
 from oxillama.apps.server.prompt_fields import PromptField
-from oxillama.apps.server.raw_bodies import HALF, check_texts, decompressed
+from oxillama.apps.server.raw_bodies import HALF, check_texts, decompressed, form_parts
 from oxillama.apps.server.workers import pools
 
 B = TypeVar("B", bound="Body")
@@ -240,6 +240,10 @@ async def read_json(request: Request) -> Any:
     return await read(request, unchecked)
 
 
+REQUEST = "request"
+"""The name of the part of a form that has the JSON."""
+
+
 def unchecked(value: Any) -> Any:
     return value
 
@@ -250,17 +254,43 @@ async def read(request: Request, check: Callable[[Any], T]) -> T:
     A huge body is read in a process, or in a thread if there are no processes.
     """
     require_json(request)
-    data = await request.body()
-    coding = request.headers.get("content-encoding", "").strip().lower()
-    if coding not in ("", "identity"):
-        data = await decoded(data, coding)
-    context().n_bytes = len(data)
+    data = await body_bytes(request)
     if len(data) < HUGE:
         return checked(check, data)
     parse, processes = pools().parse, pools().processes
     with suppress(NoProcess):
         return await parse.run(processes.run, checked, check, data, in_process=True)
     return await parse.run(checked, check, data, size=len(data))
+
+
+async def body_bytes(request: Request) -> bytes:
+    """The bytes of a request's body, decompressed. Raises ApiError."""
+    data = await request.body()
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        data = await decoded(data, coding)
+    context().n_bytes = len(data)
+    return data
+
+
+async def read_form(request: Request, check: Callable[[Any, dict[str, bytes]], T]) -> T | None:
+    """The result of ``check`` for the JSON of the part "request" of a form, and for the other parts by names.
+
+    None for other bodies, and for a form that a page may have sent, which `require_json` refuses. Raises
+    ApiError.
+    """
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data" or is_from_page(request):
+        return None
+    data = await body_bytes(request)
+
+    def found() -> T:
+        parts = form_parts(data, kind)
+        if REQUEST not in parts:
+            raise invalid(REQUEST, "a part of the form with JSON", "none")
+        return checked(lambda value: check(value, parts), parts.pop(REQUEST))
+
+    return await pools().parse.run(found, size=len(data))
 
 
 async def decoded(data: bytes, coding: str) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,16 +13,17 @@ from starlette.responses import Response
 
 from oxillama.apps.decisions import openai, systemone
 from oxillama.apps.decisions.wire import Asked, WireError, shown
-from oxillama.apps.server.bodies import read_json
+from oxillama.apps.server.bodies import read_form, read_json
 from oxillama.apps.server.callers import whose
 from oxillama.apps.server.errors import ApiError, api_error
 from oxillama.apps.server.json_text import JsonAnswer
+from oxillama.apps.server.media import ClientMedia
 from oxillama.apps.server.openai.vectors import all_of
 from oxillama.apps.server.running import chosen, connected, in_thread
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.features.decisions.answers import Decision
 from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
-from oxillama.errors import ConfigError, PromptError
+from oxillama.errors import ConfigError, MediaError, PromptError
 
 ANY_JSON: dict[str, Any] = {}
 INSTRUCTIONS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
@@ -124,7 +127,8 @@ async def decisions(request: Request) -> Response:
 
 async def system_one(request: Request) -> Response:
     """Answers to typed questions about a text, in System One's format."""
-    body = await read_json(request)
+    body = await read_form(request, with_assets)
+    body = await read_json(request) if body is None else body
     asked = await in_thread(answerable, systemone.asked_of, body, 422)
     here, engine = await chosen(request, asked.model)
     head = engine.model.spec.decision  # some kinds have keys of their own
@@ -139,11 +143,29 @@ async def system_one(request: Request) -> Response:
     return await connected(request, run())
 
 
+def with_assets(body: Any, parts: dict[str, bytes]) -> Any:
+    """A body whose assets have the parts of the form that they name. Raises ApiError."""
+    assets = body.get("assets") if isinstance(body, dict) else None
+    found, used = {}, set()
+    for placeholder, asset in assets.items() if isinstance(assets, dict) else ():
+        name = asset.get("part") if isinstance(asset, dict) else None
+        if isinstance(name, str) and name in parts:
+            data = base64.b64encode(parts[name]).decode("ascii")
+            asset = {key: value for key, value in asset.items() if key != "part"} | {"data_base64": data}
+            used.add(name)
+        found[placeholder] = asset
+    for name in parts:
+        if name not in used:
+            message = f"{name:.100}: expected an asset that names this part of the form"
+            raise faulty(ApiError(400, message, param=name[:100]), 422)
+    return {**body, "assets": found} if found else body
+
+
 def answerable(read: Callable[[Any], Asked], body: Any, status: int) -> Asked:
     """The request of a body. Raises ApiError with this status."""
     try:
         return read(body)
-    except WireError as error:
+    except ConfigError as error:
         raise refused(error, status) from error
 
 
@@ -154,15 +176,31 @@ async def decided(engine: InferenceEngine, asked: Asked, status: int) -> Decisio
 
     def start() -> Any:
         try:
-            return decide(engine.model, [(asked.state, asked.questions)], options)[0]
-        except (ConfigError, PromptError) as error:
+            media = ClientMedia(engine).parts(asked.media)
+            return decide(engine.model, [(asked.state, asked.questions, media)], options)[0]
+        except (ConfigError, MediaError, PromptError) as error:
             raise refused(error, status) from error
+        except ApiError as error:
+            raise faulty(error, status) from error
 
     started = await in_thread(start)
     return await in_thread(started.decision, await all_of(started.readings))
 
 
-def refused(error: ConfigError | PromptError, status: int) -> ApiError:
+def parts_of(where: str) -> list[str]:
+    """The names and numbers of a place: images[0]."""
+    return [part for part in re.split(r"[.\[\]]+", where) if part]
+
+
+def faulty(error: ApiError, status: int) -> ApiError:
+    """An error of media in the form that the errors of an interface have."""
+    if error.status != 400 or error.param is None or status == 400:
+        return error
+    detail = [{"loc": ["body", *parts_of(error.param)], "msg": error.message, "type": "value_error"}]
+    return ApiError(status, error.message, param=error.param, code=error.code, detail=detail)
+
+
+def refused(error: ConfigError | MediaError | PromptError, status: int) -> ApiError:
     """The error for a wrong request. A prompt that is too long is an error of status 400 in both formats."""
     if isinstance(error, WireError):
         place = [str(part) for part in error.place] if status == 422 else []
@@ -177,7 +215,7 @@ def refused(error: ConfigError | PromptError, status: int) -> ApiError:
     else:
         found = api_error(error)
         message, where, kind, code = found.message, found.param or "questions", "value_error", "invalid_value"
-        place = where.split(".")
+        place = parts_of(where)
     more: dict[str, Any] = {}
     if status == 422:
         more["detail"] = [{"loc": ["body", *place], "msg": message, "type": kind}]

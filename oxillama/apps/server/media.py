@@ -193,7 +193,7 @@ def file_bytes(where: str, folder: Path, name: str) -> bytes:
 
 def decoded(where: str, text: str, kind: str) -> Picture | Sound:
     """The pixels or samples of base64, from a process. Raises ApiError that names the place."""
-    most = most_bytes(first_bytes(text))
+    most = most_bytes(kinds.first_bytes(text))
     if len(text) > most // 3 * 4 + 4:
         raise not_decoded(where, f"expected at most {most} bytes, got more")
     if not text.isascii():
@@ -297,6 +297,10 @@ class ClientMedia:
         said, held = media_of(self.engine).take(taken)
         return said, None if held is None else HeldPrompt(held, self)
 
+    def parts(self, media: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Parts of media by any names, decoded. Raises as `take`."""
+        return {name: self._part(part.where, part) for name, part in media.items()}
+
     def _part(self, where: str, part: Any) -> Any:
         where = getattr(part, "where", where)
         type = part.get("type") if isinstance(part, Mapping) else None
@@ -377,15 +381,7 @@ class HeldPrompt:
 
 def is_sound(text: str) -> bool:
     """Whether base64 begins as a sound does."""
-    return kinds.is_sound(first_bytes(text))
-
-
-def first_bytes(text: str) -> bytes:
-    """The first bytes of base64, as many as tell pictures and sounds apart; none of other texts."""
-    try:
-        return base64.b64decode(text[:64])
-    except (binascii.Error, ValueError):
-        return b""
+    return kinds.is_sound(kinds.first_bytes(text))
 
 
 def marker_text(messages: Sequence[Any]) -> list[Any]:

@@ -8,6 +8,8 @@ import re
 import sys
 import zlib
 from collections.abc import Callable
+from email.message import Message
+from email.parser import Parser
 from importlib import import_module
 from typing import Any
 
@@ -73,6 +75,42 @@ def decompressed(data: bytes, coding: str, most: int) -> bytes:
         raise ApiError(400, f"body: expected {coding}, got {error}"[:300], code="invalid_body") from error
     if len(found) > most:
         raise body_too_large(len(found), most)
+    return found
+
+
+MOST_FORM_PARTS = 256
+
+
+def form_parts(data: bytes, kind: str) -> dict[str, bytes]:
+    """The parts of a form (RFC 7578), by their names. Raises ApiError.
+
+    Args:
+        kind: the header ``Content-Type`` of the body.
+    """
+    boundary = header("content-type", kind).get_boundary("")
+    pieces = (b"\r\n" + data).split(b"\r\n--" + boundary.encode(errors="replace"), MOST_FORM_PARTS + 2)
+    found: dict[str, bytes] = {}
+    ends = [i for i, piece in enumerate(pieces) if piece.startswith(b"--")]
+    if not boundary or not ends or len(pieces) > MOST_FORM_PARTS + 2:
+        raise invalid(
+            "body", f"a form of at most {MOST_FORM_PARTS} parts, with its boundary and an end", kind
+        )
+    for piece in pieces[1 : ends[0]]:
+        head, is_there, content = piece.partition(b"\r\n\r\n")
+        fields = Parser().parsestr(head.decode("utf-8", "replace").lstrip(), headersonly=True)
+        name = fields.get_param("name", header="content-disposition")
+        if not is_there or not isinstance(name, str) or name in found:
+            raise invalid("body", "parts of a form with names that are different", name)
+        if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
+            raise invalid(name[:100], "bytes as they are", fields["content-transfer-encoding"])
+        found[name] = content
+    return found
+
+
+def header(name: str, value: str) -> Message:
+    """A header, whose parameters can be read."""
+    found = Message()
+    found[name] = value
     return found
 
 

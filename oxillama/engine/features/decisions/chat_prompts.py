@@ -15,6 +15,7 @@ from oxillama.base.config import checks
 from oxillama.engine.features.decisions.prompts import Task, n_same
 from oxillama.engine.features.decisions.questions import Option, Question
 from oxillama.engine.features.decisions.rules import PAIRS, UPPER, Rules
+from oxillama.engine.features.media.parts import HeldMedia, Laid
 from oxillama.errors import ConfigError
 from oxillama.text.chat.bridge import TokenizerBridge
 from oxillama.text.chat.prompt import SWITCHES, escaped_text
@@ -58,66 +59,92 @@ class ChatPrompts:
         special_in_content: bool = False,
         orders: int | None = None,
         readout: str | None = None,
+        media: HeldMedia | None = None,
     ) -> list[Task]:
         """The prompts of a request, in the order of its questions.
 
         Args:
+            media: whose markers stand in the state and the questions. A scale of which a level shows one is
+                read at its numbers.
             orders: rotations of a choice's options whose probabilities are averaged; 2 stands for the options
                 as given and reversed.
             readout: "names" reads the whole names of options, "labels" the letter or number of each.
 
         Raises:
-            ConfigError: the template leaves reasoning open, or merges labels with what comes before.
+            ConfigError: the template leaves reasoning open, merges labels with what comes before, or hides a
+                medium.
         """
         readout = checks.one_of("readout", readout or READOUTS[0], READOUTS)
         tasks = []
         for i, question in enumerate(questions):
-            n = len(question.options)
+            n, read = len(question.options), readout
+            if media is not None and question.type == "score":
+                levels = [as_text(option.description) for option in question.options]
+                read = "labels" if any(map(media.shown, levels)) else readout
             for variant, order in enumerate(rotations(n if question.type == "choice" else 1, orders, n)):
                 shown = question.ordered(question.options[at] for at in order)
-                text = self._prompt(state, shown, readout, special_in_content)
-                made = self._tasks_of(text, shown, readout)
+                text = self._prompt(state, shown, read, special_in_content, media)
+                made = self._tasks_of(text, shown, read, media)
                 for task in made:
                     task.questions, task.variant, task.order = [i], variant, order
                 tasks += made
         return tasks
 
-    def state_end(self, state: Any, task: Task, special_in_content: bool = False) -> int:
+    def state_end(
+        self,
+        state: Any,
+        task: Task,
+        special_in_content: bool = False,
+        media: HeldMedia | None = None,
+    ) -> int:
         """How many tokens of a prompt any question about the same state begins with, too."""
         options = (Option("b", "b", None),)
-        texts = [
-            self._prompt(state, Question(word, None, "choice", word, options), "labels", special_in_content)
-            for word in ("a", "z")
-        ]
-        same = self.tokenizer.encode_rendered(texts[0][: n_same(*texts)], escaped=True)
+        texts = []
+        for word in ("a", "z"):
+            question = Question(word, None, "choice", word, options)
+            texts.append(self._prompt(state, question, "labels", special_in_content, media))
+        same, _ = self._encoded(texts[0][: n_same(*texts)], media)
         return n_same(same, task.tokens)
 
-    def _prompt(self, state: Any, question: Question, readout: str, special_in_content: bool) -> str:
+    def _prompt(
+        self, state: Any, question: Question, readout: str, special_in_content: bool, media: HeldMedia | None
+    ) -> str:
         """The rendered prompt, with escapes."""
         variables = {name: False for name in SWITCHES if name in self.template.variables}
         lines = [] if state is None else [as_text(state), ""]
         lines += [as_text(question.instructions), *options_of(question, readout)]
-        message = {"role": "user", "content": "\n".join([*lines, CLOSING[readout, question.type]])}
+        content = "\n".join([*lines, CLOSING[readout, question.type]])
+        message = {"role": "user", "content": content}
         text = escaped_text(
             self.tokenizer, [message], variables=variables, special_in_content=special_in_content
         )
         text = self.template.format.at_answer(text)
         if OPEN.search(text):
             raise ConfigError("model: its chat template leaves reasoning open, no label can follow at once")
+        if media is not None and media.shown(text) != media.shown(content):
+            raise ConfigError("model: its chat template hides or repeats pictures and sounds")
         return text
 
-    def _tasks_of(self, text: str, question: Question, readout: str) -> list[Task]:
+    def _encoded(self, text: str, media: HeldMedia | None) -> tuple[list[int], Laid | None]:
+        """The tokens of a rendered prompt, and the places of its media; None without media."""
+        if media is None or not media.shown(text):
+            return self.tokenizer.encode_rendered(text, escaped=True), None
+        laid = media.laid(text)
+        return laid[0].tokens, laid
+
+    def _tasks_of(self, text: str, question: Question, readout: str, media: HeldMedia | None) -> list[Task]:
         """A single prompt if each text is one token behind the prompt; otherwise a prompt for each text."""
-        tokens = self.tokenizer.encode_rendered(text, escaped=True)
+        tokens, laid = self._encoded(text, media)
         spelled = spellings(question, readout)
-        added = [[self._added(self._tail(text), label) for label in labels] for labels in spelled]
+        tail = self._tail(text if media is None else media.behind(text))
+        added = [[self._added(tail, label) for label in labels] for labels in spelled]
         single = [[ids[0] for ids in found if len(ids) == 1] for found in added]
         flat = [token for found in single for token in found]
         if all(single) and len(set(flat)) == len(flat):
-            return [Task(tokens, [], labels=single)]
+            return [Task(tokens, [], labels=single, laid=laid)]
         found = []
         for at, (ids, *_) in enumerate(added):
-            found.append(Task([*tokens, *ids[:-1]], [], forced=ids, option=at))
+            found.append(Task([*tokens, *ids[:-1]], [], forced=ids, option=at, laid=laid))
         return found
 
     def _tail(self, text: str) -> str:

@@ -27,8 +27,14 @@ from oxillama.engine.features.decisions.answers import (
     softmax,
 )
 from oxillama.engine.features.decisions.chat_prompts import READOUTS, ChatPrompts
+from oxillama.engine.features.decisions.pictures import ShownMedia, taken
 from oxillama.engine.features.decisions.prompts import Prompts, Task, n_same
-from oxillama.engine.features.decisions.questions import Question, checked_questions, plain_json
+from oxillama.engine.features.decisions.questions import (
+    Question,
+    check_texts,
+    checked_questions,
+    plain_json,
+)
 from oxillama.engine.features.decisions.rules import Rules, model_order, temperature
 from oxillama.engine.features.embeddings import Embedding, EmbeddingRequest
 from oxillama.engine.features.shared_prompts import share_prompt
@@ -36,13 +42,14 @@ from oxillama.engine.handle import Handle
 from oxillama.engine.loading import LoadedModel, listed
 from oxillama.engine.sampling.logprobs import token_logprobs
 from oxillama.engine.sequence import Output, Sequence as TokenSequence
+from oxillama.errors import ConfigError
 from oxillama.models.weights.linear import panels_in_use
 
 LEAST_MASS = 0.1
 """The labels' share of the probability below which an answer is warned of."""
 
-Asked = tuple[Any, Any]
-"""A state and the questions about it."""
+Asked = tuple[Any, ...]
+"""A state and the questions about it; and `pictures.Media` of placeholders in them, if no parts are media."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,17 @@ class DecisionOptions:
         for name, value in checks.instance("temperatures", self.temperatures or {}, Mapping).items():
             checks.number(f"temperatures.{name}", value, 1e-3, 1e3)
 
-    def tasks(self, prompts: Prompts | ChatPrompts, state: Any, questions: Sequence[Question]) -> list[Task]:
-        """The prompts of a request. Raises as ``prompts.tasks``."""
+    def tasks(
+        self, prompts: Prompts | ChatPrompts, state: Any, questions: Sequence[Question], **media: Any
+    ) -> list[Task]:
+        """The prompts of a request; ``media`` as for `ChatPrompts.tasks`. Raises as ``prompts.tasks``."""
         return prompts.tasks(
             state,
             questions,
             special_in_content=self.special_in_content,
             orders=self.orders,
             readout=self.readout,
+            **media,
         )
 
 
@@ -156,6 +166,7 @@ class Deciding:
     Attributes:
         temperatures: of the model's file.
         readings: of each task.
+        media: of the request, for whose placeholders see `state` and `questions`; None without media.
     """
 
     prompts: Prompts | ChatPrompts
@@ -165,6 +176,7 @@ class Deciding:
     questions: list[Question]
     tasks: list[Task]
     readings: list[Reading] = field(default_factory=list)
+    media: ShownMedia | None = None
 
     @property
     def rules(self) -> Rules:
@@ -267,22 +279,40 @@ def decide(model: LoadedModel, asked: Iterable[Asked], options: DecisionOptions)
     Raises:
         ConfigError: the model is no decision model, or a question or an option is not valid; the message says
             which.
+        MediaError: a picture or a sound cannot be decoded.
         PromptError: a prompt is too long.
         TokenizerError: a text is not valid unicode.
     """
-    made = [prepared(model, state, questions, options) for state, questions in listed(asked, "requests")]
+    made = [prepared(model, one, options) for one in listed(asked, "requests")]
     for one in made:
         one.readings = readings_of(model, one, one.tasks)
     submit(model, [reading for one in made for reading in one.readings])
     return made
 
 
-def prepared(model: LoadedModel, state: Any, questions: Any, options: DecisionOptions) -> Deciding:
+def prepared(model: LoadedModel, asked: Asked, options: DecisionOptions) -> Deciding:
     """The questions of a request and their prompts, of which none runs yet. Raises as `decide`."""
     room: DecisionRooms = model.feature("decision prompts")
-    checked, state = checked_questions(questions), plain_json("state", state)
-    tasks = options.tasks(room.prompts, state, checked)
-    return Deciding(room.prompts, room.temperatures, options, state, checked, tasks)
+    state, questions, media = asked if len(asked) == 3 else (*asked, None)
+    checked = checked_questions(questions)
+    if media is None:
+        state, checked, media = taken(state, checked)
+    check_texts(checked)
+    found = partial(Deciding, room.prompts, room.temperatures, options, plain_json("state", state), checked)
+    if not media:
+        return found(options.tasks(room.prompts, state, checked))
+    if not isinstance(room.prompts, ChatPrompts):
+        where, kind = next(iter(media.values())).where, room.prompts.kind
+        raise ConfigError(f"{where}: models of {kind} take no pictures and sounds here")
+    shown = ShownMedia(model, media, state, checked)
+    tasks = options.tasks(room.prompts, shown.state, shown.questions, media=shown.held)
+    for task in tasks:
+        model.prompt_tokens(task.tokens)  # before a medium is encoded
+    laid = {id(task.laid): task.laid for task in tasks if task.laid is not None}
+    filled = {key: shown.held.filled(*each).embeddings for key, each in laid.items()}
+    for task in tasks:
+        task.embeddings = filled.get(id(task.laid))
+    return found(tasks, media=shown)
 
 
 def submit(model: LoadedModel, readings: Iterable[Reading]) -> None:
@@ -295,7 +325,7 @@ def submit(model: LoadedModel, readings: Iterable[Reading]) -> None:
 def read_once(model: LoadedModel, one: Deciding, known: dict[str, Reading]) -> None:
     """Takes the readings of prompts that are among the ``known`` ones, and adds the others to these; `submit`
     then runs all of them. The options must have the same adapters, tenant and salt. Raises PromptError."""
-    keys = [repr((task.tokens, places_of(one, task))) for task in one.tasks]
+    keys = [repr((task.path, places_of(one, task))) for task in one.tasks]
     fresh = {key: task for key, task in zip(keys, one.tasks) if key not in known}
     if fresh:
         known.update(zip(fresh, readings_of(model, one, [*fresh.values()])))
@@ -309,13 +339,15 @@ def readings_of(model: LoadedModel, one: Deciding, tasks: Sequence[Task]) -> lis
     size, n_kept = model.pool.page_size, 0
     model.feature("shared prompts")
     if shares and model.pool.recurrent_states is not None:  # a state is kept where questions begin
-        end = one.prompts.state_end(one.state, tasks[0], one.options.special_in_content)
+        end = state_end(one, tasks[0])
         n_kept = min(end, tasks[0].least_own) // size * size
     requests = []
     for task in tasks:
         tokens = model.prompt_tokens(task.tokens)
         adapted = model.adaptation(one.options.adapters, tokens)
-        sequence = TokenSequence(model.pool, tokens, checkpoints=0, adapters=adapted)
+        sequence = TokenSequence(
+            model.pool, tokens, checkpoints=0, adapters=adapted, embeddings=task.embeddings
+        )
         sequence.in_one_pass = not model.spec.causal
         key = model.prefix_key(one.options.salt) if shares else None
         request = EmbeddingRequest(
@@ -339,11 +371,19 @@ def readings_of(model: LoadedModel, one: Deciding, tasks: Sequence[Task]) -> lis
     return [Reading(model, request) for request in requests]
 
 
+def state_end(one: Deciding, task: Task) -> int:
+    """How many tokens of a prompt any question about the same state begins with, too."""
+    special = one.options.special_in_content
+    if one.media is None or not isinstance(one.prompts, ChatPrompts):
+        return one.prompts.state_end(one.state, task, special)
+    return one.prompts.state_end(one.media.state, task, special, one.media.held)
+
+
 def shared_tokens(tasks: Sequence[Task]) -> int:
     """How many tokens all prompts begin with alike, before the first one that is read."""
     n = min(task.least_own for task in tasks)
-    first = tasks[0].tokens
-    return min([n, *(n_same(first, task.tokens) for task in tasks[1:])])
+    first = tasks[0].path
+    return min([n, *(n_same(first, task.path) for task in tasks[1:])])
 
 
 def reader(model: LoadedModel, one: Deciding, task: Task) -> Any:

@@ -24,6 +24,7 @@ from oxillama.engine.features.decisions.rules import (
     model_order,
     spelled_labels,
 )
+from oxillama.engine.features.media.parts import Laid
 from oxillama.errors import ConfigError
 from oxillama.models.sizes import Decision as Head
 from oxillama.text.chat.bridge import TokenizerBridge
@@ -61,6 +62,8 @@ class Task:
         labels: tokens of each option, at the last position.
         marks: the place of each option.
         question_spans, option_spans: places of the texts of a joint prompt.
+        laid: the places of its media; None without media.
+        embeddings: of its media (`InputEmbeddings`), once they are encoded; None without media.
     """
 
     tokens: list[int]
@@ -73,6 +76,13 @@ class Task:
     marks: list[int] = field(default_factory=list)
     question_spans: list[tuple[int, int]] = field(default_factory=list)
     option_spans: list[tuple[int, int]] = field(default_factory=list)
+    laid: Laid | None = None
+    embeddings: Any = None
+
+    @cached_property
+    def path(self) -> list[int]:
+        """Tokens that also tell the media of prompts apart."""
+        return self.tokens if self.embeddings is None else self.embeddings.marked(self.tokens)
 
     @property
     def group(self) -> tuple[int, int]:

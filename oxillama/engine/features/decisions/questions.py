@@ -105,6 +105,8 @@ class Question:
 def checked_questions(questions: Any) -> list[Question]:
     """Questions as dataclasses or as mappings with a "type", in a list or by id.
 
+    Instructions and descriptions are as they were given (`check_texts`).
+
     Raises ConfigError, which names the question: ``questions.ID: ...``.
     """
     if isinstance(questions, Mapping):
@@ -127,10 +129,7 @@ def _checked(id: Any, is_named: bool, question: Any) -> Question:
         checks.encodable(f"{where}.name", name)
     if given.instructions is None:
         raise ConfigError(f"{where}.instructions: must be given")
-    plain_json(f"{where}.instructions", given.instructions)
     options = {Predicate: _of_predicate, Choice: _of_choice, Score: _of_score}[type(given)](where, given)
-    for option in options:
-        plain_json(where, option.description)
     return Question(id if name is None else name, name, TYPES[type(given)], given.instructions, options)
 
 
@@ -184,6 +183,14 @@ def _of_score(where: str, question: Any) -> tuple[Option, ...]:
     if levels is None or not LEVELS[0] <= len(levels) <= LEVELS[1]:
         raise checks.refuse(f"{where}.levels", f"{LEVELS[0]} to {LEVELS[1]} levels", question.levels)
     return tuple(Option(i, str(i), level) for i, level in enumerate(levels))
+
+
+def check_texts(questions: Iterable[Question]) -> None:
+    """Raises ConfigError for instructions and descriptions that JSON cannot express."""
+    for question in questions:
+        plain_json(f"questions.{question.id}.instructions", question.instructions)
+        for option in question.options:
+            plain_json(f"questions.{question.id}", option.description)
 
 
 def plain_json(where: str, value: Any) -> Any:

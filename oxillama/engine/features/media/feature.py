@@ -106,7 +106,12 @@ class Media:
     # --- embeddings ---------------------------------------------------------------------------------
 
     def plan(self, source: Any) -> Planned | Encoded:
-        """A picture or a sound that is to be encoded, or its kept embeddings. Raises as `encode`."""
+        """A picture or a sound that is to be encoded, or its kept embeddings. Raises as `encode`.
+
+        ``source`` is as for `encode`.
+        """
+        if isinstance(source, (Planned, Encoded)):
+            return source
         medium = read_medium(source)
         return self._known(medium.digest) or self.encoder.plan(medium)
 
@@ -122,7 +127,7 @@ class Media:
             ConfigError: there is no encoder for it.
             GivenUp: `GIVE_UP` said so.
         """
-        planned = source if isinstance(source, (Planned, Encoded)) else self.plan(source)
+        planned = self.plan(source)
         if isinstance(planned, Encoded):
             return planned
         encoder, key = self.encoder, planned.medium.digest

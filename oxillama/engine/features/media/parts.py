@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,10 @@ Check = Callable[[int], None]
 """Raises an error for a number of tokens that a prompt may not have."""
 
 
+Laid = tuple[Layout, list[int]]
+"""The tokens of a prompt, and the numbers of its media in their order."""
+
+
 class HeldMedia:
     """The media of a conversation, while its template is rendered; ``media`` is the `Media` of the model."""
 
@@ -27,6 +32,7 @@ class HeldMedia:
         self._secret = secrets.token_hex(12)  # so that no text of a message is a marker
         self.sources: list[Picture | Sound] = []
         self._places: list[str] = []
+        self._plans: list[Planned | Encoded] = []
 
     def taken(self, where: str, message: Any) -> Any:
         """A message whose parts are texts."""
@@ -44,7 +50,7 @@ class HeldMedia:
         self._places.append(place)
         return {"type": "text", "text": self._marker(len(self.sources))}
 
-    def _marker(self, i: int) -> str:
+    def _marker(self, i: int | str) -> str:
         return f"<__media {self._secret} {i}__>"
 
     def prompt(self, text: str, closes: bool = False, check: Check | None = None) -> MediaPrompt:
@@ -60,11 +66,48 @@ class HeldMedia:
         """The number of tokens of `prompt`, of which no medium is encoded. Raises as `prompt`."""
         return len(self._layout(text, False)[0].tokens)
 
+    # --- prompts that show any of the media, any number of times ---------------------------------------
+
+    def shown(self, text: str) -> list[int]:
+        """The numbers of the media that a text shows, in its order."""
+        return [int(number) - 1 for number in self._pieces(text)[1::2]]
+
+    def behind(self, text: str) -> str:
+        """The text behind the last medium."""
+        return self._pieces(text)[-1]
+
+    def _pieces(self, text: str) -> list[str]:
+        return re.split(self._marker(r"(\d+)"), text)
+
+    def laid(self, text: str) -> Laid:
+        """The tokens of a rendered text with escapes, and the numbers of its media, of which none is encoded.
+
+        Raises MediaError, ConfigError: a medium cannot be read, or has no encoder.
+        """
+        for source, place in zip(self.sources[len(self._plans) :], self._places[len(self._plans) :]):
+            with placed(place):
+                self._plans.append(self._media.plan(source))
+        pieces = self._pieces(text)
+        numbers = self.shown(text)
+        plans, places = [self._plans[i] for i in numbers], [self._places[i] for i in numbers]
+        found, _ = self._media._layout(pieces[::2], plans, places, self._encode, closes=False)
+        return found, numbers
+
+    def filled(self, found: Layout, numbers: Sequence[int]) -> MediaPrompt:
+        """The prompt of what `laid` returned; each medium is encoded once. Raises as `Media.encode`."""
+        for i in numbers:
+            self._plans[i] = self._media.encode(self._plans[i])
+        prompt: MediaPrompt = self._media._filled(found, [self._plans[i] for i in numbers], lambda n: None)
+        return prompt
+
+    @property
+    def _encode(self) -> Callable[[str], list[int]]:
+        encode = self._media._model.tokenizer.encode
+        return partial(encode, add_special=False, parse_special=True, escaped=True)
+
     def _layout(self, text: str, closes: bool) -> tuple[Layout, list[Planned | Encoded]]:
         markers = [self._marker(i + 1) for i in range(len(self.sources))]
-        encode = self._media._model.tokenizer.encode
-        encode = partial(encode, add_special=False, parse_special=True, escaped=True)
-        given = cut_at(text, markers), self.sources, self._places, encode
+        given = cut_at(text, markers), self.sources, self._places, self._encode
         found: tuple[Layout, list[Planned | Encoded]] = self._media._layout(*given, closes=closes)
         return found
 
