@@ -117,7 +117,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "stream_options.include_obfuscation": NO_PADDING,
         **dict.fromkeys(
             ("input.id", "input.type=item_reference"),
-            "an item is sent itself, or with `previous_response_id`",
+            "an id of no item that is kept here: send the item, or `previous_response_id`",
         ),
         "input<message>.content<input_file>": NO_FILES,
         "input<function_call_output>.output<input_file>": NO_FILES,
