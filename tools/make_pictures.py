@@ -42,29 +42,31 @@ Ratio = tuple[float, float, float]
 """Median, first and third quartile."""
 
 
-def measured() -> list[tuple[str, Ratio, Ratio]]:
-    """Model, ratio of prefill, ratio of decoding: oxillama's tokens/s over llama.cpp's."""
+def measured() -> tuple[str, list[tuple[str, Ratio, Ratio]]]:
+    """Machine, versions and date; of each model the ratios of prefill and decoding, in tokens/s."""
     table = json.loads((ROOT / "benchmarks" / "results" / "llama_cpp.json").read_text(encoding="utf-8"))[0]
     ratios = [i for i, name in enumerate(table["columns"]) if name.startswith("ratio")]
-    return [(row[0], *(tuple(row[i]) for i in ratios)) for row in table["rows"]]
+    where = f"{table['machine']}; {table['date']}, oxillama at {table['commit']}"
+    return where, [(row[0], *(tuple(row[i]) for i in ratios)) for row in table["rows"]]
 
 
 def plot() -> str:
-    rows = measured()
+    where, rows = measured()
     left, right, top, step = 130, 700, 62, 36
     scale = (right - left) / 3.2
-    height = top + step * len(rows) + 34
+    height = top + step * len(rows) + 52
     parts = [
         text(20, 24, "Speed beside llama.cpp: tokens/s of oxillama / tokens/s of llama.cpp", size=15),
         box(left, 36, 10, 10, PREFILL),
         text(left + 16, 45, "prompt"),
         box(left + 90, 36, 10, 10, OURS),
         text(left + 106, 45, "decoding one sequence"),
+        text(20, height - 4, where, size=11),
     ]
     for at in (0, 1, 2, 3):
         x = left + at * scale
-        parts.append(line(x, top - 6, x, height - 30, INK if at == 1 else GREY))
-        parts.append(text(x, height - 14, f"{at}" if at != 1 else "1: as fast", size=11, anchor="middle"))
+        parts.append(line(x, top - 6, x, height - 48, INK if at == 1 else GREY))
+        parts.append(text(x, height - 32, f"{at}" if at != 1 else "1: as fast", size=11, anchor="middle"))
     for i, (name, prefill, decode) in enumerate(rows):
         y = top + i * step
         parts.append(text(left - 10, y + 18, name, anchor="end"))
