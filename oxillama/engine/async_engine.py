@@ -84,8 +84,8 @@ class AsyncEngine(NotCopied):
 
     To be used as ``async with``, or closed with `aclose`, both of which close the engine too if it was made
     by `from_gguf`. Cancelling a task cancels what it waits for. `stream`, `stream_n` and `stream_chat` begin
-    generations as those of `InferenceEngine` do; coroutines with parameters and errors of the methods there
-    are `generate`, `generate_n`, `embed`, `embed_batch`, `rerank`, `decide`, `decide_batch`, `beam_search`
+    generations as the methods of `InferenceEngine` do; coroutines, with the parameters and errors there, are
+    `generate`, `generate_n`, `embed`, `embed_batch`, `rerank`, `decide`, `decide_batch`, `beam_search`
     and `verify`.
 
     Args:

@@ -145,7 +145,7 @@ def short_conv(
     weight = source.vector(f"{block}.shortconv.conv.weight")
     if source.key("attention.causal", True):
         y = causal_conv(b * x, weight, None, False)
-    else:  # with rounded products
+    else:  # a centred convolution, whose products are rounded
         reach = weight.shape[1] // 2
         wide, y = np.pad(b * x, ((reach, reach), (0, 0))), np.zeros_like(x)
         for t in range(weight.shape[1]):

@@ -105,7 +105,7 @@ class Source:
         self.multiplied: set[str] = {EMBEDDING}  # tensors that adapters can change
         for adapter in self.adapters:
             adapter.check(self.name)
-        self.tokens: np.ndarray = np.zeros(0, np.int64)  # of the present pass
+        self.tokens: np.ndarray = np.zeros(0, np.int64)  # the tokens of the present pass
         self._matrices: dict[tuple[str, int], Matrix] = {}
 
     def key(self, key: str, default: Any = None) -> Any:

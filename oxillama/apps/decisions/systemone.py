@@ -108,7 +108,7 @@ def files_of(name: str, value: Any) -> list[tuple[str, dict[str, str]]]:
 
 
 def question_of(id: str, value: Any, kind: str | None, media: Placeholders) -> AnyQuestion:
-    """A question; ``media`` takes those of its texts. Raises WireError."""
+    """A question; ``media`` takes the pictures and sounds of its texts. Raises WireError."""
     place = ("questions", id)
     question = object_of(value, place)
     check_names(question, QUESTION, place)

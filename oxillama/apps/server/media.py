@@ -101,7 +101,7 @@ def media_part(where: str, data: Any, kind: str = "") -> Placed:
     """
     if not isinstance(data, str):
         raise invalid(where, "base64", data)
-    if data.startswith("data:") or "://" in data[:16]:  # which refuses other URLs
+    if data.startswith("data:") or "://" in data[:16]:  # `base64_of` refuses other URLs
         data = base64_of(data, where)
     if kind or not is_sound(data):
         return Placed(where, {"type": "input_image", "image_url": f"data:;base64,{data}"}, where)

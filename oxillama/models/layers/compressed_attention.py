@@ -223,7 +223,6 @@ class CompressedAttention(RecurrentBlock):
         blocks = np.pad(blocks, ((0, 0), (0, len(at) - blocks.shape[1])))
         first = np.maximum(0, last + 1 - self.window)
         in_window = first[:, None] + at - complete[:, None]
-        chosen = np.where(
-            at < complete[:, None], -(blocks + 1) * np.int32(size), in_window
-        )  # of the next place
+        # a block by the position behind its last one, negated; a position of the window as it is
+        chosen = np.where(at < complete[:, None], -(blocks + 1) * np.int32(size), in_window)
         return chosen.astype(np.int32), (complete + last - first + 1).astype(np.int32)

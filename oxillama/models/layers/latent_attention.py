@@ -54,7 +54,7 @@ class LatentAttention:
         self.column = queries  # where the compressed keys and values begin in its rows
         self.attn_q_b: Linear | None = None
         self.norms: list[HeadNorm] = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
-        if spec.family.qk_norm:  # of the rotated part
+        if spec.family.qk_norm:  # a norm for the rotated columns
             column = queries + latent.kv_rank
             self.norms.append(self._norm(f"{block}.attn_k_norm", self.rope_dim, column, weights))
         if latent.q_rank:

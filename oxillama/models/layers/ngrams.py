@@ -66,9 +66,8 @@ class NgramEmbedding(RecurrentBlock):
         of_key.apply(key, n_threads)
         of_query.apply(query, n_threads)
         products = np.multiply(key, query, dtype=np.float64).reshape(rows, n, d)
-        scores = (np.cumsum(products, axis=2)[:, :, -1] / np.sqrt(d)).astype(
-            np.float32
-        )  # one by one, in order
+        sums = np.cumsum(products, axis=2)[:, :, -1]  # adds the products in order
+        scores = (sums / np.sqrt(d)).astype(np.float32)
         roots = np.sign(scores) * np.sqrt(np.maximum(np.abs(scores), np.float32(1e-6)))
         vector.activate(roots, "sigmoid", roots, n_threads)
         values = (roots[:, :, None] * both[:, None, n * d :]).reshape(rows, n * d)

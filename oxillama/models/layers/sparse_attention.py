@@ -29,7 +29,7 @@ def positions_of(blocks: np.ndarray, last: np.ndarray, size: int) -> tuple[np.nd
     """
     n, most = blocks.shape
     counts = np.minimum(last // size + 1, most)
-    ahead = blocks[np.arange(n), counts - 1] * size + size - 1 - last  # of a chosen block of its own
+    ahead = blocks[np.arange(n), counts - 1] * size + size - 1 - last  # positions behind the token
     found = (blocks[:, :, None] * np.int32(size) + np.arange(size, dtype=np.int32)).reshape(n, -1)
     return found, (counts * size - np.maximum(ahead, 0)).astype(np.int32)
 

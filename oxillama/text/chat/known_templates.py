@@ -93,7 +93,7 @@ def with_template(metadata: Mapping[str, Any], wanted: str | os.PathLike[str]) -
         from oxillama.text.chat.template import MAX_SOURCE
 
         try:
-            with open(name, encoding="utf-8") as file:  # one more than a template may have, which is refused
+            with open(name, encoding="utf-8") as file:  # reads one character too many, to refuse it
                 found = file.read(MAX_SOURCE + 1)
         except UnicodeDecodeError as error:
             raise ConfigError(f"chat_template: {name} is not UTF-8 (at byte {error.start})") from error

@@ -64,7 +64,7 @@ class ChatPrompts:
         """The prompts of a request, in the order of its questions.
 
         Args:
-            media: whose markers stand in the state and the questions. A scale of which a level shows one is
+            media: media that markers in the state and the questions show. A scale with a medium in a level is
                 read at its numbers.
             orders: rotations of a choice's options whose probabilities are averaged; 2 stands for the options
                 as given and reversed.

@@ -34,7 +34,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several options.
+    """A choice among several options.
 
     Attributes:
         instructions: the question, text or JSON.
