@@ -187,7 +187,7 @@ class EventStream:
                         await line.run(self._write, partial(self._put, send))
                     else:
                         await self._put(send, line)
-                    n_sent = TURN if isinstance(line, EventForwarder) else n_sent + 1  # it let others run
+                    n_sent = TURN if isinstance(line, EventForwarder) else n_sent + 1  # a forwarder yields
                     if n_sent % TURN == 0:
                         await asyncio.sleep(0)  # others have their turn, and a client's leaving is noticed
                     line = await anext(self.lines, None)
