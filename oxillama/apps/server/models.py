@@ -25,6 +25,7 @@ from oxillama.apps.server.model_names import other_name
 from oxillama.apps.server.slots import Slots
 from oxillama.apps.server.urgency import be_urgent
 from oxillama.base.config.server import ServerConfig
+from oxillama.base.memory import return_freed_memory
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
 from oxillama.models.media.beside import found_beside, takes
 
@@ -345,6 +346,7 @@ class Models:
             )  # including the requests that the close has ended
             del closing, metrics
             gc.collect(1)  # errors of ended requests; a full collection would stop the event loop for 0.2 s
+            await in_daemon(return_freed_memory)
 
     # --- the beginning and the end ------------------------------------------------------------------
 

@@ -175,6 +175,15 @@ def test_an_unloaded_model_is_freed_although_old_garbage_stays() -> None:
             gc.enable()
 
 
+def test_freed_memory_is_returned_after_an_unloading(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, seen = Loader(), []
+    monkeypatch.setattr(models, "return_freed_memory", lambda: seen.append(loader.models[0]() is None))
+    with serving_models(*hosted({"a": loader}), models_idle_seconds=0) as client:
+        until(lambda: loader.n_loads == 1 and states(client) == {"a": "unloaded"})
+        until(lambda: bool(seen))
+    assert seen == [True]
+
+
 def test_counters_are_there_while_a_model_is_unloaded() -> None:
     loaders = {"a": Loader(), "b": Loader()}
     with serving_models(*hosted(loaders), models_max=1) as client:
