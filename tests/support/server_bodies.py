@@ -219,12 +219,12 @@ class Application:
     def close(self) -> None:
         self.loop.close()
 
-    def ask(self, path: str, body: bytes, seconds: float = 60) -> Reply:
+    def ask(self, path: str, body: bytes, seconds: float = 60, kind: str = "application/json") -> Reply:
         """The answer to a body. Raises TimeoutError if there is none."""
-        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, body), seconds))
+        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, body, kind), seconds))
 
 
-async def reply_of(app: Starlette, path: str, body: bytes) -> Reply:
+async def reply_of(app: Starlette, path: str, body: bytes, kind: str) -> Reply:
     """The answer of an application to a body."""
 
     reply, has_sent = Reply(0, b""), False
@@ -243,7 +243,7 @@ async def reply_of(app: Starlette, path: str, body: bytes) -> Reply:
             reply.body += message.get("body", b"")
 
     name, _, query = path.partition("?")
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode())]
     scope = {"type": "http", "method": "POST", "path": name, "raw_path": name.encode(), "headers": headers}
     scope |= {"query_string": query.encode(), "http_version": "1.1", "scheme": "http", "root_path": ""}
     await app(scope, receive, send)

@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oxillama.apps.server.bodies import Body
+from oxillama.apps.server.bodies import REQUEST, Body
 from oxillama.apps.server.errors import ApiError, ErrorBody
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.options import (
@@ -50,6 +50,7 @@ PLAIN = {
 """Of an option's type."""
 
 TEXT, OBJECT, SWITCH, TOKEN = {"type": "string"}, {"type": "object"}, {"type": "boolean"}, {"type": "integer"}
+FILE: dict[str, Any] = {"type": "string", "format": "binary"}
 TOKENS: dict[str, Any] = {"type": "array", "items": {**TOKEN, "minimum": 0}}
 TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 1}
 SCALES: dict[str, Any] = {
@@ -144,7 +145,11 @@ def operation(interface: Interface, path: Path) -> dict[str, Any]:
     }
     if path.body is not None:
         schema = path.body if isinstance(path.body, dict) else {"$ref": SCHEMAS + path.body.__name__}
-        made["requestBody"] = {"content": {path.takes: {"schema": schema}}, "required": path.needs_body}
+        content = {path.takes: {"schema": schema}}
+        if path.takes_form:
+            form = {"properties": {REQUEST: schema}, "required": [REQUEST], "additionalProperties": FILE}
+            content["multipart/form-data"] = {"schema": {**OBJECT, **form}}
+        made["requestBody"] = {"content": content, "required": path.needs_body}
     return made
 
 

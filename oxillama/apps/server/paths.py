@@ -26,6 +26,7 @@ class Path:
         answers: media types of answers that are no errors; () for answers without a body.
         takes: media type of the body.
         needs_body: whether a request without a body is an error.
+        takes_form: whether a form is taken, too: JSON in the part `REQUEST`, a file in each other part.
         statuses: of answers that paths of this kind do not have otherwise.
         queries: parameters of the query, with their JSON schemas.
     """
@@ -37,6 +38,7 @@ class Path:
     answers: tuple[str, ...] = (JSON,)
     takes: str = JSON
     needs_body: bool = True
+    takes_form: bool = False
     statuses: tuple[int, ...] = ()
     queries: tuple[tuple[str, dict[str, Any]], ...] = ()
 

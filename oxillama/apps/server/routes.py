@@ -25,7 +25,7 @@ from oxillama.apps.server.llama_server import (
 )
 from oxillama.apps.server.ollama import about, bodies as ollama, pulling, texts, vectors as ollama_vectors
 from oxillama.apps.server.openai import chat, completions, vectors
-from oxillama.apps.server.openapi import SCALES, openapi
+from oxillama.apps.server.openapi import FILE, SCALES, openapi
 from oxillama.apps.server.page.files import page
 from oxillama.apps.server.page.hub import MOST_CHARACTERS, hub
 from oxillama.apps.server.page.pdf import pdf
@@ -43,7 +43,6 @@ ACTION = ("action", {"enum": list(slots.ACTIONS)})
 UNSTREAMED = ("stream", {"enum": ["false", "0"]})
 ANY: dict[str, Any] = {}
 TEXT: dict[str, Any] = {"type": "string", "maxLength": MOST_CHARACTERS}
-BYTES: dict[str, Any] = {"type": "string", "format": "binary"}
 
 LLAMA_SERVER = Interface(
     "llama-server",
@@ -95,7 +94,7 @@ OPENAI = Interface(
 
 SYSTEM_ONE = Interface(
     "System One",
-    (Path("POST", "/v1/systemone", system_one, SYSTEMONE_BODY, statuses=(422,)),),
+    (Path("POST", "/v1/systemone", system_one, SYSTEMONE_BODY, statuses=(422,), takes_form=True),),
     ("/v1/systemone",),
     system_one_error,
 )
@@ -156,7 +155,7 @@ PAGE = Interface(
         Path("GET", "/", page, answers=("text/html",), statuses=(304,)),
         Path("GET", "/page/{version}/{file:path}", page, answers=("*/*",), statuses=(304,)),
         Path("GET", "/page/hub", hub, statuses=(501, 503), queries=(("search", TEXT), ("repo", TEXT))),
-        Path("POST", "/page/pdf", pdf, BYTES, takes="application/pdf", statuses=(422, 501)),
+        Path("POST", "/page/pdf", pdf, FILE, takes="application/pdf", statuses=(422, 501)),
     ),
 )
 

@@ -19,6 +19,7 @@ from oxillama.apps.server.paths import Path
 from oxillama.apps.server.routes import INTERFACES, PAGE, ROUTES
 from tests.support.server import Client
 from tests.support.server_bodies import PATHS, SEEDS, Application, Reply, fault, route_of, tiny_application
+from tests.support.spread import each
 
 MODEL = {"context_length": 64}
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document(INTERFACES, False)))
@@ -111,7 +112,17 @@ def test_each_path_reads_the_class_that_the_table_says(
         assert read == kinds, path
 
 
-@pytest.mark.parametrize("path", CHECKED)
+def test_it_names_the_paths_that_take_forms(application: Application) -> None:
+    for path in [name for name in PATHS if not name.endswith("erase")]:  # whose body is not read
+        part = b'--x\r\nContent-Disposition: form-data; name="request"\r\n\r\n%s\r\n--x--\r\n'
+        form = part % json.dumps(SEEDS[path][0]).encode()
+        status = application.ask(path, form, kind="multipart/form-data; boundary=x").status
+        content = DOCUMENT["paths"][route_of(path)]["post"]["requestBody"]["content"]
+        assert (status == 415) == ("multipart/form-data" not in content), (path, status)
+    assert "multipart/form-data" in DOCUMENT["paths"]["/v1/systemone"]["post"]["requestBody"]["content"]
+
+
+@pytest.mark.parametrize("path", each(CHECKED, 3))
 def test_it_names_every_field_that_is_taken_and_no_other(application: Application, path: str) -> None:
     listed, right = body_of(path), SEEDS[path][0]
     everywhere = {name for other in CHECKED for name in body_of(other)}
