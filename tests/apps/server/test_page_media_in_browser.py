@@ -84,6 +84,7 @@ def content(page: Page) -> Any:
     return page.run("return window.sent.at(-1).messages.at(-1).content")
 
 
+@pytest.mark.slow
 def test_pictures_are_attached_sent_shown_and_kept(page: Page, sees: Client) -> None:
     begin(page, sees)
     assert page.all("#photo") and not page.all("#record")
@@ -122,6 +123,28 @@ def test_a_picture_alone_is_a_message(page: Page, sees: Client) -> None:
 
 
 @pytest.mark.slow
+def test_pictures_of_a_decision(page: Page, sees: Client) -> None:
+    page.ready(sees.server.url)
+    page.press("Typed decisions")
+    page.one("#decide-state").send_keys("A cat.")
+    page.one("#decide-question-0").send_keys("Is the cat black?")
+    for size in ((40, 30), (30, 40)):
+        page.run(GIVE, f"{size[0]}.png", "image/png", base64.b64encode(saved(size)).decode(), "decide-pictures")
+    page.until(lambda: len(page.all(".chips .medium")) == 2)
+    page.press("Remove 30.png", "dialog")
+    page.press("Decide", "dialog")
+    page.until(lambda: len(page.all(".decided meter")) == 2)
+    url = "data:image/png;base64," + base64.b64encode(saved()).decode()
+    content = [{"type": "input_text", "text": "A cat."}, {"type": "input_image", "image_url": url}]
+    question = {"type": "predicate", "instructions": "Is the cat black?"}
+    body = {"model": "sees", "input": [{"role": "user", "content": content}], "questions": [question]}
+    wanted = sees.ask("/v1/decisions", body).json["answers"][0]["probability"]
+    assert page.run("return document.querySelector('.decided meter').value") == pytest.approx(wanted)
+    plain = sees.ask("/v1/decisions", {**body, "input": "A cat."}).json["answers"][0]["probability"]
+    assert plain != pytest.approx(wanted)
+
+
+@pytest.mark.slow
 def test_photos_are_made_smaller_and_turned(page: Page, sees: Client) -> None:
     begin(page, sees)
     turned = Image.Exif()
@@ -147,6 +170,7 @@ def test_what_cannot_be_attached_is_told(page: Page, sees: Client, blind: Client
     assert page.texts("#files .chip") == []
 
 
+@pytest.mark.slow
 def test_the_microphone_is_recorded(page: Page, sees: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hosted, "takes", ("image", "audio"))  # that of this server has no encoder
     begin(page, sees)

@@ -3,6 +3,7 @@
 import { inWords } from "./api.js";
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { medium, mediumView } from "./media.js";
 import { openWindow } from "./notices.js";
 
 /** Types of questions: what the box below each asks for; "" for none. */
@@ -28,6 +29,17 @@ export function asked({ type, instructions, options }) {
   return { type, instructions };
 }
 
+/**
+ * An input as the server takes it: the text, or one message with the text and the pictures.
+ * @param {string} text
+ * @param {import("./media.js").Medium[]} pictures
+ */
+function inputOf(text, pictures) {
+  if (!pictures.length) return text;
+  const images = pictures.map(({ url }) => ({ type: "input_image", image_url: url }));
+  return [{ role: "user", content: [{ type: "input_text", text }, ...images] }];
+}
+
 /** The window with the form. What is written in it stays until the page is left. */
 export class Decisions {
   /**
@@ -38,6 +50,9 @@ export class Decisions {
     this.api = api;
     this.server = server;
     this.state = "";
+    /** @type {import("./media.js").Medium[]} */
+    this.pictures = [];
+    this.chips = el("div", { class: "chips" });
     /** @type {Question[]} */
     this.questions = [{ type: "predicate", instructions: "", options: "" }];
     this.list = el("div", { class: "questions" });
@@ -53,6 +68,7 @@ export class Decisions {
       { class: "decide", "aria-label": "Questions about a text" },
       el("label", { for: "decide-state" }, "Text"),
       state,
+      this.server.takes.includes("image") && this.#pictureField(),
       this.list,
       el("div", { class: "dialog-buttons" }, more, el("button", { class: "button main" }, "Decide")),
     );
@@ -63,6 +79,32 @@ export class Decisions {
     this.#draw();
     openWindow("Typed decisions", form, this.result);
     state.focus();
+  }
+
+  #pictureField() {
+    const input = el("input", { type: "file", id: "decide-pictures", accept: "image/*", multiple: true });
+    input.addEventListener("change", async () => {
+      try {
+        for (const file of input.files) this.pictures.push(await medium(file, file.name, this.server.takes));
+      } catch (error) {
+        this.result.replaceChildren(el("p", { class: "fault" }, inWords(error)));
+      }
+      input.value = "";
+      this.#drawPictures();
+    });
+    this.#drawPictures();
+    return el("div", { class: "field" }, el("label", { for: input.id }, "Pictures"), input, this.chips);
+  }
+
+  #drawPictures() {
+    const chip = (/** @type {import("./media.js").Medium} */ picture) => {
+      const remove = () => {
+        this.pictures = this.pictures.filter((each) => each !== picture);
+        this.#drawPictures();
+      };
+      return el("button", { type: "button", class: "chip file", "aria-label": `Remove ${picture.name}`, onclick: remove }, mediumView(picture), icon("close"));
+    };
+    this.chips.replaceChildren(...this.pictures.map(chip));
   }
 
   #add() {
@@ -109,9 +151,10 @@ export class Decisions {
 
   async #decide() {
     const questions = this.questions.map((question) => asked(question));
+    const input = inputOf(this.state, this.server.takes.includes("image") ? this.pictures : []);
     this.result.replaceChildren(el("p", {}, "The model decides…"));
     try {
-      const answer = await this.api.post("v1/decisions", { model: this.server.model, input: this.state, questions });
+      const answer = await this.api.post("v1/decisions", { model: this.server.model, input, questions });
       this.result.replaceChildren(...answer.answers.map((/** @type {any} */ each, /** @type {number} */ i) => decided(questions[i].instructions, each)));
     } catch (error) {
       this.result.replaceChildren(el("p", { class: "fault" }, inWords(error)));
