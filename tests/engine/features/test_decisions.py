@@ -374,8 +374,11 @@ def test_reasoning_that_a_template_opens_is_closed_or_refused() -> None:
 
 
 def test_labels_that_nobody_would_say_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match=r"questions\.q: the labels have 0\.0"):
-        chat().decide(STATE, {"q": Predicate("So?")})
+    engine = chat()
+    with pytest.warns(UserWarning, match=r"questions\.q: the labels have less than 0\.1") as seen:
+        for state in (STATE, "Another state."):
+            engine.decide(state, {"q": Predicate("So?")})
+    assert len({str(each.message) for each in seen}) == 1  # so that Python shows the warning once
 
 
 # --- refusals -------------------------------------------------------------------------------------------

@@ -193,8 +193,8 @@ class Deciding:
         for question, answer in zip(self.questions, decision.answers):
             mass = answer.label_mass
             if decision.kind == ChatPrompts.kind and mass is not None and mass < LEAST_MASS:
-                message = f"questions.{question.id}: the labels have {mass:.2g} of the model's probability"
-                warnings.warn(message, stacklevel=4)
+                labels = f"the labels have less than {LEAST_MASS} of the model's probability (label_mass)"
+                warnings.warn(f"questions.{question.id}: {labels}", stacklevel=4)  # once for many requests
         return decision
 
     def decision(self, found: Sequence[np.ndarray]) -> Decision:
