@@ -91,7 +91,7 @@ class SignedReceipt:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> SignedReceipt:
-        """What `to_json` wrote, unchecked. Raises ReceiptError if it is no signed receipt."""
+        """The signed receipt in a text of `to_json`, unchecked. Raises ReceiptError for another text."""
         return from_json(cls, text, "signed receipt", FORMAT, VERSION)
 
 

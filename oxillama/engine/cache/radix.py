@@ -347,5 +347,5 @@ class RadixTree:
 
 
 def _time(kind: Kind, item: Node | CachedState) -> int:
-    """When it was last used."""
+    """The time at which a node or a state was last used."""
     return item.seen if isinstance(item, Node) and kind is Kind.WINDOWS else item.used

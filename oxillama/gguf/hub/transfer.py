@@ -248,7 +248,7 @@ def check(hub: Hub, path: Path, file: HubFile, progress: bool, tell: Tell, again
 
 
 def identity_of(path: Path) -> tuple[FileIdentity]:
-    """What the system says of a file, links followed."""
+    """The size, time and number of the file that a path, or the link there, leads to."""
     return (FileIdentity.of(path.stat()),)
 
 

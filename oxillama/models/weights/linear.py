@@ -75,7 +75,7 @@ class PanelStore(Protocol):
         return
 
     def end_pass(self) -> None:
-        """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
+        """Called after a pass, even if the pass failed. Raises ModelFileError as `begin_pass`."""
         return
 
     def rest(self) -> float:
