@@ -5,9 +5,12 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.spread import spread
 
 # Several workers share the cores: a thread that waits for another spins less than the library's default.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -52,13 +55,26 @@ for name, is_repeatable in (("repeatable", True), ("explore", False)):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One worker more than there are cores, because some tests wait for servers and processes."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
 def pytest_collection() -> None:
     """Thousands of tests are made, and nearly nothing of them is garbage."""
     gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files go to the workers in this order: a long file at the end would keep one busy alone."""
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Selects cases in a run of all tests, and orders the files.
+
+    Whole files go to the workers in this order: a long file at the end would keep one busy alone.
+    """
+    if [Path(each).resolve() for each in config.args] == [Path(__file__).parent]:
+        spread(items)
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
 

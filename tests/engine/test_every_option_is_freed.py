@@ -16,6 +16,7 @@ from oxillama import EngineConfig, InferenceEngine, SamplerConfig, SchedulerConf
 from oxillama.base.config.option import declared
 from oxillama.gguf.model_file import ModelFile
 from tests.support.media import projector_file
+from tests.support.spread import each
 from tests.support.waiting import until
 
 PROMPT = [5 + i % 200 for i in range(150)]
@@ -90,7 +91,7 @@ def test_the_table_has_every_option() -> None:
     assert names == set(declared(EngineConfig))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", each(OPTIONS, 4))
 def test_an_option_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     write_files(tmp_path)
     used(tmp_path, OPTIONS[name])  # what is imported and cached once

@@ -34,6 +34,7 @@ from tests.models.test_options import with_tensors
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import SHARED
 from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of, sampler_of
+from tests.support.spread import each
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
@@ -168,7 +169,7 @@ def test_logits_are_those_of_the_reference(name: str) -> None:
     head = Head(data, tokens)
     states, logits = head.run_all(tokens)
     assert same_bits(logits, wanted)
-    for chunk, target, n_threads in ((7, PRESENT[0], 2), *((30, each, 1) for each in PRESENT[1:])):
+    for chunk, target, n_threads in ((7, PRESENT[0], 2), *((30, other, 1) for other in PRESENT[1:])):
         again = Head(data, tokens, target, n_threads)
         assert same_bits(again.states, head.states)
         assert same_bits(again.run_all(tokens, chunk)[0], states)
@@ -243,7 +244,7 @@ def drafted(serving: Serving, drafter: Noted, text: list[int], n: int) -> list[i
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each(NAMES, 3))
 def test_drafts_follow_from_the_text_alone(name: str) -> None:
     """However its states came: in chunks, with other texts, behind drafts that were right or wrong."""
     serving, drafter = serve(name, chunk=16)

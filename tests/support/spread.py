@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+CASES = 16
+"""Cases of a test that run every time, if all tests of the project run."""
+
 ARCHITECTURES = frozenset(
     (
         *("llama", "phi3", "gpt2", "falcon", "bloom", "gemma3", "gpt-oss", "qwen2vl", "qwen3moe", "llama4"),
         *("deepseek2", "deepseek32", "mamba2", "jamba", "rwkv7", "qwen3next", "lfm2", "bert", "t5encoder"),
+        *("gemma4", "minimax-01", "hrm_text", "graniteswitch", "minimax-m3", "kimi-k3", "bailingmoe3"),
+        *("qwen4exp", "deepseek4", "glm5-next", "hy_v4", "muse-glimmer"),
     )
 )
 """One for each kind of layer, of positions, of experts and of what is kept of earlier tokens."""
@@ -47,3 +52,16 @@ def pairs(*axes: Iterable[Any]) -> list[Any]:
         combination = tuple(values[i] for values, i in zip(lists, numbers))
         found.append(combination if numbers in shown else slow(combination))
     return found
+
+
+def spread(tests: Iterable[pytest.Item]) -> None:
+    """Marks the cases of each test as slow, but for `CASES` of them at even distances."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in tests:
+        if item.get_closest_marker("slow") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for items in cases.values():
+        kept = {i * len(items) // CASES for i in range(CASES)}
+        for i, item in enumerate(items):
+            if len(items) > CASES and i not in kept:
+                item.add_marker("slow")

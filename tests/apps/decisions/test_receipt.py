@@ -24,6 +24,7 @@ from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
 from oxillama.gguf.model_file import ModelFile
 from tests.engine.features.test_decisions import QUESTIONS, STATE
 from tests.support.decision_models import TEMPLATES, chat_file, decision_file
+from tests.support.spread import each
 
 
 def made(kind: str, **options: Any) -> tuple[InferenceEngine, DecisionReceipt]:
@@ -34,7 +35,7 @@ def made(kind: str, **options: Any) -> tuple[InferenceEngine, DecisionReceipt]:
     return engine, DecisionReceipt.of(engine, STATE, asked, decision)
 
 
-@pytest.mark.parametrize("kind", ["", *sorted(TEMPLATES)])
+@pytest.mark.parametrize("kind", each(["", *sorted(TEMPLATES)], 3))
 def test_receipts_are_true(kind: str) -> None:
     engine, receipt = made(kind, temperatures={"choice": 2.0}, confidence="entropy")
     assert DecisionReceipt.from_json(receipt.to_json()) == receipt

@@ -164,6 +164,7 @@ def test_errors_name_the_limit(fault: str, events: bool | None) -> None:
             assert client.call("hostile__echo", {"a": 1}).value == '{"a": 1}'
 
 
+@pytest.mark.slow
 def test_calls_to_a_silent_server_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LATE_SECONDS", 1.0)
     monkeypatch.setattr(transports, "LEAVE_SECONDS", 0.2)
@@ -202,6 +203,7 @@ def test_nobody_waits_for_a_server_that_has_failed(monkeypatch: pytest.MonkeyPat
         until(lambda: client.servers()[0].failure == "it has not listed its tools yet")
 
 
+@pytest.mark.slow
 def test_streams_that_end_are_continued_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "MOST_STREAMS", 25)
     limits = McpLimits(connect_seconds=20, call_seconds=2)

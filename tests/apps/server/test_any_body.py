@@ -20,6 +20,7 @@ from oxillama.apps.server.bodies import (
 from oxillama.apps.server.options import HARMLESS, OPTIONS
 from oxillama.apps.server.responses.bodies import ResponsesBody
 from tests.support.server import Client
+from tests.support.spread import leading
 
 MODEL = {"context_length": 64}
 BODIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
@@ -45,7 +46,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", leading(BODIES, 3))
 @settings(
     max_examples=120,
     deadline=None,

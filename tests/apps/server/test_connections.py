@@ -26,7 +26,7 @@ from oxillama.apps.server.listening import Listening
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.base.config.server import ServerConfig
 from tests.support.server import Client, serving
-from tests.support.spread import pairs
+from tests.support.spread import pairs, slow
 from tests.support.waiting import until
 
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: loc"
@@ -200,7 +200,7 @@ sys.exit(main(["serve", "--port", sys.argv[2], "--threads", "1", "--head-seconds
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs limits of descriptors")
-@pytest.mark.parametrize("kind", ["limited", "unlimited"])
+@pytest.mark.parametrize("kind", ["limited", slow("unlimited")])
 def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -592,6 +592,7 @@ def test_no_folder_of_the_server_is_told(engine: InferenceEngine) -> None:
             assert str(demo.STORY.parent) not in client.ask(path).text
 
 
+@pytest.mark.slow
 def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     body = {"prompt": "Once", "max_tokens": 490, "ignore_eos": True, "n": 8, "logprobs": 50}
     begun: list[Answer] = []

@@ -41,6 +41,7 @@ def ready(page: Page, client: Client) -> None:
     page.set(more=ONE_CALL, seed="1", max_tokens="300")
 
 
+@pytest.mark.slow
 def test_the_tools_are_listed_as_text(page: Page, client: Client) -> None:
     ready(page, client)
     page.run("document.querySelector('#settings').hidden = false")
@@ -69,6 +70,7 @@ def test_a_call_runs_when_it_is_allowed(page: Page, client: Client) -> None:
     assert not page.all(".message.tool b")
 
 
+@pytest.mark.slow
 def test_a_call_that_is_denied(page: Page, client: Client) -> None:
     ready(page, client)
     page.press("New conversation")
@@ -81,6 +83,7 @@ def test_a_call_that_is_denied(page: Page, client: Client) -> None:
     assert second["messages"][-1]["content"] == "The user refused the call."
 
 
+@pytest.mark.slow
 def test_a_tool_that_is_always_allowed(page: Page, client: Client) -> None:
     ready(page, client)
     page.press("New conversation")

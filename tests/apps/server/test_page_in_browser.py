@@ -141,6 +141,7 @@ def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
     assert not page.all(".message.assistant [aria-label=Copy]")
 
 
+@pytest.mark.slow
 def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     with stopped(chat.hosted.ready()):
@@ -166,6 +167,7 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
     assert page.texts(".fault-box") == ["", ""]  # nobody was at fault
 
 
+@pytest.mark.slow
 def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, chat: Client) -> None:
     """News that come while the page begins draw it, and the empty conversation has no address."""
     page.ready(chat.server.url)
@@ -244,6 +246,7 @@ def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
     assert page.texts(".branch-count") == ["1/2", "3/3"]
 
 
+@pytest.mark.slow
 def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.run(RECORD)
@@ -331,6 +334,7 @@ def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
         assert page.one(".call").text.count("room") and not page.all(".call textarea")
 
 
+@pytest.mark.slow
 def test_reasoning_is_folded(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "thinking.gguf", chat_template=THINKING, ends=False)
     with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
@@ -343,6 +347,7 @@ def test_reasoning_is_folded(page: Page, folder: Path) -> None:
         assert page.one(".reasoning-text").text
 
 
+@pytest.mark.slow
 def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path) -> None:
     template = THINKING.replace("<think>\n{%", "{% if enable_thinking is not false %}<think>\n{% endif %}{%")
     model = write_tiny_model(folder / "switch.gguf", chat_template=template, ends=False)
@@ -402,6 +407,7 @@ def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> N
     assert "prompt" in page.one(".numbers").text.split(" · ")[2]
 
 
+@pytest.mark.slow
 def test_files_go_into_the_message(page: Page, chat: Client, folder: Path) -> None:
     page.ready(chat.server.url)
     page.run(RECORD)
@@ -463,6 +469,7 @@ PASTE = """const data = new DataTransfer();
     return document.getElementById("prompt").dispatchEvent(event)"""
 
 
+@pytest.mark.slow
 def test_a_long_text_that_is_pasted_becomes_a_file(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     assert page.run(PASTE, "short")  # the browser inserts it
@@ -485,6 +492,7 @@ def test_a_question_in_the_address(page: Page, chat: Client) -> None:
     assert not page.all(".message") and page.run("return location.search") == ""
 
 
+@pytest.mark.slow
 def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"temprature": 1})
@@ -506,6 +514,7 @@ def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
     assert page.one("#prompt").get_property("value") == "hello"
 
 
+@pytest.mark.slow
 def test_what_is_looked_at_stays_in_view(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["- a\n" * 12]})
@@ -551,6 +560,7 @@ def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: P
     assert above > 400 and below < 2
 
 
+@pytest.mark.slow
 def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
@@ -582,6 +592,7 @@ def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page, chat: Client
     assert n >= 4 and ended
 
 
+@pytest.mark.slow
 def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "slow.gguf", ends=False, context_length=200_000)
     with serving(InferenceEngine.from_gguf(model, num_threads=1, prefill_chunk_size=4), "slow") as client:
@@ -598,6 +609,7 @@ def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
         idle(client.hosted.ready())
 
 
+@pytest.mark.slow
 def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(seed="3", max_tokens="6")
@@ -825,6 +837,7 @@ HARD = [
 ]
 
 
+@pytest.mark.slow
 def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
     """Texts that make backtracking parsers hang."""
     page.ready(chat.server.url)
@@ -960,6 +973,7 @@ def test_a_phone(page: Page, chat: Client) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.slow
 def test_dark_and_light(page: Page, chat: Client) -> None:
     if not page.is_chromium:
         pytest.skip("the system's colours are emulated by Chromium's own protocol")
@@ -1019,6 +1033,7 @@ def test_a_server_that_dies(page: Page, folder: Path) -> None:
     assert page.answers[0] == text and page.texts(".message.user .text")[1] == "are you there?"
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"temprature": 1})
@@ -1175,6 +1190,7 @@ def long(folder: Path, browser: Page) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_text_that_another_tab_writes(page: Page, long: Client) -> None:
     """The other tab is a store alone. `stored` would run the page's main module again in Firefox."""
 

@@ -98,6 +98,7 @@ def test_a_file_that_cannot_be_read_is_an_error(
     assert message in answer.error["message"] and len(answer.error["message"]) < 300
 
 
+@pytest.mark.slow
 @needs_pypdf
 def test_time_is_limited_and_others_are_answered_meanwhile(
     client: Client, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ def made(name: str, path: str) -> Hosted:
     return Hosted(name, path=path, load=lambda: InferenceEngine.from_gguf(path, num_threads=1))
 
 
+@pytest.mark.slow
 def test_a_model_is_found_and_downloaded(
     page: Page, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from oxillama.apps.cli.patient_streams import MOST_CHARS, PatientStream
 from oxillama.apps.server.listening import listener, remove_dead
 from oxillama.base.config.server import ServerConfig
 from tests.support.command_line import ENVIRONMENT, command
-from tests.support.spread import few
+from tests.support.spread import few, slow
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and Unix sockets")
@@ -123,7 +123,7 @@ def test_signals_that_end_it_while_it_starts(tmp_path: Path, number: int, code: 
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize(("number", "code"), [slow((signal.SIGINT, 130)), (signal.SIGTERM, -signal.SIGTERM)])
 def test_the_socket_goes_with_the_server(tmp_path: Path, number: int, code: int) -> None:
     path = tmp_path / "socket"
     with started(serving_at(path)) as process:

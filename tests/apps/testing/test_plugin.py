@@ -85,12 +85,14 @@ def test_golden_texts_are_written_and_compared(folder: Path, story: str) -> None
     assert "the answer differs" in out and "-never" in out.replace("- ", "-")
 
 
+@pytest.mark.slow
 def test_golden_texts_are_the_same_on_other_machines(folder: Path) -> None:
     run(folder, "--llm", "--llm-update", "--llm-no-cache", text=STORY)
     for target in PRESENT:
         run(folder, "--llm", "--llm-no-cache", OXILLAMA_TARGET=target)
 
 
+@pytest.mark.slow
 def test_a_text_that_follows_from_something_else_is_told(folder: Path) -> None:
     run(folder, "--llm", "--llm-update", text=STORY)
     proof = folder / "goldens" / "test_it" / "story.receipt.json"
@@ -144,6 +146,7 @@ def test_cached(llm):
     assert "2 answers generated, 1 from the cache" in run(folder, "--llm", text=text.format(True))
 
 
+@pytest.mark.slow
 def test_another_model_has_other_answers(folder: Path) -> None:
     text = """
 import pytest
@@ -188,6 +191,7 @@ def test_pytest_finds_the_plugin() -> None:
     assert {"llm", "assert_golden", "pytest_addoption"} <= set(vars(module))
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass(folder: Path) -> None:
     path = ROOT / "docs" / "testing.md"
     if not path.is_file():

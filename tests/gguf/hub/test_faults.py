@@ -25,7 +25,7 @@ from oxillama.gguf.hub.names import HubName
 from oxillama.gguf.hub.requests import Hub, NoAnswer, within
 from oxillama.gguf.known_hashes import KnownHashes
 from tests.support.faulty_hub import COMMIT, FAULTS, LATER, FaultyHub, entry, serving
-from tests.support.spread import slow
+from tests.support.spread import each, slow
 
 MODEL = bytes(range(256)) * 40
 FILE = "m-Q8_0.gguf"
@@ -112,7 +112,7 @@ def test_the_pieces_of_a_download(hub: FaultyHub, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, slow((True,))], ids=["once", "from then on"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", each(FAULTS, 3))
 def test_a_hub_that_fails_at_each_piece(hub: FaultyHub, cache: Path, fault: str, again: bool) -> None:
     for at in range(N_PIECES) if fault in LATER else HEADS:
         hub.fault, hub.at, hub.again, hub.n_pieces, hub.n_flood = fault, at, again, 0, 0

@@ -22,7 +22,7 @@ from oxillama.models.weights.packer import Packer, Source
 from tests.support.adapters import adapter_of
 from tests.support.kernels import PRESENT
 from tests.support.paging import CountedMemory, paged, pager_of, sizes
-from tests.support.spread import few, pairs
+from tests.support.spread import few, leading, pairs
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 from tests.support.zoo import MODELS
 
@@ -53,7 +53,7 @@ def run(model: Running, n: int, chunk: int = 5) -> list[np.ndarray]:
     return model.hidden_states([tokens_of(7 + 3 * i, n_vocab, seed=i) for i in range(n)], chunk)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", leading(KINDS, 3))
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_the_bits_are_those_of_the_resident_model(kind: str, data: st.DataObject) -> None:

@@ -22,6 +22,7 @@ from oxillama.gguf.file_types import (
 )
 from tests.support.file_type_cases import CASES, LETTERS, OURS_ALONE, Case
 from tests.support.paths import DATA
+from tests.support.spread import each
 
 RECORDED = json.loads((DATA / "file_types.json").read_text())
 
@@ -36,7 +37,7 @@ def ones(case: Case) -> ImportanceMatrix:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", each(CASES, 3))
 def test_every_tensor_gets_the_format_that_llama_cpp_gives_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     path = tmp_path / "model.gguf"

@@ -71,6 +71,7 @@ def test_panels_are_the_same_on_every_target(compute: str, tmp_path: Path) -> No
         assert packed.absent == []
 
 
+@pytest.mark.slow
 def test_panels_are_those_that_files_of_this_version_hold() -> None:
     """An engine takes any file of its `PANELS_VERSION`, whatever release made it."""
     recorded, current = recorded_hashes(), current_hashes()
