@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from oxillama.apps.bench.machine import CPU_FLAGS, cpuinfo
-
-ROOT = Path("/")
+from oxillama.base.cgroups import ROOT, cgroups, cpu_quota, text, whole
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def read_machine(root: Path = ROOT) -> Machine:
         or (os.cpu_count() if root == ROOT else None),
         allowed_cpus=count(allowed),
         cores=count_cores(root, allowed),
-        cpu_quota=least(quota(group) for group in groups),
+        cpu_quota=cpu_quota(root),
         governors=governors(root, allowed),
         frequency=mean(hertz(root, allowed, "scaling_cur_freq")),
         max_frequency=max(hertz(root, allowed, "cpuinfo_max_freq"), default=None),
@@ -109,14 +107,6 @@ def read_machine(root: Path = ROOT) -> Machine:
         memory_limit=limit,
         memory_charged=charged,
     )
-
-
-def text(path: Path) -> str | None:
-    """The stripped contents of a file; None if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
 
 
 def table(path: Path) -> dict[str, str]:
@@ -141,19 +131,6 @@ def numbers(listed: str | None) -> set[int]:
 def count(found: set[int]) -> int | None:
     """The size of a set; None for an empty set."""
     return len(found) or None
-
-
-def least(values: Iterable[float | None]) -> float | None:
-    """The minimum of the known values; None without any."""
-    return min((value for value in values if value is not None), default=None)
-
-
-def whole(value: str | None) -> int | None:
-    """The text as an int; None for "max", other words, and a missing text."""
-    try:
-        return int(value or "")
-    except ValueError:
-        return None
 
 
 def bytes_of(value: str | None) -> int | None:
@@ -206,24 +183,6 @@ def largest_cache(root: Path) -> int | None:
         if level is not None and kilobytes is not None:
             found.setdefault(level, {})[text(folder / "shared_cpu_list") or ""] = 1024 * kilobytes
     return sum(found[max(found)].values()) if found else None
-
-
-def cgroups(root: Path) -> list[Path]:
-    """The folders of this process's cgroup (version 2) and its ancestors, starting with its own."""
-    mount = root / "sys/fs/cgroup"
-    for line in (text(root / "proc/self/cgroup") or "").splitlines():
-        if line.startswith("0::"):
-            own = mount / line[3:].strip("/")
-            found = [own, *own.parents]
-            return [path for path in found if path == mount or mount in path.parents]
-    return [mount] if mount.is_dir() else []
-
-
-def quota(group: Path) -> float | None:
-    """The processor time that a cgroup grants, in processors; None without a limit."""
-    words = (text(group / "cpu.max") or "").split()
-    granted, period = (whole(word) for word in words) if len(words) == 2 else (None, None)
-    return granted / period if granted is not None and period else None
 
 
 def memory_limit(groups: list[Path]) -> tuple[int | None, int | None]:

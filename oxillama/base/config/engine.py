@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from oxillama.base.cgroups import ROOT, cpu_quota
 from oxillama.base.config import checks
 from oxillama.base.config.checks import ABOVE_ZERO, MAX_SEED, NO_DECODE_WAIT
 from oxillama.base.config.option import Adapters, AnyPath, Options, option
@@ -54,16 +55,11 @@ MAX_PAGE = 2**20
 """Max tokens in a page, more than a context."""
 
 
-def available_cpus() -> int:
-    """CPUs this process may use: its affinity, further bounded by a cgroup's CPU quota."""
+def available_cpus(root: Path = ROOT) -> int:
+    """CPUs this process may use: its affinity, further bounded by the CPU quota of its cgroups."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass  # no cgroup v2 here
-    return count
+    quota = cpu_quota(root)
+    return count if quota is None else min(count, max(1, round(quota)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,6 +11,7 @@ from oxillama.base.config import GenerationOptions, SamplerConfig, available_cpu
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="has no affinities")
+@pytest.mark.parametrize("group", ["", "system.slice/oxillama.service"], ids=["container", "unit"])
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -18,17 +19,17 @@ from oxillama.base.config import GenerationOptions, SamplerConfig, available_cpu
         ("10000 100000\n", 1), ("9900000 100000\n", 8), ("", 8), ("some text\n", 8), (None, 8),
     ],
 )  # fmt: skip
-def test_cpus_are_bounded_by_the_quota(text: str | None, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_text(path: Path) -> str:
-        assert str(path) == "/sys/fs/cgroup/cpu.max"
-        if text is None:
-            raise FileNotFoundError
-        return text
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-        patched.setattr(Path, "read_text", read_text)
-        assert available_cpus() == found
+def test_cpus_are_bounded_by_the_quota(
+    text: str | None, found: int, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container sees its own group as the root; the group of a unit of systemd is below the root."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"0::/{group}\n")
+    (tmp_path / "sys/fs/cgroup" / group).mkdir(parents=True)
+    if text is not None:
+        (tmp_path / "sys/fs/cgroup" / group / "cpu.max").write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert available_cpus(tmp_path) == found
 
 
 def test_the_sampler_of_the_options_comes_before_the_engines() -> None:
