@@ -211,7 +211,8 @@ def test_what_goes_not_with_them(client: Client) -> None:
     function = {"type": "function", "function": {"name": "f"}}
     assert chat(client, tools=[MCP, function]).error["param"] == "tools[1].type"
     assert chat(client, tools=[MCP], n=2).error["param"] == "n"
-    assert chat(client, tools=[MCP], logprobs=True).error["param"] == "logprobs"
+    for name in ("logprobs", "receipt", "verbose", "return_progress", "timings_per_token"):
+        assert chat(client, tools=[MCP], **{name: True}).error["param"] == name
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,10 @@ def chosen_tools(
     return list(found.values())
 
 
+OF_ONE = ("n", "logprobs", "timings_per_token", "return_progress", "verbose")
+"""Fields of a body, beside ``receipt``, that ask for something of one answer of the model."""
+
+
 class Round:
     """An answer of a conversation with tools, in the place of a generation of `arun_tools`.
 
@@ -134,9 +138,11 @@ class ServedTools:
     def __init__(
         self, make: Callable[[ChatBody], Answer], body: ChatBody, client: McpClient, tools: list[McpTool]
     ) -> None:
-        for name, usual in (("n", 1), ("logprobs", False), ("timings_per_token", False), ("verbose", False)):
-            if getattr(body, name) != usual:
-                raise invalid(name, f"{usual} beside tools of servers", getattr(body, name))
+        given = {"receipt": body.rest.get("receipt", False), **{name: getattr(body, name) for name in OF_ONE}}
+        for name, value in given.items():
+            usual = 1 if name == "n" else False
+            if value != usual:
+                raise invalid(name, f"{usual} beside tools of servers", value)
         self._make = make
         self.body: ChatBody = body
         self.client: McpClient = client
