@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_user_is_asked(folder: Path) -> None:
     from oxillama.apps.mcp import connect
 
-    answers = iter(["n", "", "y", "maybe", None, "a"])
+    answers = iter(["n", "", "y", "maybe", None, "a", "n"])
     asked: list[str] = []
 
     def ask(question: str) -> str | None:
@@ -74,6 +75,8 @@ def test_the_user_is_asked(folder: Path) -> None:
         assert status(client, "raw") == ["raw wrote nothing to stderr"]
         with pytest.raises(ConfigError, match="/mcp: expected one of raw, got x"):
             status(client, "x")
+        client._tools["raw__echo"] = replace(client._tools["raw__echo"], description="Another tool.")
+        assert dispatcher.dispatch(call).error == REFUSED  # "a" has allowed the tool as it was
 
 
 def site() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oxillama.apps.mcp import McpClient, McpLimits, ToolServerError, connect, transports
+from oxillama.apps.mcp import McpClient, McpLimits, ToolServerError, connect, servers_of, transports
 from oxillama.base.events import ToolCall
 from oxillama.text.toolcalls import definitions
 from tests.support.paths import ROOT
@@ -37,7 +37,7 @@ def real(**env: str) -> dict[str, Any]:
 
 
 def raw(kind: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(RAW), kind]}
+    return {"command": sys.executable, "args": [RAW.name, kind], "cwd": str(RAW.parent)}
 
 
 def connected(limits: McpLimits = PATIENT, **servers: Any) -> McpClient:
@@ -66,6 +66,7 @@ def test_tools_of_all_servers(client: McpClient) -> None:
         ("t__add", {"a": 1, "b": 2}, "3"),
         ("t__odd_name", {}, "odd"),
         ("t__environment", {"name": "SECRET"}, "s"),
+        ("t__environment", {"name": "HOME"}, os.environ.get("HOME", "none")),
         ("t__environment", {"name": "PYTEST_CURRENT_TEST"}, "none"),
         ("t__picture", {}, "[image, image/png: left out]"),
         ("t__huge", {"n": 2000}, "x" * 1000 + "\n[cut: 1000 of 2000 characters]"),
@@ -124,7 +125,7 @@ def test_a_server_that_dies_is_told_and_started_again(client: McpClient) -> None
     assert client.servers()[0].failure == "it has ended with status 7"
     assert client.call("t__add", {"a": 1, "b": 2}).value == "3"
     assert client.call("raw__die", {}).error == "raw: it has ended with status 3"
-    assert "last words" in client.servers()[1].stderr
+    assert client.servers()[1].stderr.count("last words") == 1  # the call was sent once
     assert client.call("raw__echo", {}).value == "{}"
 
 
@@ -257,6 +258,24 @@ def test_programs_end_with_the_process(end: str) -> None:
         process.stdin.close()
         process.wait(60)
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
+@pytest.mark.parametrize(
+    ("program", "seconds", "status"),
+    [("sys.stdin.read()", 60.0, 0), ("time.sleep(60)", 0.2, -signal.SIGTERM)],
+)
+def test_a_program_has_time_to_end(
+    program: str, seconds: float, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ended() -> int | None:
+        command = {"command": sys.executable, "args": ["-c", f"import sys, time\n{program}"]}
+        process = await transports.start(servers_of({"mcpServers": {"a": command}})[0])
+        await transports.stop(process)
+        return process.returncode
+
+    monkeypatch.setattr(transports, "LEAVE_SECONDS", seconds)
+    assert asyncio.run(ended()) == status
 
 
 def test_a_closed_client() -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from oxillama.apps.mcp import McpClient, McpLimits, connection as module, servers_of, transports
-from oxillama.apps.mcp.inflow import MOST_ASKED, MOST_ITEMS, PIECE, Incoming, Outgoing, Pace, Shape
+from oxillama.apps.mcp.inflow import BYTE_RATE, MOST_ASKED, MOST_ITEMS, PIECE, Incoming, Outgoing, Pace, Shape
 from oxillama.apps.mcp.transports import ToolServerError
 from tests.support.fault_proxy import FAULTS as WIRE_FAULTS, fault_proxy
 from tests.support.hostile_mcp import FAULTS, N_STREAMS, PROGRAM_FAULTS, http_server
@@ -280,13 +280,14 @@ def test_events_are_counted_one_by_one() -> None:
 
 
 def test_a_flood_waits_and_a_burst_does_not() -> None:
-    async def seconds(n: int) -> float:
+    async def seconds(n: int, n_bytes: int) -> float:
         pace, began = Pace(), time.monotonic()
         for _ in range(n):
-            await pace.spend(1, 100)
+            await pace.spend(1, n_bytes)
         return time.monotonic() - began
 
-    assert asyncio.run(seconds(400)) > 0.5
+    assert asyncio.run(seconds(400, 100)) > 0.5
+    assert asyncio.run(seconds(3, BYTE_RATE // 2)) > 0.5
 
 
 def test_lines_are_read_in_pieces() -> None:
