@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +476,8 @@ def test_media_stand_where_they_can(client: Client) -> None:
         assert message in found.text
     many = openai(client, *[PICTURE | {"image_url": {"url": url(png())}}] * 65)
     assert many.status == 400 and "expected at most 64 media" in many.text
+    most = openai(client, *[PICTURE | {"image_url": {"url": url(png())}}] * 64)
+    assert "context_length_exceeded" in most.text
 
 
 # --- processes ----------------------------------------------------------------------------------------
@@ -510,17 +513,22 @@ def test_a_process_decodes(pools: Pools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "seconds", "message"),
-    [(crash, 60.0, "the process that decoded it has ended"), (hang, 0.5, "is not decoded after 0.5 s")],
+    ("job", "kind", "limit", "message"),
+    [
+        (crash, "image", {"SECONDS": 60.0}, "the process that decoded it has ended"),
+        (hang, "image", {"SECONDS": 0.5}, "is not decoded after 0.5 s"),
+        (hang, "audio", {"SOUND_SECONDS": 0.5}, "is not decoded after 0.5 s"),
+    ],
 )
 def test_a_hostile_file_ends_its_process_alone(
-    pools: Pools, job: Any, seconds: float, message: str, monkeypatch: pytest.MonkeyPatch
+    pools: Pools, job: Any, kind: str, limit: dict[str, float], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module.decoded("a", encoded(png()), "image")
     monkeypatch.setattr(module, "decoded_alone", job)
-    monkeypatch.setattr(module, "SECONDS", seconds)
+    for name, seconds in limit.items():
+        monkeypatch.setattr(module, name, seconds)
     with pytest.raises(ApiError, match=message) as caught:
-        module.decoded("a", encoded(png()), "image")
+        module.decoded("a", encoded(png()), kind)
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_media", "a")
     monkeypatch.undo()
     assert isinstance(module.decoded("a", encoded(png()), "image"), Picture)
@@ -531,6 +539,11 @@ def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "decoded_alone", devour)
     with pytest.raises(ApiError, match="needs too much memory"):
         module.decoded("a", encoded(png()), "image")
+    monkeypatch.undo()
+    resource = pytest.importorskip("resource")
+    limits = partial(resource.getrlimit, resource.RLIMIT_DATA)
+    monkeypatch.setattr(module, "decoded_bytes", lambda text, kind: limits())
+    assert module.decoded_alone(b"", "image") != limits()
 
 
 def test_without_processes_a_thread_decodes(folder: Path) -> None:

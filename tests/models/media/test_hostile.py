@@ -15,8 +15,15 @@ import pytest
 
 from oxillama import ConfigError, MediaError, OxiLlamaError
 from oxillama._kernels import best
-from oxillama.models.media import sounds
-from oxillama.models.media.decode import MOST_SIDE, Picture, read_medium, read_picture, read_sound
+from oxillama.models.media import decode, sounds
+from oxillama.models.media.decode import (
+    MOST_PIXELS,
+    MOST_SIDE,
+    Picture,
+    read_medium,
+    read_picture,
+    read_sound,
+)
 from oxillama.models.media.encoder import MediaEncoder
 from tests.support.media import KEYS, picture, projector_file, tensors
 
@@ -81,6 +88,15 @@ def test_sides_are_limited() -> None:
     assert read_picture(np.zeros((1, MOST_SIDE, 3), np.uint8)).pixels.shape == (1, MOST_SIDE, 3)
     with pytest.raises(MediaError, match="along a side"):
         read_picture(np.zeros((1, MOST_SIDE + 1, 3), np.uint8))
+    with pytest.raises(MediaError, match=f"at most {MOST_PIXELS} pixels"):
+        read_picture(png(MOST_SIDE, MOST_PIXELS // MOST_SIDE + 1))
+
+
+def test_bytes_of_a_picture_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = saved(image.new("RGB", (30, 30)))
+    monkeypatch.setattr(decode, "MOST_BYTES", len(data) - 1)
+    with pytest.raises(MediaError, match=f"picture: expected at most {len(data) - 1} bytes, got more"):
+        read_picture(data)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +137,7 @@ def test_sounds_of_other_rates_and_channels() -> None:
     wanted = np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
     assert found.shape == (16000,) and np.abs(found - wanted)[100:-100].max() < 2e-3
     assert (read_sound(np.array([0, 16384], np.int16)).samples == [0, 0.5]).all()
+    assert (read_sound(np.array([[0, 16384], [8192, 24576]], np.int16)).samples == [0.25, 0.5]).all()
 
 
 # --- projector files ---------------------------------------------------------------------------------
@@ -242,3 +259,4 @@ def wav(n: int, rate: int, channels: int = 1) -> bytes:
 def test_sounds_over_a_limit(rate: int, channels: int, message: str) -> None:
     with pytest.raises(MediaError, match=message):
         read_sound(wav(8, rate, channels))
+    assert len(read_sound(wav(8, 1000, 64)).samples) == 128

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from oxillama import MediaError
 from oxillama.models.media import decode
@@ -192,6 +193,12 @@ def test_grey_of_sixteen_bits_with_a_clear_value() -> None:
     parts = (b"IHDR", head), (b"tRNS", struct.pack(">H", 0x1234)), (b"IDAT", rows), (b"IEND", b"")
     data = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
     assert read_picture(data).pixels[0, :, 0].tolist() == [255, 0x12]
+
+
+def test_digests() -> None:
+    pixels, samples = picture(9, 6), np.linspace(-1, 1, 7, dtype="<f4")
+    assert decode.Picture(pixels).digest == blake3(b"picture 2 9 6\n" + pixels.tobytes()).digest()
+    assert decode.Sound(samples).digest == blake3(b"sound 2 16000\n" + samples.tobytes()).digest()
 
 
 # --- formats that are not read ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from oxillama._kernels.memory import aligned_empty
 from oxillama.base.formats import KV_TYPES
 from oxillama.engine.features.media.feature import interleaved_axes
 from oxillama.engine.features.media.input_embeddings import InputEmbeddings, Run, Span, SpannedBatch
+from oxillama.engine.features.media.prompt import cut_at
 from oxillama.models.media.encoder import MediaEncoder, Rows
 from tests.support.kernels import PRESENT
 from tests.support.media import TEXT, WIDTH, bits, opened, picture, projector_file, prompt
@@ -56,6 +58,9 @@ def test_the_prefix_cache_tells_pictures_apart(kind: str, engines: dict[str, Inf
     one, other = (prompt(engine, seed) for seed in (6, 7))
     assert one.embeddings.marked(one.tokens) != other.embeddings.marked(other.tokens)
     assert one.embeddings.marked(one.tokens) == prompt(engine, 6).embeddings.marked(one.tokens)
+    rows = one.embeddings.spans[0].rows
+    for other_rows in (replace(rows, grid=(3, 5)), replace(rows, both_ways="x")):
+        assert other_rows.digest != rows.digest
 
 
 def test_samples_of_one_prompt(kind: str, engines: dict[str, InferenceEngine]) -> None:
@@ -213,11 +218,23 @@ def test_markers_and_media_must_match(engines: dict[str, InferenceEngine]) -> No
         media.prompt(TEXT, [np.zeros((5, 0, 3), np.uint8)])
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("<1>", "medium 2 of 2 is not shown"), ("<2><1>", "or moved"), ("<1><2><1>", "more than once")],
+)
+def test_templates_that_do_not_show_each_medium_once(text: str, said: str) -> None:
+    assert cut_at("a<1><2>b", ["<1>", "<2>"]) == ["a", "", "b"]
+    with pytest.raises(ConfigError, match=said):
+        cut_at(text, ["<1>", "<2>"])
+
+
 def test_features_that_know_tokens_alone_refuse(engines: dict[str, InferenceEngine]) -> None:
     engine = engines["mlp"]
     given = prompt(engine, 1)
     with pytest.raises(PromptError, match="expected text or token ids, got MediaPrompt"):
         engine.beam_search(given)
+    with pytest.raises(PromptError, match="expected text or token ids, got MediaPrompt"):
+        engine.hidden_states(given)
 
 
 def test_a_projector_of_another_width(folder: Path, tmp_path: Path) -> None:
