@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -137,6 +138,15 @@ def test_command_lines_of_a_page_parse(name: str) -> None:
                 words = shlex.split(program)
                 if words[0] not in ("--version", "--help"):
                     build_parser(words[0]).parse_args(words)
+
+
+def test_command_lines_of_the_files_for_deployment_parse() -> None:
+    text = BY_NAME["docs/deploy.md"].read_text(encoding="utf-8")
+    found = [json.loads(words) for words in re.findall(r'(?:CMD|args:) (\["serve".*\])', text)]
+    found += [shlex.split(words) for words in re.findall("^ExecStart=.*/oxillama (.*)", text, re.MULTILINE)]
+    assert len(found) == 3
+    for words in found:
+        build_parser("serve").parse_args(words)
 
 
 @pytest.mark.parametrize("name", few(names_of("sh"), ("docs/chat.md",)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, EngineClosed, EngineConfig, InferenceEngine, ModelFileError
+from oxillama import ConfigError, EngineClosed, EngineConfig, InferenceEngine, ModelFileError, SamplerConfig
 from oxillama.apps.batch.facts import check_files, fingerprint
 from oxillama.apps.ray import loading
 from oxillama.apps.ray.loading import alone, facts_on, load, local_path
@@ -47,6 +48,15 @@ def test_others_wait_while_one_loads(model: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+OPTIONS: dict[str, Any] = {
+    "kv_type": "q8_0",
+    "compute": "f32",
+    "context_size": 64,
+    "quantize": "Q8_0",
+    "sampler": SamplerConfig(temperature=0.5),
+}
+
+
 def another(name: str, config: EngineConfig) -> EngineConfig:
     """A configuration of the same paths, after one of the files, or an option, has been changed."""
     folder = Path(str(config.model_path)).parent
@@ -61,14 +71,11 @@ def another(name: str, config: EngineConfig) -> EngineConfig:
     elif name == "adapters":
         (folder / "a.gguf").write_bytes(b"another")
     else:
-        return replace(config, **{name: {"kv_type": "q8_0", "compute": "f32", "context_size": 64}[name]})
+        return replace(config, **{name: OPTIONS[name]})
     return config
 
 
-FACTS = ("model", "projector", "tokenizer", "chat_template", "adapters", "kv_type", "compute", "context_size")
-
-
-@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize("name", ["model", "projector", "tokenizer", "chat_template", "adapters", *OPTIONS])
 def test_a_model_that_is_not_the_jobs_is_refused(model: Path, name: str) -> None:
     folder = model.parent
     write_tiny_model(folder / "mmproj-m.gguf")
