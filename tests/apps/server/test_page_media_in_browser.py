@@ -129,7 +129,8 @@ def test_pictures_of_a_decision(page: Page, sees: Client) -> None:
     page.one("#decide-state").send_keys("A cat.")
     page.one("#decide-question-0").send_keys("Is the cat black?")
     for size in ((40, 30), (30, 40)):
-        page.run(GIVE, f"{size[0]}.png", "image/png", base64.b64encode(saved(size)).decode(), "decide-pictures")
+        data = base64.b64encode(saved(size)).decode()
+        page.run(GIVE, f"{size[0]}.png", "image/png", data, "decide-pictures")
     page.until(lambda: len(page.all(".chips .medium")) == 2)
     page.press("Remove 30.png", "dialog")
     page.press("Decide", "dialog")
