@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import time
+from asyncio import sslproto
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -55,6 +56,9 @@ TURN = 0.005
 
 FAREWELL = 1.0
 """Seconds for a client to take part in the end of TLS."""
+
+TLS_BUFFER = 1 << 16
+"""Bytes that a connection with TLS reads at once, for which it has a buffer; asyncio's own are 256 kB."""
 
 
 def most_connections(config: ServerConfig) -> int:
@@ -126,6 +130,8 @@ class Connections:
         self._loop, self._listeners, self._make, self._secure = _loop(), listeners, make, secure
         self._loop.set_exception_handler(self.unhandled)
         self._spare = NONE
+        if secure is not None:
+            sslproto.SSLProtocol.max_size = TLS_BUFFER
         for listener in listeners:
             listener.setblocking(False)
         try:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_https(engine: InferenceEngine, tmp_path: Path) -> None:
             secure.sendall(GET + b"Connection: close\r\n\r\n")
             assert statuses(answer(secure)) == [200]
         assert b"200" not in answer(sent(client, GET + b"\r\n"))
+        connections = client.server._connections
+        until(lambda: not connections._open and not connections._idle)
+        tracemalloc.start()
+        with ExitStack() as stack:
+            for _ in range(20):
+                stack.enter_context(sent(client))
+            until(lambda: len(connections._idle) == 20)
+            n_bytes, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert n_bytes < 20 * 150_000
 
 
 def test_half_a_head_is_given_up(engine: InferenceEngine) -> None:
