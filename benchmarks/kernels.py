@@ -22,7 +22,7 @@ from oxillama._kernels import Kernels, best, load, pack
 from oxillama._kernels.machine import team
 from oxillama._kernels.memory import aligned_empty
 from oxillama.apps.bench.report import Metric, Row, Summary, align, round_ratios, spread
-from oxillama.base.formats import IN_MEMORY, LAYOUTS, W8A8
+from oxillama.base.formats import IN_MEMORY, LAYOUTS, ROUNDED
 from oxillama.errors import ConfigError
 
 COLS = 4096
@@ -133,7 +133,7 @@ def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
     """Packed random rows of at least so many megabytes, and how many rows they are."""
     fmt = IN_MEMORY[name]
     some = aligned_empty(pack.packed_bytes(fmt.id, SOME_ROWS, COLS))
-    stored = "F32" if fmt is W8A8 else name
+    stored = "F32" if fmt in ROUNDED.values() else name
     blocks = random_rows(stored, SOME_ROWS, COLS, COLS**-0.5, np.random.default_rng(0)).reshape(-1)
     pack.pack(fmt.id, blocks, SOME_ROWS, COLS, some)
     times = max(1, round(megabytes * 1e6 / some.nbytes))

@@ -100,6 +100,13 @@ class OxiLlamaW8A8(OxiLlama):
     compute = "w8a8"
 
 
+class OxiLlamaW8A8of128(OxiLlama):
+    """This library with one scale for each 128 columns of both sides."""
+
+    name = "oxillama-w8a8-128"
+    compute = "w8a8-128"
+
+
 class LlamaCpp(Runner):
     """llama.cpp through the C interface that llama-cpp-python wraps.
 
@@ -355,6 +362,15 @@ class OpenVino(Runner):
 
 ENGINES: dict[str, type[Runner]] = {
     engine.name: engine
-    for engine in (OxiLlama, OxiLlamaPacked, OxiLlamaW8A8, LlamaCpp, OxiLlamaPy, OpenVino, Vllm)
+    for engine in (
+        OxiLlama,
+        OxiLlamaPacked,
+        OxiLlamaW8A8,
+        OxiLlamaW8A8of128,
+        LlamaCpp,
+        OxiLlamaPy,
+        OpenVino,
+        Vllm,
+    )
 }
 """By the names that commands take."""

@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *s
 QUERIES = {
     "typed decisions": 68, "activation quantization": 1, "W8A8": 62, "GEMM tile size": 2,
     "server isolation": 56, "packed file checksum verification": 22, "token embeddings": 3, "OpenMP spin": 4,
-    "BPE tokenizer implementation": 5, "weight packing": 6, "weight repacking": 6,
+    "BPE tokenizer implementation": 5, "weight packing": 6, "weight repacking": 6, "int8 blocks of 128": 69,
     "memory layout of packed panels": 7, "software prefetch": 7, "flash decoding split KV": 8,
     "KV quantization": 8, "KV cache q8_0": 8, "quantization search": 9, "imatrix": 9,
     "grammar mask cache": 10, "graph structured stack": 10, "MLA latent attention": 11, "chunked prefill": 13,

@@ -2,9 +2,9 @@
 
     OXILLAMA_TARGET=avx2 python tools/print_bits.py
 
-runs the demo model over a fixed text with each type of keys and values, and with one scale per row,
-multiplies fixed activations with a random matrix in each format, and hashes the bits of the results. `-v`
-prints a hash for each part, to find the part in which two builds differ.
+runs the demo model over a fixed text with each type of keys and values, and with rounded rows, multiplies
+fixed activations with a random matrix in each format, and hashes the bits of the results. `-v` prints a hash
+for each part, to find the part in which two builds differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from oxillama import demo
 from oxillama._kernels import best
-from oxillama.base.formats import KV_TYPES
+from oxillama.base.formats import KV_TYPES, ROUNDED
 from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import MULTIPLIED, apply, linear, matrix
 from tests.support.tiny_models import Running
@@ -45,8 +45,9 @@ def parts() -> Iterator[tuple[str, np.ndarray]]:
     tokens = InferenceEngine.from_gguf(demo.STORY).tokenizer.encode(text)[:N_TOKENS]
     for kv_type in KV_TYPES:
         yield f"logits, {kv_type}", Running(demo.STORY.read_bytes(), target, 2, kv_type).logits(tokens, 33)
-    rounded = Running(demo.STORY.read_bytes(), target, 2, compute="w8a8")
-    yield "logits, w8a8", rounded.logits(tokens, 33)
+    for compute in ROUNDED:
+        rounded = Running(demo.STORY.read_bytes(), target, 2, compute=compute)
+        yield f"logits, {compute}", rounded.logits(tokens, 33)
 
 
 def main() -> None:

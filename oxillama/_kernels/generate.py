@@ -138,10 +138,11 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             ),
             fact(
                 "bint is_row",
-                "Weights and activations have one scale per row.",
-                lambda x: x.activation == "q8_row",
+                "Rows of bytes that packing rounds, with the sums of the codes beside the scales.",
+                lambda x: x.span > 0,
                 False,
             ),
+            fact("int span_of", "The most columns of such a row with one scale.", lambda x: x.span, 0),
             fact(
                 "bint is_pairs",
                 "Floats that are multiplied in pairs of columns, with activations rounded to bf16.",
@@ -175,7 +176,7 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
     """``packing/dispatch.pxd``."""
     rows = [f for f in formats.values() if f.layout]
     floats = [f for f in rows if layouts[f.layout].bits == 0]
-    wholes = [f for f in rows if layouts[f.layout].activation == "q8_row"]
+    wholes = [f for f in rows if layouts[f.layout].span]
     bodies = [f for f in rows if f not in floats and f not in wholes]
 
     def calls(verb: str, arguments: str) -> list[tuple[str, str]]:
@@ -209,7 +210,8 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
                 "uint8_t* out) noexcept nogil:",
                 "16 rows (those past the end are zeros) as one panel.",
                 "format_id",
-                calls("pack", "row, cols, out") + [(f.name, "row_pack(row, cols, out)") for f in wholes],
+                calls("pack", "row, cols, out")
+                + [(f.name, f"row_pack(L_{f.layout.upper()}, row, cols, out)") for f in wholes],
             ),
         ]
     )
@@ -217,9 +219,9 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
 
 def linear_dispatch(layouts: Mapping[str, Any]) -> str:
     """``linear/dispatch.pxi``. One function per layout: gcc's time grows with the square of its size."""
-    kinds = {1: "float_layout(L_{}, ", 32: "block_layout(L_{}, ", 256: "super_layout(L_{}, "}
+    kinds = {1: "float", 32: "block", 256: "super"}
     calls = {
-        x: "row_layout(" if layout.activation == "q8_row" else kinds[layout.block_len].format(x.upper())
+        x: f"{'row' if layout.span else kinds[layout.block_len]}_layout(L_{x.upper()}, "
         for x, layout in layouts.items()
     }
     bodies = [

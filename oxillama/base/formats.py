@@ -31,7 +31,7 @@ class Layout:
     Attributes:
         name, id: the name, and the number the kernels know it by.
         activation: "f32", "bf16", "q8_32" (int8, one f32 scale per 32 values), "q8_256" (int8, one f32 scale
-            per 256 values) or "q8_row" (int8, one f32 scale per row).
+            per 256 values), "q8_row" (int8, one f32 scale per row) or "q8_128" (as "q8_row", per 128 values).
         bits: of a code: 1, 2, 3, 4, 5, 6 or 8; 0 for floats.
         excess: value = code - excess, unless there is a table. Codes of 1 bit are doubled first.
         subs: columns of a sub-block with a scale of its own, an integer in blocks of 256: 16, 32, or 0 for
@@ -55,8 +55,17 @@ class Layout:
 
     @property
     def block_len(self) -> int:
-        """Columns of a block; 1 for floats. A row with one scale is a multiple of 32."""
-        return {"f32": 1, "bf16": 1, "q8_32": 32, "q8_256": 256, "q8_row": 32}[self.activation]
+        """Columns of which a row is a multiple: of a block, 1 for floats, 32 for spans."""
+        return {"f32": 1, "bf16": 1, "q8_32": 32, "q8_256": 256}.get(self.activation, 32)
+
+    @property
+    def span(self) -> int:
+        """The most columns with one scale, in layouts whose rows are rounded in memory; 0 for others."""
+        return {"q8_row": LONGEST_ROW, "q8_128": 128}.get(self.activation, 0)
+
+
+LONGEST_ROW = 133_120
+"""Columns of a W8A8 matrix, at most: sums of so many products of up to 127 x 127 fit 32 bits."""
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -89,6 +98,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout("r8", 23, "q8_row", 8, scale="f32"),  # a scale for each row
         Layout("c2", 24, "q8_32", 2, excess=1),
         Layout("n4", 25, "q8_32", 4, subs=16, values=signed(0, 1, 2, 3, 4, 6, 8, 12), scale="e5m3"),
+        Layout("b8", 26, "q8_128", 8, scale="f32"),  # a scale for each 128 columns of a row
     )
 }
 
@@ -144,6 +154,9 @@ class Format:
         return n_elements // self.block_len * self.block_bytes
 
 
+LARGEST = float.fromhex("0x1.fffffep+127")
+"""The largest float32."""
+
 VARIANT = 1 << 17
 """Added to the id of a format that has the number of another in files."""
 
@@ -196,14 +209,14 @@ WRITABLE: tuple[str, ...] = (
 )  # fmt: skip
 """Formats that the quantizer can write."""
 
-W8A8 = Format("W8A8", 1 << 16, 32, 128, "r8")
-"""Rows of float32 that packing rounds to int8 with one scale per row. Files do not have this format."""
+W8A8 = Format("W8A8", 1 << 16, 32, 128, "r8", most=LARGEST)
+W8A8_128 = Format("W8A8_128", 1 << 18, 32, 128, "b8", most=LARGEST)
 
-IN_MEMORY: dict[str, Format] = {**FORMATS, W8A8.name: W8A8}
+ROUNDED: dict[str, Format] = {"w8a8": W8A8, "w8a8-128": W8A8_128}
+"""By ``compute``, rows of float32 that packing rounds to int8. Files do not have these formats."""
+
+IN_MEMORY: dict[str, Format] = {**FORMATS, **{fmt.name: fmt for fmt in ROUNDED.values()}}
 """Formats that matrices in memory can have, packed."""
-
-LONGEST_ROW = 133_120
-"""Columns of a W8A8 matrix, at most: sums of so many products of up to 127 x 127 fit 32 bits."""
 
 FORMAT_BY_ID: dict[int, Format] = {fmt.id: fmt for fmt in FORMATS.values()}
 

@@ -108,7 +108,7 @@ def is_quantized(name: str, n_dims: int) -> bool:
 
 
 def is_rounded(name: str, fmt: Format, shape: tuple[int, ...]) -> bool:
-    """Whether ``compute="w8a8"`` rounds a tensor of a linear layer; ``shape`` is in GGUF order."""
+    """Whether a ``compute`` of `ROUNDED` rounds a tensor of a linear layer; ``shape`` is in GGUF order."""
     return fmt.name not in FLOATS or (is_quantized(name, len(shape)) and shape[0] % W8A8.block_len == 0)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.base.formats import FLOATS, LAYOUTS, Format
+from oxillama.base.formats import FLOATS, LAYOUTS, ROUNDED, Format
 from oxillama.reference.blocks import Blocks, dequantize, take_apart
 from oxillama.reference.floats import (
     F32,
@@ -25,7 +25,7 @@ from oxillama.reference.floats import (
 
 @dataclass(frozen=True)
 class Activations:
-    """Rows of activations as int8 in blocks of 32 or 256 columns, or one block for the whole row.
+    """Rows of activations as int8 in blocks of 32, 128 or 256 columns, or one block for the whole row.
 
     Attributes:
         codes: int64 (n, blocks, block).
@@ -37,8 +37,11 @@ class Activations:
 
 
 def quantize_activations(x: np.ndarray, block: int) -> Activations:
-    """scale = max|x| / 127, code = round(x * (127 / max|x|)), ties to even; 0 for a block below 1e-36."""
-    by_block = x.reshape(len(x), -1, block)
+    """scale = max|x| / 127, code = round(x * (127 / max|x|)), ties to even; 0 for a block below 1e-36.
+
+    Zeros fill up a short last block.
+    """
+    by_block = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
     top = np.zeros((*by_block.shape[:2], 16), F32)
     for step in in_lanes(np.abs(by_block)):
         top = select_max(step, top)
@@ -62,7 +65,7 @@ class Matrix:
         paired: the floats are bf16, multiplied in pairs of columns with activations rounded to bf16.
         blocks: the blocks of a quantized format, all rows one after another.
         layout: name of the packed layout, which defines how blocks are multiplied (`formats.LAYOUTS`).
-        whole: a matrix with one scale per row, in the form of activations.
+        rounded: a matrix of `formats.ROUNDED`, in the form of activations.
     """
 
     rows: int
@@ -70,15 +73,15 @@ class Matrix:
     floats: np.ndarray | None
     blocks: Blocks | None
     layout: str
-    whole: Activations | None = None
+    rounded: Activations | None = None
     paired: bool = False
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """float32 (n, rows): x (n, cols) times the transposed matrix."""
         if self.floats is not None:
             return pair_products(self.floats, x) if self.paired else float_products(self.floats, x)
-        if self.whole is not None:
-            return row_products(self.whole, x)
+        if self.rounded is not None:
+            return row_products(self.rounded, self.layout, x)
         assert self.blocks is not None
         if self.blocks.scale.ndim == 2:
             return half_products(self.blocks, self.rows, x)
@@ -86,11 +89,13 @@ class Matrix:
 
 
 def load_matrix(fmt: Format, data: np.ndarray, rows: int, cols: int, compute: str = "int8") -> Matrix:
-    """Make a matrix from a tensor's bytes; ``compute`` may dequantize it first ("w8a8" then rounds it)."""
+    """Make a matrix from a tensor's bytes; ``compute`` may dequantize it first (and then round it)."""
     if fmt.name in FLOATS or compute != "int8":
         values = dequantize(fmt, data).reshape(rows, cols)
-        if compute == "w8a8":
-            return Matrix(rows, cols, None, None, "", quantize_activations(values, cols))
+        if compute in ROUNDED:
+            layout = ROUNDED[compute].layout or ""
+            span = min(LAYOUTS[layout].span, cols)
+            return Matrix(rows, cols, None, None, layout, quantize_activations(values, span))
         if fmt.name not in FLOATS and compute == "bf16":
             return Matrix(rows, cols, to_bf16(values), None, "", paired=True)
         return Matrix(rows, cols, values, None, "", paired=fmt.name == "BF16" and compute != "f32")
@@ -109,13 +114,16 @@ def pair_products(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     return float_products(flush(w)[:, order], to_pair_bf16(x)[:, order])
 
 
-def row_products(w: Activations, x: np.ndarray) -> np.ndarray:
-    """y = float(sum of integers) * (row scale * token scale)."""
-    a = quantize_activations(x, x.shape[1])
-    # sums below 2^53 are exact in float64, and as integers have no negative zero
-    sums = a.codes[:, 0].astype(np.float64) @ w.codes[:, 0].T.astype(np.float64)
-    found: np.ndarray = sums.astype(np.int64).astype(F32) * (w.scale[None, :, 0] * a.scale)
-    return found
+def row_products(w: Activations, layout_name: str, x: np.ndarray) -> np.ndarray:
+    """Each block adds y = fma(float(sum of integers), scale * activation scale, y); a whole row is y."""
+    a = quantize_activations(x, w.codes.shape[2])
+    out = np.zeros((len(x), len(w.codes)), F32)
+    for b in range(w.codes.shape[1]):
+        # sums below 2^53 are exact in float64, and as integers have no negative zero
+        sums = a.codes[:, b].astype(np.float64) @ w.codes[:, b].T.astype(np.float64)
+        part, scale = sums.astype(np.int64).astype(F32), w.scale[None, :, b] * a.scale[:, b, None]
+        out = part * scale if layout_name == "r8" else fma(part, scale, out)
+    return out
 
 
 def half_products(blocks: Blocks, rows: int, x: np.ndarray) -> np.ndarray:

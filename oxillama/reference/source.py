@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.base.formats import ROUNDED
 from oxillama.errors import LoadError
 from oxillama.gguf.file_types import is_rounded
 from oxillama.gguf.model_file import ModelFile
@@ -165,7 +166,7 @@ class Source:
             data = self.file.data(info.name)
             if expert >= 0:
                 data = data.reshape(info.shape[2], -1)[expert]
-            as_file = self.compute == "w8a8" and not is_rounded(info.name, info.format, info.shape)
+            as_file = self.compute in ROUNDED and not is_rounded(info.name, info.format, info.shape)
             compute = "int8" if as_file else self.compute
             self._matrices[name, expert] = load_matrix(info.format, data, rows, cols, compute)
         return self._matrices[name, expert]

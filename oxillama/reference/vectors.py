@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.base.config import SamplerConfig
-from oxillama.base.formats import FORMATS, KV_PAIRS, Format
+from oxillama.base.formats import FORMATS, KV_PAIRS, ROUNDED, Format
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference import rows
 from oxillama.reference.attention import View, attend
@@ -176,6 +176,9 @@ def cases() -> dict[str, Case]:
     for fmt in FORMATS.values():
         if fmt.layout:
             found[f"product {fmt.name}"] = product_case(fmt)
+    for compute in ROUNDED:
+        inputs = {"blocks": numbers(compute, ROWS, 160).view(np.uint8), "x": numbers("x of 160", TOKENS, 160)}
+        found[f"product {compute}"] = Case("product", {"format": "F32", "compute": compute}, inputs)
     qkv = numbers("attention", 130, 2 * 40 + 40 + 21, size=2.0)
     longer = {"qkv": numbers("partitions", 1100, 2 * 3 + 3 + 2)}
     found["attention partitions"] = Case("attention", {"kv_type": "f32", "key_dim": 3}, longer)
@@ -227,7 +230,7 @@ def _experts(case: Case) -> np.ndarray:
 def _product(case: Case) -> np.ndarray:
     """The product, then the matrix as float32."""
     fmt, blocks, x = FORMATS[case.options["format"]], case.inputs["blocks"], case.inputs["x"]
-    product = load_matrix(fmt, blocks, ROWS, x.shape[1]).times(x)
+    product = load_matrix(fmt, blocks, ROWS, x.shape[1], case.options.get("compute", "int8")).times(x)
     return np.concatenate([product.reshape(-1), dequantize(fmt, blocks)])
 
 

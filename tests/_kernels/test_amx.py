@@ -123,7 +123,8 @@ from types import SimpleNamespace
 from oxillama import _kernels
 _kernels.cpu = SimpleNamespace(has=lambda feature: True, ask_for_tiles=lambda: 0)
 from tests.support.kernels import apply, linear, matrix, normal, same_bits
-for name, cols in (("W8A8", 288), ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_XS", 256)):
+rounded = ("W8A8", 288), ("W8A8_128", 288)
+for name, cols in (*rounded, ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_XS", 256)):
     parts, x, onto = [(name, matrix(name, 150, cols))], normal(51, cols), normal(51, 150, seed=1)
     for n, n_threads in ((16, 1), (33, 2), (51, 3)):
         one, other = (

@@ -38,10 +38,10 @@ def test_a_format_is_a_row_and_a_body(tmp_path: Path) -> None:
 
 
 def test_a_layout_is_a_row(tmp_path: Path) -> None:
-    new = Layout("z3", 26, "q8_256", 3, subs=16, values=tuple(range(-8, 8)), unit=0.5)
+    new = Layout("z3", 27, "q8_256", 3, subs=16, values=tuple(range(-8, 8)), unit=0.5)
     files = written(tmp_path, IN_MEMORY, {**LAYOUTS, "z3": new})
     facts = files["packing/formats.pxd"]
-    assert "    L_Z3 = 26\n    N_LAYOUTS = 27\n" in facts
+    assert "    L_Z3 = 27\n    N_LAYOUTS = 28\n" in facts
     assert f"OX_VALUES_Z3[16] = {{\n        {', '.join(str(56 + i) for i in range(16))}}};" in facts
     for function, value in (("unit_of", "0.5"), ("code_bits", "3"), ("has_subs_of_16", "True")):
         body = facts.partition(f" {function}(")[2].partition("cdef")[0]

@@ -13,6 +13,7 @@ from oxillama._kernels import load
 from oxillama.base.formats import FORMATS, IN_MEMORY, LAYOUTS, LONGEST_ROW, W8A8
 from tests.support.fma import fma
 from tests.support.kernels import (
+    COMPUTE,
     MULTIPLIED,
     NAMES,
     PRESENT,
@@ -50,7 +51,7 @@ def check(
 def test_products_are_near_those_of_unquantized_activations(name: str) -> None:
     """int8 activations err by at most half a step of max|x| / 127 each, evenly either way."""
     rows, x = matrix(name, 64, 1024), normal(16, 1024, seed=5)
-    weights = rows.view("<f4") if name == W8A8.name else dequantized(name, rows)
+    weights = rows.view("<f4") if name in COMPUTE else dequantized(name, rows)
     out = apply(linear(PRESENT[0], [(name, rows)], 1024), x)
     step = np.abs(x).max(axis=1, keepdims=True) / 127
     deviation = step / np.sqrt(12) * np.sqrt((weights**2).sum(axis=1))  # of the sum of evenly spread errors
@@ -118,7 +119,7 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
 
 @pytest.mark.parametrize(
     ("name", "cols"),
-    [("Q8_0", 512), ("Q4_0", 512), ("Q4_K", 512), ("Q6_K", 512), ("Q8_0", 8192), ("W8A8", 512)],
+    [*((name, 512) for name in ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "W8A8")), ("Q8_0", 8192), ("W8A8_128", 480)],
 )
 @on_targets
 def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int) -> None:
@@ -269,7 +270,10 @@ def test_what_is_not_finite_spoils_its_own_row_and_no_other(name: str, bits: int
         assert same_bits(np.delete(out, 4, axis=0), np.delete(clean, 4, axis=0))
 
 
-@pytest.mark.parametrize("names", [("Q8_0", "Q4_0"), ("Q4_K", "F16"), ("NVFP4", "BF16"), ("W8A8", "W8A8")])
+@pytest.mark.parametrize(
+    "names",
+    [("Q8_0", "Q4_0"), ("Q4_K", "F16"), ("NVFP4", "BF16"), ("W8A8", "W8A8"), ("W8A8_128", "W8A8_128")],
+)
 @on_targets
 def test_products_are_multiplied_with_the_scale_of_their_matrix(target: str, names: tuple[str, str]) -> None:
     """Before the bias is added, and before that is added to what is there."""
@@ -295,18 +299,34 @@ def test_denormal_scales_count(target: str, name: str) -> None:
     assert (out != 0).all()
 
 
-# --- one scale per row -----------------------------------------------------------------------------
+# --- one scale per row, or per 128 columns ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "cols", "n"), [(1, 32, 1), (33, 96, 3), (100, 2080, 37), (16, 5632, 8)])
+@pytest.mark.parametrize("name", COMPUTE)
+@pytest.mark.parametrize(
+    ("rows", "cols", "n"),
+    [(1, 32, 1), (33, 96, 3), (100, 2080, 37), (16, 5632, 8), (20, 256, 20), (5, 1184, 9)],
+)
 @on_targets
-def test_rows_with_one_scale_are_exact(target: str, rows: int, cols: int, n: int) -> None:
+def test_rows_that_packing_rounds_are_exact(target: str, rows: int, cols: int, n: int, name: str) -> None:
+    """Short last spans, spans of zeros, and rows of more columns than a thread quantizes at a time."""
     w, x = normal(rows, cols, seed=rows), normal(n, cols, seed=n)
-    w[rows // 2] = 0
+    w[rows // 2] = w[0, : cols // 2] = x[0, cols // 2 :] = 0
     x[n // 2] *= np.float32(1e-38)
-    layer = linear(target, [("W8A8", w.view(np.uint8))], cols)
+    layer = linear(target, [(name, w.view(np.uint8))], cols)
     for n_threads in (1, 3):
-        check("W8A8", w.view(np.uint8), x, apply(layer, x, n_threads))
+        check(name, w.view(np.uint8), x, apply(layer, x, n_threads))
+
+
+def test_a_large_value_makes_its_own_span_coarse_alone() -> None:
+    """On both sides: 128 columns have a scale."""
+    w, x = normal(16, 320, seed=1), normal(8, 320, seed=2)
+    w[:, 5] = x[:, 200] = 1000
+    exact = x.astype(np.float64) @ w.T
+    error = {}
+    for name in COMPUTE:
+        error[name] = np.abs(apply(linear(PRESENT[0], [(name, w.view(np.uint8))], 320), x) - exact)
+    assert error["W8A8_128"].mean() < 0.6 * error["W8A8"].mean()
 
 
 @on_targets

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import pack
-from oxillama.base.formats import FORMATS, W8A8, Format
+from oxillama.base.formats import FORMATS, LAYOUTS, ROUNDED, Format
 from oxillama.reference.blocks import dequantize as stated
 from oxillama.reference.products import quantize_activations
 from tests.support.kernels import (
@@ -124,27 +124,32 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
     assert first.nbytes == pack.packed_bytes(fmt.id, 37, cols) == 3 * pack.packed_bytes(fmt.id, 16, cols)
 
 
-def test_rows_with_one_scale_have_their_codes_and_sums_in_the_panel() -> None:
-    """Scales, sums of the codes, then the codes, four columns of 16 rows at a time; no rows are zeros."""
-    rows, cols = 5, 64
+@pytest.mark.parametrize("fmt", ROUNDED.values(), ids=lambda fmt: fmt.name)
+def test_rows_that_packing_rounds_have_their_codes_and_sums_in_the_panel(fmt: Format) -> None:
+    """Of each span scales, sums of codes, then codes, four columns of 16 rows at a time; no rows: zeros."""
+    rows, cols = 5, 160
     w = np.random.default_rng(6).standard_normal((rows, cols)).astype("<f4")
     w[1] = 0
-    panel = packed(W8A8.name, w.view(np.uint8), cols)[2]
-    whole = quantize_activations(w, cols)
-    wanted = np.zeros((16, cols), np.int8)
-    wanted[:rows] = whole.codes[:, 0]
-    assert len(panel) == 128 + 16 * cols
-    assert (panel[:64].view("<f4")[:rows] == whole.scale[:, 0]).all()
-    assert not panel[4 * rows : 64].any()
-    assert (panel[64:128].view("<i4") == wanted.sum(axis=1, dtype=np.int64)).all()
-    assert (
-        panel[128:].view(np.int8).reshape(cols // 4, 16, 4) == wanted.reshape(16, -1, 4).swapaxes(0, 1)
-    ).all()
+    panel = packed(fmt.name, w.view(np.uint8), cols)[2]
+    span = LAYOUTS[fmt.layout or ""].span
+    for first in range(0, cols, span):
+        columns = w[:, first : first + span]
+        n = columns.shape[1]
+        whole = quantize_activations(columns, n)
+        wanted = np.zeros((16, n), np.int8)
+        wanted[:rows] = whole.codes[:, 0]
+        assert (panel[:64].view("<f4")[:rows] == whole.scale[:, 0]).all()
+        assert not panel[4 * rows : 64].any()
+        assert (panel[64:128].view("<i4") == wanted.sum(axis=1, dtype=np.int64)).all()
+        codes, panel = panel[128 : 128 + 16 * n].view(np.int8), panel[128 + 16 * n :]
+        assert (codes.reshape(n // 4, 16, 4) == wanted.reshape(16, -1, 4).swapaxes(0, 1)).all()
+    assert not len(panel)
 
 
-def test_no_file_holds_rows_with_one_scale() -> None:
-    with pytest.raises(ValueError, match="format_id: expected a format of files, got"):
-        pack.dequantize(W8A8.id, np.zeros(128, np.uint8), np.zeros(32, np.float32))
+def test_no_file_holds_rows_that_packing_rounds() -> None:
+    for fmt in ROUNDED.values():
+        with pytest.raises(ValueError, match="format_id: expected a format of files, got"):
+            pack.dequantize(fmt.id, np.zeros(128, np.uint8), np.zeros(32, np.float32))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there Python reads the file")

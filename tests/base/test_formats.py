@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from oxillama.base.formats import FLOATS, FORMAT_BY_ID, FORMATS, LAYOUTS, VARIANT, W8A8, Format
+from oxillama.base.formats import FLOATS, FORMAT_BY_ID, FORMATS, IN_MEMORY, LAYOUTS, ROUNDED, VARIANT, Format
 from oxillama.reference.blocks import TAKE_APART
 from tests.support.kernels import RUNNABLE
 
@@ -28,7 +28,8 @@ def test_a_row_has_the_ids_and_sizes_of_the_gguf_package(name: str) -> None:
 def test_ids_are_distinct() -> None:
     assert len(FORMAT_BY_ID) == len(FORMATS)
     assert all(FORMAT_BY_ID[fmt.id] is fmt for fmt in FORMATS.values())
-    assert W8A8.id not in FORMAT_BY_ID  # no file has it
+    assert not {fmt.id for fmt in ROUNDED.values()} & set(FORMAT_BY_ID)  # no file has them
+    assert len({fmt.id for fmt in IN_MEMORY.values()}) == len(IN_MEMORY)
 
 
 def test_formats_of_one_number_differ_in_their_blocks() -> None:
@@ -48,8 +49,9 @@ def test_every_format_of_the_gguf_package_is_listed() -> None:
 
 def test_layouts_are_numbered_in_order_and_used() -> None:
     assert [layout.id for layout in LAYOUTS.values()] == list(range(len(LAYOUTS)))
-    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "bf16", "q8_32", "q8_256", "q8_row"}
-    assert {fmt.layout for fmt in (*RUNNABLE, W8A8)} == set(LAYOUTS)
+    activations = {"f32", "bf16", "q8_32", "q8_128", "q8_256", "q8_row"}
+    assert {layout.activation for layout in LAYOUTS.values()} == activations
+    assert {fmt.layout for fmt in (*RUNNABLE, *ROUNDED.values())} == set(LAYOUTS)
 
 
 def test_the_reference_states_every_format_with_kernels() -> None:

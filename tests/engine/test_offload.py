@@ -70,7 +70,9 @@ def test_all_requests_give_the_same(path: Path, which: int, packed: bool) -> Non
         engine.model.check_integrity()
 
 
-@pytest.mark.parametrize("options", [{"quantize": "Q8_0"}, {"compute": "f32"}, {"compute": "w8a8"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"quantize": "Q8_0"}, *({"compute": name} for name in ("f32", "w8a8", "w8a8-128"))], ids=str
+)
 def test_matrices_that_are_converted(path: Path, options: dict[str, Any]) -> None:
     with InferenceEngine.from_gguf(path, **options) as engine:
         expected = engine.generate("once", max_tokens=8, temperature=0)

@@ -58,7 +58,7 @@ def test_every_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", PRESENT)
-@pytest.mark.parametrize("compute", ["int8", "w8a8"])
+@pytest.mark.parametrize("compute", ["int8", "w8a8", "w8a8-128"])
 def test_every_target(target: str, compute: str) -> None:
     """Of a quantized model whose embeddings are the output matrix, too."""
     tiny = Tiny(n_embd=64, n_ff=64, formats=("Q8_0", "Q4_0"), tied=True)

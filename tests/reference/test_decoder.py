@@ -185,13 +185,14 @@ def test_every_format(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", few(sorted(set(STATED) - set(UNSTATED)), ROUNDED))
-def test_one_scale_per_row(name: str) -> None:
+def test_rows_that_packing_rounds(name: str) -> None:
     model = STATED[name]
     tokens = text_of(model)
-    found = stated(model.file(), tokens, "w8a8")
-    for target in PRESENT:
-        run = Running(model.file(), target=target, compute="w8a8")
-        assert same_bits(found, run.outputs(tokens))
+    for compute in ("w8a8", "w8a8-128"):
+        found = stated(model.file(), tokens, compute)
+        for target in PRESENT:
+            run = Running(model.file(), target=target, compute=compute)
+            assert same_bits(found, run.outputs(tokens))
 
 
 @pytest.mark.parametrize("name", few(sorted(set(STATED) - set(UNSTATED)), PAIRED))

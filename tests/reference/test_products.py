@@ -9,7 +9,8 @@ from oxillama._kernels import pack
 from oxillama.base.formats import FORMATS
 from oxillama.reference import blocks
 from oxillama.reference.products import float_products, load_matrix
-from tests.support.kernels import NAMES, PRESENT, apply, linear, matrix, normal, same_bits
+from tests.support.fma import fma
+from tests.support.kernels import COMPUTE, NAMES, PRESENT, apply, linear, matrix, normal, same_bits
 
 ROWS, COLS = 19, 512
 """Rows that fill no whole panel, and two blocks of 256."""
@@ -35,16 +36,35 @@ def test_products(name: str) -> None:
         assert same_bits(found, apply(linear(target, [(name, data)], COLS, bias), x))
 
 
+@pytest.mark.parametrize("rounded", COMPUTE)
 @pytest.mark.parametrize("name", ["F32", "Q8_0", "Q4_K"])
-def test_products_with_one_scale_per_row(name: str) -> None:
+def test_products_of_rows_that_packing_rounds(name: str, rounded: str) -> None:
     data, x = matrix(name, ROWS, COLS, seed=7), normal(5, COLS, seed=8)
     x[1], x[2] = x[1] * np.float32(1e-30), 0.0
     x[3, 5], x[4, 400] = np.nan, np.inf
     bias, values = normal(ROWS, seed=9), blocks.dequantize(FORMATS[name], data).reshape(ROWS, COLS)
     with np.errstate(all="ignore"):
-        found = load_matrix(FORMATS[name], data, ROWS, COLS, "w8a8").times(x) + bias
+        found = load_matrix(FORMATS[name], data, ROWS, COLS, COMPUTE[rounded]).times(x) + bias
     for target in PRESENT:
-        assert same_bits(found, apply(linear(target, [("W8A8", values.view(np.uint8))], COLS, bias), x))
+        assert same_bits(found, apply(linear(target, [(rounded, values.view(np.uint8))], COLS, bias), x))
+
+
+def test_a_span_has_a_scale_and_the_last_one_is_short() -> None:
+    """y = fma(N, d A, y) for each 128 columns in order, from the largest values of these columns."""
+    w, x = normal(3, 160, seed=1), normal(2, 160, seed=2)
+    w[1, 130], x[0, 3] = 50, -70
+    y = np.zeros((2, 3), np.float32)
+    for columns in (slice(0, 128), slice(128, 160)):
+        (q, d), (a, s) = (rounded_alone(v[:, columns]) for v in (w, x))
+        y = np.vectorize(fma, otypes=[np.float32])((a @ q.T).astype(np.float32), d[None] * s[:, None], y)
+    found = load_matrix(FORMATS["F32"], w.view(np.uint8), 3, 160, "w8a8-128").times(x)
+    assert same_bits(found, y)
+
+
+def rounded_alone(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and scales of rows."""
+    most = np.abs(v).max(axis=1)
+    return np.rint(v * (np.float32(127) / most)[:, None]).astype(np.int64), most / np.float32(127)
 
 
 @pytest.mark.parametrize("compute", ["f32", "bf16"])

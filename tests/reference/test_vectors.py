@@ -11,7 +11,7 @@ import pytest
 
 from oxillama import Sampler, SamplerConfig
 from oxillama._kernels import load, pack
-from oxillama.base.formats import FORMATS
+from oxillama.base.formats import FORMATS, ROUNDED
 from oxillama.reference import rows, vectors
 from oxillama.reference.vectors import Case, Expected
 from tests.support.kernels import NAMES, PRESENT, apply, linear
@@ -91,6 +91,7 @@ def product(case: Case, target: str) -> np.ndarray:
     name, x, blocks = case.options["format"], case.inputs["x"], case.inputs["blocks"]
     values = np.empty(len(blocks) * x.shape[1], np.float32)
     pack.dequantize(FORMATS[name].id, blocks.reshape(-1), values)
+    name = ROUNDED[case.options["compute"]].name if "compute" in case.options else name
     return np.concatenate([apply(linear(target, [(name, blocks)], x.shape[1]), x).reshape(-1), values])
 
 

@@ -237,7 +237,7 @@ def test_requests_go_on_beside_it(engine: InferenceEngine) -> None:
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q8_0"])
-@pytest.mark.parametrize("compute", ["f32", "bf16", "w8a8"])
+@pytest.mark.parametrize("compute", ["f32", "bf16", "w8a8", "w8a8-128"])
 def test_what_decides_bits_is_in_it(engine: InferenceEngine, kv_type: str, compute: str) -> None:
     config: Any = {"kv_type": kv_type, "compute": compute}
     with InferenceEngine.from_gguf(demo.STORY, **config) as other:

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.random_blocks import random_rows
 from oxillama._kernels import Kernels, load, pack, targets
 from oxillama._kernels.memory import aligned_empty
-from oxillama.base.formats import FORMATS, IN_MEMORY, LAYOUTS, W8A8, Format
+from oxillama.base.formats import FORMATS, IN_MEMORY, LAYOUTS, ROUNDED, Format
 from oxillama.reference.blocks import dequantize
 from oxillama.reference.products import load_matrix
 from oxillama.reference.vectors import HALVES, WITH_MINIMUM
@@ -23,7 +23,10 @@ RUNNABLE: list[Format] = [fmt for fmt in FORMATS.values() if fmt.layout]
 
 NAMES: list[str] = [fmt.name for fmt in RUNNABLE]
 
-MULTIPLIED: list[str] = [*NAMES, W8A8.name]
+COMPUTE: dict[str, str] = {fmt.name: compute for compute, fmt in ROUNDED.items()}
+"""Formats of rows that packing rounds, with the ``compute`` that chooses them."""
+
+MULTIPLIED: list[str] = [*NAMES, *COMPUTE]
 """Formats that matrices in memory can have."""
 
 
@@ -44,7 +47,7 @@ def activation_of(name: str) -> str:
 
 def matrix(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
     """Random weights of deviation 1 / sqrt(cols): uint8 (rows, bytes of a row)."""
-    name = "F32" if name == W8A8.name else name
+    name = "F32" if name in COMPUTE else name
     return random_rows(name, rows, cols, cols**-0.5, np.random.default_rng(seed))
 
 
@@ -83,9 +86,9 @@ def dequantized(name: str, rows: np.ndarray) -> np.ndarray:
 
 def product(name: str, rows: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The reference's float32 (len(x), len(rows)): x times the transposed matrix of rows."""
-    fmt, compute = (FORMATS["F32"], "w8a8") if name == W8A8.name else (FORMATS[name], "int8")
+    fmt = FORMATS["F32" if name in COMPUTE else name]
     with np.errstate(all="ignore"):
-        return load_matrix(fmt, rows, len(rows), x.shape[1], compute).times(x)
+        return load_matrix(fmt, rows, len(rows), x.shape[1], COMPUTE.get(name, "int8")).times(x)
 
 
 def packed(name: str, rows: np.ndarray, cols: int, n_threads: int = 1) -> tuple[int, int, np.ndarray]:

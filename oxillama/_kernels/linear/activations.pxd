@@ -2,8 +2,8 @@
 
 An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
 scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32; for r8 a block is a whole
-row. A block whose max|x| is at most 1e-36 counts as zero; a NaN or an infinity in a block makes its scale and its
-products NaN.
+row, for b8 128 columns. A block whose max|x| is at most 1e-36 counts as zero; a NaN or an infinity in a block makes
+its scale and its products NaN.
 
 For matrices of bf16 an activation is rounded to bf16, to nearest even, after magnitudes below 2^-56 have become 0; a
 NaN stays a NaN. The tile holds pairs of bf16 if an instruction multiplies them (`Job.dots`), else float32.
@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport n_spans
 from oxillama._kernels.simd.bf16 cimport paired, to_bf16
 from oxillama._kernels.simd.simd cimport *
 
@@ -26,17 +27,18 @@ cdef enum:  # forms of activations
     A_256 = 4
     A_ROW = 5
     A_PRODUCTS = 6  # as A_256, for weights that AMX multiplies as products of codes and scales (`amx_super_tile`)
-    FORMS = 7
+    A_128 = 7       # as A_ROW, with a scale for each 128 columns
+    FORMS = 8
 
 cdef enum:
-    AMX_ROWS = 16      # from so many tokens on, r8 is multiplied in the tile registers of AMX
+    AMX_ROWS = 16      # from so many tokens on, r8 and b8 are multiplied in the tile registers of AMX
     AMX_PRODUCTS = 32  # from so many tokens on, codes and scales are multiplied first, once for all tokens
     # A few tokens wait for the memory either way. Both numbers are estimates: they have not been measured.
 
 
 cdef inline int form_number(int layout, bint dots) noexcept nogil:
     if is_row(layout):
-        return A_ROW
+        return A_128 if layout == L_B8 else A_ROW
     if is_pairs(layout):
         return A_PAIRS if dots else A_BF16
     if OX_AMX and has_subs(layout):
@@ -47,6 +49,11 @@ cdef inline int form_number(int layout, bint dots) noexcept nogil:
 cdef inline bint is_float(int form) noexcept nogil:
     """Whether activations are floats or bf16, without codes and scales."""
     return form <= A_PAIRS
+
+
+cdef inline bint is_rows(int form) noexcept nogil:
+    """Whether the codes of a token are contiguous."""
+    return form == A_ROW or form == A_128
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
@@ -66,7 +73,13 @@ cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
         return 4 * cols
     if form == A_BF16 or form == A_PAIRS:
         return paired(cols) * (4 if form == A_BF16 else 2)
-    return cols + ROW_PAD if form == A_ROW else cols
+    return cols + ROW_PAD if is_rows(form) else cols
+
+
+cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil:
+    if is_rows(form):
+        return n_spans(L_B8 if form == A_128 else L_R8, cols)
+    return cols // (32 if form == A_32 else 256)
 
 
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
@@ -76,17 +89,13 @@ cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form
     if is_float(form):
         f.sums = f.more = f.scale
         return f.scale
-    if form == A_ROW:
-        f.sums = f.more = f.scale + padded(n * 4)
+    f.sums = f.scale + padded(n * scales_of_token(form, cols) * 4)
+    if is_rows(form):
+        f.more = f.sums
         return f.sums
-    f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
     f.more = f.sums + padded(n * (cols // 32) * 4)
     end = f.more + padded(n * (cols // (16 if form == A_32 else 64)) * 4)
     return end
-
-
-cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil:
-    return 1 if form == A_ROW else cols // (32 if form == A_32 else 256)
 
 
 cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
@@ -104,7 +113,7 @@ cdef inline int largest_tile(int form, Py_ssize_t n, bint room) noexcept nogil:
 
     Tiles of `A_PRODUCTS` need ``room``, memory for the products of a panel.
     """
-    if OX_AMX and form == A_ROW and n >= AMX_ROWS:
+    if OX_AMX and is_rows(form) and n >= AMX_ROWS:
         return 32 if n >= 32 else 16
     return 32 if OX_AMX and form == A_PRODUCTS and n >= AMX_PRODUCTS and room else OX_TILE
 
@@ -188,13 +197,22 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
         (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
 
-cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile, int t) noexcept nogil:
-    """Quantizes token ``t`` of a tile with one scale."""
+cdef inline void quantize_row(const int form, const float* x, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t last,
+                              const Tile* tile, int t) noexcept nogil:
+    """Quantizes columns ``first`` to ``last`` (whole spans) of token ``t`` of a tile."""
+    cdef Py_ssize_t span = span_of(L_B8 if form == A_128 else L_R8), s
+    cdef float* scale = <float*>tile.scale + t * scales_of_token(form, cols)
+    cdef int8_t* out = <int8_t*>tile.codes + t * codes_of_token(form, cols)
+    for s in range(first // span, (last + span - 1) // span):
+        scale[s] = quantize_span(x + s * span, min(span, last - s * span), out + s * span)
+
+
+cdef inline float quantize_span(const float* x, Py_ssize_t cols, int8_t* out) noexcept nogil:
+    """Quantizes columns with one scale, and returns the scale."""
     cdef f32x16 top = f32_zero(), total = f32_zero(), magic = f32_set1(12582912.0), inv, moved
     cdef float most, sum
     cdef Py_ssize_t k
     cdef i32x16 code
-    cdef int8_t* out = <int8_t*>tile.codes + t * codes_of_token(A_ROW, cols)
     for k in range(0, cols, 16):
         top = f32_max(f32_abs(f32_load(x + k)), top)
     most = f32_hmax(top)
@@ -205,7 +223,7 @@ cdef inline void quantize_row(const float* x, Py_ssize_t cols, const Tile* tile,
         code = i32_from_bits(moved)
         i32_store_i8(out + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
     sum = f32_sum(total)  # NaN where a value is a NaN or an infinity
-    (<float*>tile.scale)[t] = most / 127.0 if sum - sum == 0 else NAN
+    return most / 127.0 if sum - sum == 0 else NAN
 
 
 cdef inline void round_token(const bint pairs, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
@@ -255,7 +273,9 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
         elif form == A_256 or form == A_PRODUCTS:
             quantize_token(A_256, x[t], first, last, &tile, T, t)
         elif form == A_ROW:
-            quantize_row(x[t], cols, &tile, t)
+            quantize_row(A_ROW, x[t], cols, first, last, &tile, t)
+        elif form == A_128:
+            quantize_row(A_128, x[t], cols, first, last, &tile, t)
         elif form == A_PAIRS:
             round_token(True, x[t], first, last, &tile, T, t)
         elif form == A_BF16:

@@ -16,8 +16,8 @@ from oxillama._kernels.arrays cimport (
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
-    A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, largest_tile,
-    tile_size)
+    A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows,
+    largest_tile, tile_size)
 from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
@@ -89,7 +89,7 @@ cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcep
     """Tokens of the tile at token ``t0`` of ``n``, the largest of which has ``most``."""
     if most <= OX_TILE:
         return tile_size(n - t0)
-    if form == A_ROW:  # the last tile begins earlier, so that it is full
+    if is_rows(form):  # the last tile begins earlier, so that it is full
         return most if n - t0 > 16 else 16
     return 32 if n - t0 >= 32 else 16 if n - t0 >= 16 else tile_size(n - t0)
 
@@ -100,10 +100,9 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
 
     Many tiles: each tile in turn runs over all panels, which stay in the cache. A few tiles: they run over one strip
     of panels at a time, and each tile prefetches its share of the next strip, so that reading and multiplying
-    overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8, with one scale per
-    row, is as fast as the memory and prefetches for itself. Many tiles of r8 prefetch the next panels, too: otherwise
-    the first tile would wait for the memory. Tiles of AMX share the ``products`` of one panel, which the first tile
-    computes.
+    overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8 or b8 is as fast as
+    the memory and prefetches for itself. Many tiles of them prefetch the next panels, too: otherwise the first tile
+    would wait for the memory. Tiles of AMX share the ``products`` of one panel, which the first tile computes.
     """
     cdef int most = largest_tile(w.form, group.count, products != NULL)
     cdef bint shared = w.form == A_PRODUCTS and most > OX_TILE
@@ -111,8 +110,8 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef bint many = n_tiles * most > FEW_TILES * OX_TILE
     cdef bint strips = not shared and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
     cdef bint few = n_tiles > 0 and not many and strips
-    cdef bint leads = OX_TILE == 8 and w.form == A_ROW and n_tiles <= 1
-    cdef bint asks = w.form == A_ROW and many or few and not leads
+    cdef bint leads = OX_TILE == 8 and is_rows(w.form) and n_tiles <= 1
+    cdef bint asks = is_rows(w.form) and many or few and not leads
     cdef Py_ssize_t strip = 1 if shared else OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, first, ahead
     cdef Job job
@@ -346,7 +345,7 @@ cdef class Linear:
                 raise ValueError(f"shape: expected rows of blocks of {block_cols(layout)}, got {rows} x {cols}")
             if not fits(cols, 128, PY_SSIZE_T_MAX // 2) or not fits(rows // 16 + 1, 128 * cols, PY_SSIZE_T_MAX // 2):
                 raise ValueError(f"shape: expected a matrix that fits the memory, got {rows} x {cols}")
-            if is_row(layout) and cols > LONGEST_ROW:
+            if layout == L_R8 and cols > LONGEST_ROW:
                 raise ValueError(f"shape: expected at most {LONGEST_ROW} columns, got {rows} x {cols}")
             part = &stack.parts[stack.n_parts]
             part.layout = layout
@@ -549,7 +548,7 @@ cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, const Group* group, int n_thre
     """
     cdef const Part* first = &group.stack.parts[0]
     cdef Py_ssize_t n_tiles = group.count // OX_TILE
-    cdef bint asks = n_tiles > 1 and (n_tiles <= FEW_TILES and not is_float(first.form) or first.form == A_ROW)
+    cdef bint asks = n_tiles > 1 and (n_tiles <= FEW_TILES and not is_float(first.form) or is_rows(first.form))
     cdef Py_ssize_t chunk = max(4, ((STRIP_BYTES if asks else 65536) + first.stride // 2) // first.stride)
     return max(1, min(chunk, n_panels // (4 * n_threads)))
 

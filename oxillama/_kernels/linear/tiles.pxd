@@ -19,14 +19,14 @@ cdef enum:
     MAX_TILE = 24  # panels * tokens: accumulators of a tile
     MAX_SUMS = 24
     FAR_AHEAD = 8192  # in place of OX_AHEAD where tiles multiply for as long as the memory takes to read
-    ROW_PAD = 64   # bytes between the tokens of r8: rows of 2^n bytes would share a few sets of the cache
+    ROW_PAD = 64   # bytes between the tokens of r8 and b8: rows of 2^n bytes would share a few sets of the cache
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
-    const int8_t* codes      # (cols / 4, T, 4); of r8 (T, cols + ROW_PAD); if T is 16 (cols / 64, 16, 64)
-    const float* scale       # (blocks, T), a block being 32 or 256 columns
+    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); if T is 16 (cols / 64, 16, 64)
+    const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
@@ -370,48 +370,64 @@ cdef inline void add_row_group(const int P, const int T, const int chains, i32x1
             sums[i * T + t] = a8_dot(sums[i * T + t], w[i], v)
 
 
-cdef inline void row_tile(const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
+cdef inline f32x16 add_span(const int layout, f32x16 acc, i32x16 part, f32x16 scale) noexcept nogil:
+    """Adds the sums of a span times their scale; a whole row is the first span and the last one."""
+    if layout == L_R8:
+        return f32_mul(f32_from_i32(part), scale)
+    return f32_fma(f32_from_i32(part), scale, acc)
+
+
+cdef inline void row_tile(const int layout, const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
                           f32x16* acc) noexcept nogil:
-    """P panels of r8 from ``p`` on times T tokens: acc (P, T). The sums are integers up to the end of the row.
+    """P panels of rows from ``p`` on times T tokens: acc (P, T). The sums are integers up to the end of a span.
 
     If P * T is small, ``chains`` independent sums for each result hide the latency of a product.
     """
-    cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* header = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p)
     cdef const uint8_t* c
     cdef const int8_t* x = job.tile.codes
     cdef i32x16 part[MAX_SUMS]
-    cdef Py_ssize_t ld = job.cols + ROW_PAD, b
+    cdef f32x16 scale
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, spans = n_spans(layout, job.cols), s, b
+    cdef Py_ssize_t far = FAR_AHEAD - OX_AHEAD if T >= 8 else 0
     cdef int g, t, i
-    for i in range(P * T * chains):
-        part[i] = i32_zero()
-    if OX_A8_SHIFT:
+    for i in range(P * T):
+        acc[i] = f32_zero()
+    for s in range(spans):
+        for i in range(P * T * chains):
+            part[i] = i32_zero()
         for i in range(P):
+            if OX_A8_SHIFT:
+                for t in range(T):
+                    part[i * T + t] = i32_sub(i32_zero(), i32_shl(i32_load(header + i * job.stride + 64), OX_A8_SHIFT))
+            if job.cold and layout != L_R8:
+                prefetch(header + i * job.stride + far, ROW_HEADER)
+        c = header + ROW_HEADER
+        for b in range(min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout)) // 32):
+            if job.cold:
+                for i in range(P):
+                    prefetch(c + i * job.stride + far, 512)
+            if T > 1:
+                next = ask(next, P * job.step)
+            add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 1, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 2, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 3, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 4, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 5, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 6, x, ld)
+            add_row_group(P, T, chains, part, c, job.stride, 7, x, ld)
+            x = x + 32
+            c = c + 512
+        for i in range(P):
+            scale = f32_load(<const float*>(header + i * job.stride))
             for t in range(T):
-                part[i * T + t] = i32_sub(i32_zero(), i32_shl(i32_load(panel + i * job.stride + 64), OX_A8_SHIFT))
-    for b in range(job.cols // 32):
-        c = panel + ROW_HEADER + 512 * b
-        if job.cold:
-            for i in range(P):
-                prefetch(c + i * job.stride + (FAR_AHEAD - OX_AHEAD if T >= 8 else 0), 512)
-        if T > 1:
-            next = ask(next, P * job.step)
-        add_row_group(P, T, chains, part, c, job.stride, 0, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 1, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 2, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 3, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 4, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 5, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 6, x, ld)
-        add_row_group(P, T, chains, part, c, job.stride, 7, x, ld)
-        x = x + 32
-    for i in range(P):
-        for t in range(T):
-            for g in range(1, chains):
-                part[i * T + t] = i32_add(part[i * T + t], part[(g * P + i) * T + t])
-            acc[i * T + t] = f32_mul(f32_from_i32(part[i * T + t]),
-                                     f32_mul(f32_load(<const float*>(panel + i * job.stride)),
-                                             f32_set1(job.tile.scale[t])))
+                for g in range(1, chains):
+                    part[i * T + t] = i32_add(part[i * T + t], part[(g * P + i) * T + t])
+                acc[i * T + t] = add_span(layout, acc[i * T + t], part[i * T + t],
+                                          f32_mul(scale, f32_set1(job.tile.scale[t * spans + s])))
+        header = c
 
 
 cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
@@ -643,59 +659,72 @@ cdef inline void super_tiles(const int layout, const int T, const Job* job) noex
         put_panel(job, T, p, 0, acc)
 
 
-cdef inline void amx_row_tiles(const int two, const Job* job) noexcept nogil:
-    """Multiplies panels of r8, two at a time, with 16 tokens, or with 32 if ``two``, in the registers of AMX."""
+cdef inline void amx_row_tiles(const int layout, const int two, const Job* job) noexcept nogil:
+    """Multiplies panels of rows, two at a time, with 16 tokens, or with 32 if ``two``, in the registers of AMX."""
     cdef int32_t room[4 * 256 + 16]
     cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
     cdef uint8_t rest[2 * 1024]  # the last 32 columns of two panels, and zeros
-    cdef Py_ssize_t ld = job.cols + ROW_PAD, p, k
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, spans = n_spans(layout, job.cols), apart, p, s, n, k
     cdef const uint8_t* panel
-    cdef const uint8_t* other
     cdef const uint8_t* next
     cdef const int8_t* x
-    cdef f32x16 scale, acc
-    cdef i32x16 excess
+    cdef f32x16 acc[2 * 32]
+    cdef f32x16 scale
+    cdef i32x16 excess, part
     cdef int q, t
     for p in range(job.first, job.last, 2):
         panel = job.data + p * job.stride
-        other = panel + job.stride if p + 1 < job.last else panel
+        apart = job.stride if p + 1 < job.last else 0  # from a panel to the other one
         next = share(job, p)
         x = job.tile.codes
-        amx_begin(two)
-        for k in range(job.cols // 64):
-            if job.cold:
-                prefetch(panel + ROW_HEADER + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
-                prefetch(other + ROW_HEADER + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
-            next = ask(next, 4 * job.step)
-            amx_add_us(two, x, x + 16 * ld, ld, panel + ROW_HEADER + 1024 * k, other + ROW_HEADER + 1024 * k)
-            x = x + 64
-        if job.cols % 64:
-            memset(rest, 0, sizeof(rest))
-            memcpy(rest, panel + job.stride - 512, 512)
-            memcpy(rest + 1024, other + job.stride - 512, 512)
-            amx_add_us(two, x, x + 16 * ld, ld, rest, rest + 1024)
-        amx_end(two, sums)
+        for t in range(2 * 32):
+            acc[t] = f32_zero()
+        for s in range(spans):
+            n = min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout))
+            amx_begin(two)
+            if job.cold and layout != L_R8:
+                prefetch(panel + FAR_AHEAD - OX_AHEAD, ROW_HEADER)
+                prefetch(panel + apart + FAR_AHEAD - OX_AHEAD, ROW_HEADER)
+            panel = panel + ROW_HEADER
+            for k in range(n // 64):
+                if job.cold:
+                    prefetch(panel + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
+                    prefetch(panel + apart + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
+                next = ask(next, 4 * job.step)
+                amx_add_us(two, x, x + 16 * ld, ld, panel + 1024 * k, panel + apart + 1024 * k)
+                x = x + 64
+            panel = panel + 16 * n
+            if n % 64:
+                memset(rest, 0, sizeof(rest))
+                memcpy(rest, panel - 512, 512)
+                memcpy(rest + 1024, panel + apart - 512, 512)
+                amx_add_us(two, x, x + 16 * ld, ld, rest, rest + 1024)
+            amx_end(two, sums)
+            for q in range(2):
+                scale = f32_load(<const float*>(panel + q * apart - 16 * n - ROW_HEADER))
+                excess = i32_shl(i32_load(panel + q * apart - 16 * n - 64), OX_A8_SHIFT)
+                for t in range(job.done, 32 if two else 16):
+                    part = i32_sub(i32_load(sums + 512 * (t >> 4) + 256 * q + 16 * (t & 15)), excess)
+                    acc[32 * q + t] = add_span(layout, acc[32 * q + t], part,
+                                               f32_mul(scale, f32_set1(job.tile.scale[t * spans + s])))
         for q in range(min(<Py_ssize_t>2, job.last - p)):
-            scale = f32_load(<const float*>(panel + q * job.stride))
-            excess = i32_shl(i32_load(panel + q * job.stride + 64), OX_A8_SHIFT)
             for t in range(job.done, 32 if two else 16):
-                acc = f32_from_i32(i32_sub(i32_load(sums + 512 * (t >> 4) + 256 * q + 16 * (t & 15)), excess))
-                acc = f32_mul(acc, f32_mul(scale, f32_set1(job.tile.scale[t])))
-                put_panel(job, 1, p + q, t, &acc)
+                put_panel(job, 1, p + q, t, acc + 32 * q + t)
 
 
-cdef inline void row_tiles(const int P, const int T, const int chains, const int alone, const Job* job) noexcept nogil:
+cdef inline void row_tiles(const int layout, const int P, const int T, const int chains, const int alone,
+                           const Job* job) noexcept nogil:
     """Multiplies P panels at a time with ``chains`` chains of sums, then each remaining panel with ``alone`` chains."""
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
     cdef int q
     while p + P <= job.last:
-        row_tile(P, T, chains, job, p, acc)
+        row_tile(layout, P, T, chains, job, p, acc)
         for q in range(P):
             put_panel(job, T, p + q, 0, acc + q * T)
         p = p + P
     for i in range(p, job.last):
-        row_tile(1, T, alone, job, i, acc)
+        row_tile(layout, 1, T, alone, job, i, acc)
         put_panel(job, T, i, 0, acc)
 
 
@@ -728,19 +757,19 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
 # The bodies of a layout, with the tile size T as a constant. A function for each kind of layout: the compiler copies
 # what is inlined, and removes the branches of other layouts afterwards.
 
-cdef inline void row_layout(int T, const Job* job) noexcept nogil:
+cdef inline void row_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and T == 32:
-        amx_row_tiles(1, job)
+        amx_row_tiles(layout, 1, job)
     elif OX_AMX and T == 16:
-        amx_row_tiles(0, job)
+        amx_row_tiles(layout, 0, job)
     elif OX_TILE >= 8 and T == 8:
-        row_tiles(OX_PANELS, 8, 1, 1, job)
+        row_tiles(layout, OX_PANELS, 8, 1, 1, job)
     elif T == 4:
-        row_tiles(OX_PANELS, 4, 1, 1, job)
+        row_tiles(layout, OX_PANELS, 4, 1, 1, job)
     elif T == 2:
-        row_tiles(1, 2, 2, 2, job)
+        row_tiles(layout, 1, 2, 2, 2, job)
     else:
-        row_tiles(1, 1, 4, 4, job)
+        row_tiles(layout, 1, 1, 4, 4, job)
 
 
 cdef inline void float_layout(const int layout, int T, const Job* job) noexcept nogil:

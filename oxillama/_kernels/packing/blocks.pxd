@@ -8,7 +8,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.packing.formats cimport *
-from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at
+from oxillama._kernels.packing.layouts cimport ROW_HEADER, codes_at, header_at, n_spans
 from oxillama._kernels.packing.unpack cimport Block, Unpack, e5m3_value, half_at
 from oxillama._kernels.simd.bf16 cimport LEAST_BF16, paired
 from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
@@ -57,10 +57,19 @@ cdef inline void float_pack(const int layout, const uint8_t** row, Py_ssize_t co
 
 # --- rows -------------------------------------------------------------------------------------------
 
-cdef inline void row_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    """Packs 16 rows of float32 as int8: scale = max|w| / 127, code = round(w * (127 / max|w|)), ties to even.
+cdef inline void row_pack(const int layout, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """Packs 16 rows of float32 as int8, span by span."""
+    cdef Py_ssize_t s, n
+    for s in range(n_spans(layout, cols)):
+        n = min(<Py_ssize_t>span_of(layout), cols - s * span_of(layout))
+        span_pack(row, s * span_of(layout), n, out)
+        out = out + ROW_HEADER + 16 * n
 
-    A row with max|w| up to 1e-36 counts as zero.
+
+cdef inline void span_pack(const uint8_t** row, Py_ssize_t first, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """Packs columns of 16 rows: scale = max|w| / 127, code = round(w * (127 / max|w|)), ties to even.
+
+    A span with max|w| up to 1e-36 counts as zero.
     """
     cdef const float* w
     cdef float most, inv, magnitude
@@ -68,7 +77,7 @@ cdef inline void row_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) no
     cdef Py_ssize_t k
     cdef int r
     for r in range(16):
-        w = <const float*>row[r]
+        w = <const float*>row[r] + first
         most = 0
         for k in range(cols):
             magnitude = fabsf(w[k])

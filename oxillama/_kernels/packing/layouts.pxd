@@ -21,8 +21,8 @@ with a kind of scales:
       f16 d[16], for s8 f32 d[16]
     floats (f32 f16)
             column 0 of the 16 rows, then column 1, ...; bf16 in pairs of columns [cols / 2][16][2], filled up with 0
-    scales of whole rows (r8), before all codes of the panel
-      f32 d[16], int32 sum of the row's codes [16]
+    scales of spans, which are whole rows (r8) or 128 columns, at the end of a row fewer (b8), before their codes
+      f32 d[16], int32 sum of the span's codes [16]
 
 Codes are the codes of the format, or indices of a table of 16 values. The table of IQ4_NL has its signed values; the
 other tables, whose values lie in -64..63, have 64 added, so that products take 7-bit codes as for most layouts.
@@ -35,7 +35,7 @@ from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    ROW_HEADER = 128     # bytes of the scales and sums of the 16 rows
+    ROW_HEADER = 128     # bytes of the scales and sums of a span in 16 rows
 
 
 cdef inline int dot_excess(const int layout) noexcept nogil:
@@ -84,17 +84,22 @@ cdef inline Py_ssize_t header_at(const int layout, Py_ssize_t b) noexcept nogil:
 
 cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
     """Offset of the codes of block ``b`` in a panel."""
-    if is_row(layout):
-        return ROW_HEADER + b * 512
     cdef Py_ssize_t first = b - b % group_blocks(layout)
     return (first * block_bytes(layout) + group_blocks(layout) * header_bytes(layout)
             + (b - first) * form_of(layout) * 2 * code_bits(layout))
+
+
+cdef inline Py_ssize_t n_spans(const int layout, Py_ssize_t cols) noexcept nogil:
+    """The number of spans of a row."""
+    return (cols + span_of(layout) - 1) // span_of(layout)
 
 
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
     """Bytes of one panel of 16 rows, up to the end of the last block's codes."""
     if form_of(layout) == 0:
         return (paired(cols) if is_pairs(layout) else cols) * 16 * scale_bytes(layout)
+    if is_row(layout):
+        return n_spans(layout, cols) * ROW_HEADER + 16 * cols
     return codes_at(layout, cols // form_of(layout) - 1) + form_of(layout) * 2 * code_bits(layout)
 
 

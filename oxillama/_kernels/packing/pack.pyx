@@ -19,7 +19,7 @@ from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.packing.unpack cimport GRID_3XXS, GRID_WORDS, GRIDS
 
-from oxillama.base.formats import FORMAT_BY_ID, LAYOUTS, W8A8 as ROW_FORMAT
+from oxillama.base.formats import IN_MEMORY, LAYOUTS
 
 cnp.import_array()
 
@@ -46,6 +46,8 @@ cdef extern from *:
 
 cdef Py_ssize_t READ_BYTES = 1 << 18  # bytes that a thread reads at a time: they stay in its core's cache for packing
 
+FORMAT_OF_ID = {fmt.id: fmt for fmt in IN_MEMORY.values()}
+
 cdef struct Codec:
     int format, layout
     Py_ssize_t block_len, block_bytes
@@ -66,7 +68,7 @@ fill_grids()
 
 cdef Codec codec_of(int format_id) except *:
     """The sizes and the layout of a format; ValueError if no kernel supports it."""
-    fmt = ROW_FORMAT if format_id == W8A8 else FORMAT_BY_ID.get(format_id)
+    fmt = FORMAT_OF_ID.get(format_id)
     if fmt is None or fmt.layout is None:
         raise ValueError(f"format_id: expected a format with kernels, got {format_id}")
     return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)

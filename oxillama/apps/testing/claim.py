@@ -1,6 +1,6 @@
 """The claim of the same bits as a check: logits of small models, computed here, beside a table of hashes.
 
-The models are those that the package ships, and ten that are written here, each of another kind:
+The models are those that the package ships, and eleven that are written here, each of another kind:
 architecture, format of the matrices, type of keys and values, arithmetic. Their weights are the bytes of a
 hash function, so they are the same on every machine. Each model runs twice, the second time with one thread,
 in other chunks and with other pages. `python -m oxillama.apps.testing.claim` writes the table, after a change
@@ -103,6 +103,7 @@ SHAPES: Mapping[str, Shape] = {
     "llama, Q4_K, keys and values in q8_0": Shape("llama", "Q4_K_S", {"kv_type": "q8_0"}),
     "llama, Q6_K in float32": Shape("llama", "Q6_K", {"compute": "f32"}),
     "llama, W8A8, values in q4_0": Shape("llama", "", {"compute": "w8a8", "kv_type": "f16:q4_0"}),
+    "llama, W8A8 in blocks of 128 columns": Shape("llama", "", {"compute": "w8a8-128"}),
     "llama, Q5_K in bfloat16": Shape("llama", "Q5_K_S", {"compute": "bf16", "kv_type": "bf16"}),
     "qwen2, Q8_0": Shape("qwen2", "Q8_0", tensors=BIASES),
     "qwen3, IQ4_XS": Shape("qwen3", "IQ4_XS", tensors={"attn_q_norm": (HEAD,), "attn_k_norm": (HEAD,)}),

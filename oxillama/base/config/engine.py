@@ -27,7 +27,7 @@ fields_of: Callable[..., Any] = lazy("oxillama.base.config.offload:fields_of")
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
 
-COMPUTE = ("int8", "w8a8", "bf16", "f32")
+COMPUTE = ("int8", "w8a8", "w8a8-128", "bf16", "f32")
 """How quantized matrices are multiplied."""
 
 PACKED_ACCESS = ("map", "read")
@@ -152,10 +152,11 @@ class EngineConfig(Options):
         help='how quantized matrices are multiplied. "int8" quantizes the activations to int8, in blocks of '
              '32 or 256 columns; "w8a8" rounds the matrices, those of floats too, to int8 with one scale per '
              "row, and the activations to int8 with one scale per token, the fastest for prompts and batches "
-             'and the least exact; "f32" dequantizes the matrices to float32, to compare with a reference; '
-             '"bf16" dequantizes them to bfloat16, in half the memory. Activations of BF16 matrices are '
-             'rounded to bfloat16 unless it is "f32"; F32 and F16 matrices are multiplied in float32 unless '
-             'it is "w8a8"; encoders of pictures and sounds take "int8" for it')
+             'and the least exact; "w8a8-128" does so with one scale per 128 columns of both, nearly as fast '
+             'and nearly as exact as "int8"; "f32" dequantizes the matrices to float32, to compare with a '
+             'reference; "bf16" dequantizes them to bfloat16, in half the memory. Activations of BF16 '
+             'matrices are rounded to bfloat16 unless it is "f32"; F32 and F16 matrices are multiplied in '
+             'float32 unless it is "w8a8" or "w8a8-128"; encoders of pictures and sounds take "int8" for these')
     packed: AnyPath = option("auto", choices=("auto", "make", "off"),
         help='a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside '
              'the model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, '

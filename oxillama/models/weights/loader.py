@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
-from oxillama.base.formats import FLOATS, FORMATS, LONGEST_ROW, W8A8, Format
+from oxillama.base.formats import FLOATS, FORMATS, LONGEST_ROW, ROUNDED, W8A8, Format
 from oxillama.base.lazy_import import lazy
 from oxillama.errors import LoadError
 from oxillama.gguf.extent import Extent
@@ -32,9 +32,9 @@ class Weights:
             fit the rows. None: never.
         compute: "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
             to that format. Activations of BF16 matrices are rounded to bf16, but with "f32" these become F32;
-            F32 and F16 matrices are multiplied in float32. "w8a8" rounds all matrices to `formats.W8A8`,
-            except float matrices that keep their format (as with ``quantize``), that have rows whose length
-            is not a multiple of 32, or that are computed from several.
+            F32 and F16 matrices are multiplied in float32. "w8a8" and "w8a8-128" round all matrices to
+            `formats.ROUNDED`, except float matrices that keep their format (as with ``quantize``), that have
+            rows whose length is not a multiple of 32, or that are computed from several.
         store: makes the `PanelStore` from which linear layers get their packed matrices, given a `Packer`.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
@@ -113,12 +113,13 @@ class Weights:
 
     def linear_format(self, info: TensorInfo) -> Format:
         """Format of a matrix in memory."""
-        if self.compute == "w8a8" and is_rounded(info.name, info.format, info.shape):
-            if info.shape[0] > LONGEST_ROW:
+        rounded = ROUNDED.get(self.compute)
+        if rounded is not None and is_rounded(info.name, info.format, info.shape):
+            if rounded is W8A8 and info.shape[0] > LONGEST_ROW:
                 raise LoadError(
                     f"{info.name}: expected rows of at most {LONGEST_ROW} for w8a8, got {info.shape[0]}"
                 )
-            return W8A8
+            return rounded
         exact = ("F32", "F16") if self.compute == "f32" else FLOATS  # BF16 rounds activations
         if self.compute in ("bf16", "f32") and info.format.name not in exact:
             return FORMATS[self.compute.upper()]

@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama._kernels.openmp_thread import in_openmp_thread
-from oxillama.base.formats import W8A8, Format
+from oxillama.base.formats import ROUNDED, Format
 from oxillama.errors import GGUFError
 from oxillama.gguf.extent import Extent
 from oxillama.gguf.file_types import UNWEIGHTED
@@ -33,7 +33,7 @@ def converted(
     Args:
         name: of the tensor, for errors.
         source, blocks: format and rows of the matrix.
-        target: one of `formats.WRITABLE`, or `formats.W8A8`; ``cols`` is a multiple of its block length.
+        target: one of `formats.WRITABLE` or `formats.ROUNDED`; ``cols`` is a multiple of its block length.
         importance: float32 (cols,), above 0: weights of the errors of the columns; None for 1.
 
     Yields:
@@ -48,7 +48,7 @@ def converted(
         values = np.empty((rows, cols), np.float32)
         in_openmp_thread(partial(pack.dequantize, source.id, chunk, values, n_threads))
         check_range(name, values, target)
-        if target is W8A8:
+        if target in ROUNDED.values():
             yield values.view(np.uint8)
         else:
             yield quantized(kernels, values, target, importance, n_threads)
@@ -71,12 +71,10 @@ def check_range(name: str, values: np.ndarray, target: Format) -> None:
     if target.name in ("F32", "BF16") or not values.size:
         return
     low, high = float(values.min()), float(values.max())
-    most = float(np.finfo(np.float32).max) if target is W8A8 else target.most
-    if not (low >= -most and high <= most):
-        found = high if low >= -most else low
-        raise GGUFError(
-            f"expected values from {-most:.6g} to {most:.6g} for {target.name}, got {found}", key=name
-        )
+    if not (low >= -target.most and high <= target.most):
+        found = high if low >= -target.most else low
+        text = f"expected values from {-target.most:.6g} to {target.most:.6g} for {target.name}, got {found}"
+        raise GGUFError(text, key=name)
 
 
 def quantized(

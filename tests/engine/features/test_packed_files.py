@@ -46,6 +46,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"compute": "f32"},
     {"compute": "bf16"},
     {"compute": "w8a8"},
+    {"compute": "w8a8-128"},
 ]
 CHANGED = "changed while it was in use"
 
@@ -114,7 +115,7 @@ def test_scales_of_matrices_are_read_from_the_model(path: Path, packs_nothing: C
     assert logits(path) == scaled != plain
 
 
-@pytest.mark.parametrize("compute", ["int8", "w8a8"])
+@pytest.mark.parametrize("compute", ["int8", "w8a8", "w8a8-128"])
 def test_adapters_drafts_embeddings_and_forks(path: Path, tmp_path: Path, compute: str) -> None:
     adapter, results = tmp_path / "a.gguf", []
     model = Path(shutil.copy(demo.DRAFT, tmp_path / "story.gguf"))

@@ -73,11 +73,11 @@ def test_quantized_encoders(kind: str, path: Path, tmp_path: Path) -> None:
 
 
 def test_one_scale_per_row_is_not_for_encoders(path: Path, tmp_path: Path) -> None:
-    """`compute="w8a8"` leaves embeddings of pictures as they are with "int8"."""
+    """`compute` "w8a8" and "w8a8-128" leave embeddings of pictures as they are with "int8"."""
     model, found = write_tiny_model(tmp_path / "text.gguf", n_embd=WIDTH), []
-    for compute in ("int8", "w8a8"):
+    for compute in ("int8", "w8a8", "w8a8-128"):
         with InferenceEngine.from_gguf(model, mmproj=path, compute=compute, num_threads=1) as engine:
             found.append(engine.model.feature("media").encode(picture(60, 40)).rows[0].values)
-    assert (found[0] == found[1]).all()
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
     rounded = MediaEncoder(path, best(), 1, "w8a8").encode(Picture(picture(60, 40))).rows[0].values
     assert (rounded != found[0]).any()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.base.config import available_cpus, checks
+from oxillama.base.formats import ROUNDED
 from oxillama.engine.features.media.input_embeddings import InputEmbeddings, take_media
 from oxillama.engine.features.media.parts import Check, HeldMedia
 from oxillama.engine.features.media.prompt import MARKER, Layout, MediaPrompt, layout, placed
@@ -83,7 +84,7 @@ class Media:
             reason = missing_reason(model.file.paths)
             raise ConfigError(f"mmproj: the model takes no pictures and sounds: {reason}")
         n_threads = config.num_threads or available_cpus()
-        compute = "int8" if config.compute == "w8a8" else config.compute
+        compute = "int8" if config.compute in ROUNDED else config.compute
         encoder = MediaEncoder(self.path, model.kernels, n_threads, compute)
         try:
             check_widths(encoder, model)
