@@ -156,7 +156,7 @@ class EngineConfig(Options):
              'and nearly as exact as "int8"; "f32" dequantizes the matrices to float32, to compare with a '
              'reference; "bf16" dequantizes them to bfloat16, in half the memory. Activations of BF16 '
              'matrices are rounded to bfloat16 unless it is "f32"; F32 and F16 matrices are multiplied in '
-             'float32 unless it is "w8a8" or "w8a8-128"; encoders of pictures and sounds take "int8" for these')
+             'float32 unless it is "w8a8" or "w8a8-128"; encoders of pictures and sounds take "int8" then')
     packed: AnyPath = option("auto", choices=("auto", "make", "off"),
         help='a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside '
              'the model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, '
