@@ -173,25 +173,30 @@ async def start(server: ToolServer) -> asyncio.subprocess.Process:
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """Stop a program: close its stdin, then terminate it, then kill it and its children."""
-    if process.stdin is not None:
-        process.stdin.close()
-    for name in ("SIGTERM", "SIGKILL"):
+    """Stop a program: close its stdin, then terminate it, then kill it and its children.
+
+    The pipes are closed even if the task is cancelled.
+    """
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        for name in ("SIGTERM", "SIGKILL"):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
+            if process.returncode is not None:
+                break
+            with suppress(ProcessLookupError, PermissionError):
+                if sys.platform == "win32":
+                    process.kill()
+                else:
+                    os.killpg(process.pid, getattr(signal, name))
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
-        if process.returncode is not None:
-            break
-        with suppress(ProcessLookupError, PermissionError):
-            if sys.platform == "win32":
-                process.kill()
-            else:
-                os.killpg(process.pid, getattr(signal, name))
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), KILLED_SECONDS)
-    transport = getattr(process, "_transport", None)  # a child process may still hold a pipe open
-    if transport is not None:
-        with suppress(PermissionError):
-            transport.close()
+            await asyncio.wait_for(process.wait(), KILLED_SECONDS)
+    finally:
+        transport = getattr(process, "_transport", None)  # a child process may still hold a pipe open
+        if transport is not None:
+            with suppress(PermissionError):
+                transport.close()  # kills a program that still runs
 
 
 def bounded(incoming: Any, outgoing: Any) -> tuple[Incoming, Outgoing]:

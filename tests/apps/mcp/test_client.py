@@ -278,6 +278,25 @@ def test_a_program_has_time_to_end(
     assert asyncio.run(ended()) == status
 
 
+def test_pipes_are_closed_by_a_task_that_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def left() -> list[bool]:
+        command = {"command": sys.executable, "args": ["-c", "import time\ntime.sleep(60)"]}
+        process = await transports.start(servers_of({"mcpServers": {"a": command}})[0])
+        task = asyncio.ensure_future(transports.stop(process))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        pipes = [process._transport.get_pipe_transport(i) for i in range(3)]  # type: ignore[attr-defined]
+        found = [each.is_closing() for each in pipes]
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        return found
+
+    monkeypatch.setattr(transports, "LEAVE_SECONDS", 60.0)
+    assert all(asyncio.run(left()))
+
+
 def test_a_closed_client() -> None:
     client = connected(a=raw("plain"))
     client.close()
