@@ -389,7 +389,7 @@ cdef inline void row_tile(const int layout, const int P, const int T, const int 
     cdef const int8_t* x = job.tile.codes
     cdef i32x16 part[MAX_SUMS]
     cdef f32x16 scale
-    cdef Py_ssize_t ld = job.cols + ROW_PAD, spans = n_spans(layout, job.cols), s, b
+    cdef Py_ssize_t ld = job.cols + ROW_PAD, spans = n_spans(layout, job.cols), s, _b
     cdef Py_ssize_t far = FAR_AHEAD - OX_AHEAD if T >= 8 else 0
     cdef int g, t, i
     for i in range(P * T):
@@ -404,7 +404,7 @@ cdef inline void row_tile(const int layout, const int P, const int T, const int 
             if job.cold and layout != L_R8:
                 prefetch(header + i * job.stride + far, ROW_HEADER)
         c = header + ROW_HEADER
-        for b in range(min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout)) // 32):
+        for _b in range(min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout)) // 32):
             if job.cold:
                 for i in range(P):
                     prefetch(c + i * job.stride + far, 512)
