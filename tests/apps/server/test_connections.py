@@ -143,7 +143,7 @@ LONG = b'{"prompt": "a", "max_tokens": 400, "ignore_eos": true, "stream": true}'
 
 @pytest.mark.parametrize("body", [None, LONG])
 def test_a_connection_that_was_reset_leaves_no_timer(engine: InferenceEngine, body: bytes | None) -> None:
-    """A timer would keep its buffers: 300 kB with TLS, for 30 s."""
+    """A timer would keep its buffers for 30 s."""
     with serving(engine) as client:
         data = GET + b"\r\n" if body is None else HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         raw = sent(client, data)

@@ -3,7 +3,7 @@
 import { byId, el } from "./dom.js";
 import { fileView } from "./file_view.js";
 import { icon } from "./icons.js";
-import { mayRecord, mediumView, record } from "./media.js";
+import { mayRecord, mediumChip, record } from "./media.js";
 import { announce } from "./notices.js";
 
 /** Characters of a pasted text that becomes a file. */
@@ -127,9 +127,7 @@ export class Composer {
         this.area.setRangeText(file.text, this.area.selectionStart, this.area.selectionEnd, "end");
         this.#fit();
       };
-      if (!file.medium) return fileView(file, { remove, intoText });
-      const label = `Remove ${file.name}`;
-      return el("button", { type: "button", class: "chip file", "aria-label": label, title: label, onclick: remove }, mediumView(file.medium), icon("close"));
+      return file.medium ? mediumChip(file.medium, remove) : fileView(file, { remove, intoText });
     });
     byId("files").replaceChildren(...chips);
     this.#enable();

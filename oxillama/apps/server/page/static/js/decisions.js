@@ -3,7 +3,7 @@
 import { inWords } from "./api.js";
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
-import { medium, mediumView } from "./media.js";
+import { medium, mediumChip } from "./media.js";
 import { openWindow } from "./notices.js";
 
 /** Types of questions: what the box below each asks for; "" for none. */
@@ -102,7 +102,7 @@ export class Decisions {
         this.pictures = this.pictures.filter((each) => each !== picture);
         this.#drawPictures();
       };
-      return el("button", { type: "button", class: "chip file", "aria-label": `Remove ${picture.name}`, onclick: remove }, mediumView(picture), icon("close"));
+      return mediumChip(picture, remove);
     };
     this.chips.replaceChildren(...this.pictures.map(chip));
   }

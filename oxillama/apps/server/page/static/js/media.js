@@ -141,6 +141,12 @@ export function mediumView(/** @type {Medium} */ item) {
   return frame;
 }
 
+/** A button with a medium, which removes the medium. @returns {HTMLElement} */
+export function mediumChip(/** @type {Medium} */ item, /** @type {() => void} */ remove) {
+  const label = `Remove ${item.name}`;
+  return el("button", { type: "button", class: "chip file", "aria-label": label, title: label, onclick: remove }, mediumView(item), icon("close"));
+}
+
 /** Whether this page may record: browsers allow that on secure pages alone. */
 export function mayRecord() {
   return window.isSecureContext && Boolean(navigator.mediaDevices?.getUserMedia) && typeof MediaRecorder === "function";
