@@ -67,7 +67,8 @@ if [ -n "$wheel" ]; then unpack; else build; fi
 cd "$source"
 emulated -c 'import platform; from oxillama._kernels import targets; print(platform.machine(), targets())'
 ARM_CPU=cortex-a72 emulated -c 'from oxillama._kernels import targets as t; assert "asimddp" in t()["neon"], t()'
-for target in neon portable; do
+ARM_CPU=neoverse-n1 emulated -c 'from oxillama._kernels import targets as t; assert "i8mm" in t()["i8mm"] and not t()["neon"], t()'
+for target in i8mm neon portable; do
     OXILLAMA_TARGET=$target emulated tools/print_bits.py
 done | tee "$folder/bits"
 [ "$(sort -u "$folder/bits" | wc -l)" = 1 ]

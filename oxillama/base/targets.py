@@ -78,6 +78,15 @@ TARGETS: tuple[Target, ...] = (
         own=("linear.linear", "machine.roofline"),
     ),
     Target("avx2", X86, ("avx2", "fma", "f16c"), ("-mavx2", "-mfma", "-mf16c"), ("/arch:AVX2",)),
+    Target(
+        "i8mm",
+        ARM,
+        ("asimddp", "i8mm"),
+        ("-march=armv8.2-a+dotprod+fp16+i8mm",),
+        None,
+        base="neon",
+        own=("linear.linear",),
+    ),
     Target("neon", ARM, ("asimddp",), ("-march=armv8.2-a+dotprod+fp16",), ("/arch:armv8.2",)),
     Target("portable", (), (), (), ()),
 )

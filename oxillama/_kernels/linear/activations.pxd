@@ -13,7 +13,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
+from oxillama._kernels.linear.jobs cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport n_spans
 from oxillama._kernels.simd.bf16 cimport paired, to_bf16
@@ -145,11 +145,16 @@ cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
     return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
 
 
-cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
-    """Stores 4 groups of 4 codes, each in its own row (T, 4) of the tile."""
+cdef inline void store_groups(int8_t* out, const int8_t* codes, Py_ssize_t column, int T, int t) noexcept nogil:
+    """Stores 16 codes of token ``t`` of a tile of ``T`` in groups: (cols / 4, T, 4); for `OX_MATRIX` (cols / 8, T, 8).
+    """
     cdef int g
-    for g in range(4):
-        memcpy(out + g * 4 * T, codes + 4 * g, 4)
+    if OX_MATRIX:
+        for g in range(2):
+            memcpy(out + (column + 8 * g) * T + 8 * t, codes + 8 * g, 8)
+    else:
+        for g in range(4):
+            memcpy(out + (column + 4 * g) * T + 4 * t, codes + 4 * g, 4)
 
 
 cdef inline void store_row(int8_t* out, const int8_t* codes, Py_ssize_t column, int t) noexcept nogil:
@@ -182,7 +187,7 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
                 if OX_AMX and T == 16:
                     store_row(out, codes, b * block + k + 16 * i, t)
                 else:
-                    store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
+                    store_groups(out, codes, b * block + k + 16 * i, T, t)
             whole = half[0] + half[1]
             i = (b * block + k) // 32
             if form == A_32:
@@ -198,21 +203,23 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
 
 
 cdef inline void quantize_row(const int form, const float* x, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t last,
-                              const Tile* tile, int t) noexcept nogil:
-    """Quantizes columns ``first`` to ``last`` (whole spans) of token ``t`` of a tile."""
+                              const Tile* tile, int T, int t) noexcept nogil:
+    """Quantizes columns ``first`` to ``last`` (whole spans) of token ``t`` of a tile of ``T``."""
     cdef Py_ssize_t span = span_of(L_B8 if form == A_128 else L_R8), s
     cdef float* scale = <float*>tile.scale + t * scales_of_token(form, cols)
-    cdef int8_t* out = <int8_t*>tile.codes + t * codes_of_token(form, cols)
+    cdef int8_t* out = <int8_t*>tile.codes + (0 if OX_MATRIX else t * codes_of_token(form, cols))
     for s in range(first // span, (last + span - 1) // span):
-        scale[s] = quantize_span(x + s * span, min(span, last - s * span), out + s * span)
+        scale[s] = quantize_span(x + s * span, min(span, last - s * span), out, s * span, T, t)
 
 
-cdef inline float quantize_span(const float* x, Py_ssize_t cols, int8_t* out) noexcept nogil:
-    """Quantizes columns with one scale, and returns the scale."""
+cdef inline float quantize_span(const float* x, Py_ssize_t cols, int8_t* out, Py_ssize_t column, int T,
+                                int t) noexcept nogil:
+    """Quantizes columns with one scale, stores them from ``column`` on, and returns the scale."""
     cdef f32x16 top = f32_zero(), total = f32_zero(), magic = f32_set1(12582912.0), inv, moved
     cdef float most, sum
     cdef Py_ssize_t k
     cdef i32x16 code
+    cdef int8_t codes[16]
     for k in range(0, cols, 16):
         top = f32_max(f32_abs(f32_load(x + k)), top)
     most = f32_hmax(top)
@@ -221,7 +228,11 @@ cdef inline float quantize_span(const float* x, Py_ssize_t cols, int8_t* out) no
         moved = f32_add(f32_mul(f32_load(x + k), inv), magic)
         total = f32_add(total, f32_sub(moved, magic))
         code = i32_from_bits(moved)
-        i32_store_i8(out + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
+        if OX_MATRIX:
+            i32_store_i8(codes, code)
+            store_groups(out, codes, column + k, T, t)
+        else:
+            i32_store_i8(out + column + k, i32_add(code, i32_set1(1 << OX_A8_SHIFT)) if OX_A8_SHIFT else code)
     sum = f32_sum(total)  # NaN where a value is a NaN or an infinity
     return most / 127.0 if sum - sum == 0 else NAN
 
@@ -273,9 +284,9 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
         elif form == A_256 or form == A_PRODUCTS:
             quantize_token(A_256, x[t], first, last, &tile, T, t)
         elif form == A_ROW:
-            quantize_row(A_ROW, x[t], cols, first, last, &tile, t)
+            quantize_row(A_ROW, x[t], cols, first, last, &tile, T, t)
         elif form == A_128:
-            quantize_row(A_128, x[t], cols, first, last, &tile, t)
+            quantize_row(A_128, x[t], cols, first, last, &tile, T, t)
         elif form == A_PAIRS:
             round_token(True, x[t], first, last, &tile, T, t)
         elif form == A_BF16:

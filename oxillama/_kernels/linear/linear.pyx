@@ -18,7 +18,7 @@ from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
     A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows,
     largest_tile, tile_size)
-from oxillama._kernels.linear.tiles cimport Job
+from oxillama._kernels.linear.jobs cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, ox_cpu_has

@@ -6,63 +6,22 @@ product of a row and a token depends on nothing else.
 In each body the layout and T are constants, so the compiler removes the branches that depend on them.
 """
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
+from oxillama._kernels.linear.amx_tiles cimport amx_row_tiles, amx_super_tile
+from oxillama._kernels.linear.jobs cimport *
+from oxillama._kernels.linear.sums cimport *
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.packing.unpack cimport E5M3_UNIT
 from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
+
 cdef enum:
-    MAX_TILE = 24  # panels * tokens: accumulators of a tile
+    MAX_TILE = 24   # panels * tokens: accumulators of a tile
     MAX_SUMS = 24
-    FAR_AHEAD = 8192  # in place of OX_AHEAD where tiles multiply for as long as the memory takes to read
-    ROW_PAD = 64   # bytes between the tokens of r8 and b8: rows of 2^n bytes would share a few sets of the cache
-
-
-# Activations of a tile of T tokens, interleaved as the tile reads them.
-cdef struct Tile:
-    const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
-    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); if T is 16 (cols / 64, 16, 64)
-    const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
-    const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
-    const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
-    const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
-    const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
-
-
-# Some panels of one matrix times one tile of tokens.
-cdef struct Job:
-    const uint8_t* data
-    Py_ssize_t stride, rows, cols
-    Py_ssize_t first, last    # panels
-    Tile tile
-    float* out                # row 0 of the matrix, for the first token of the tile
-    Py_ssize_t ld             # floats between tokens in out
-    int done                  # tokens at the start of the tile whose results another tile writes
-    const float* bias
-    float scale               # factor of the whole matrix
-    bint accumulate
-    bint dots                 # activations of pairs are bf16, for the instruction that multiplies a pair
-    bint cold                 # the panels come from memory, so the tile prefetches within them
-    uint8_t* products         # codes times scales of a panel, for AMX: 8192 bytes a block; a cold tile computes them
-    const uint8_t* next       # this tile's share of later panels, which it prefetches
-    Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
-
-
-cdef inline const uint8_t* share(const Job* job, Py_ssize_t p) noexcept nogil:
-    """The part of ``job.next`` that is prefetched together with panel ``p``."""
-    return job.next + (p - job.first) * job.step * (job.cols // 32)
-
-
-cdef inline const uint8_t* ask(const uint8_t* next, Py_ssize_t step) noexcept nogil:
-    """Prefetches ``step`` bytes from ``next`` on, which are needed some panels later; returns their end."""
-    cdef Py_ssize_t i
-    for i in range(0, step, 64):
-        ox_prefetch_far(next + i)
-    return next + step
+    HALF_COLS = 256  # columns of a panel of rows that one half multiplies before the other half does
 
 
 cdef inline void float_tile(const int layout, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
@@ -117,61 +76,6 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
                     acc[p * T + t] = f32_fma(f, f32_set1(x[2 * k * T + t]), acc[p * T + t])
 
 
-cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
-    """Codes of columns 4 g .. 4 g + 3, of the 32 columns whose codes begin at ``c``."""
-    cdef u8x64 w
-    if code_bits(layout) == 8:
-        return u8_load(c + 64 * g)
-    if code_bits(layout) >= 4:
-        w = u8_load(c + 64 * (g & 3))
-        w = u8_low4(w) if g < 4 else u8_high4(w)
-        if code_bits(layout) == 5:
-            return u8_or(w, u8_move(u8_load(c + 256), g, 4, 0x10))
-        if code_bits(layout) == 6:
-            return u8_or(w, u8_move(u8_load(c + 256 + 64 * (g >> 2)), 2 * (g & 3), 4, 0x30))
-        return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
-    if code_bits(layout) == 1:
-        return u8_move(u8_load(c), g, 1, 0x02)
-    w = u8_move(u8_load(c + 64 * (g >> 2)), 2 * (g & 3), 0, 0x03)
-    if code_bits(layout) == 3:
-        w = u8_or(w, u8_move(u8_load(c + 128), g, 2, 0x04))
-    return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
-
-
-cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
-    """Groups whose products are summed in 16 bits before they are widened, on targets where that is faster. Each
-    group adds two products of a code below 2^bits and an activation up to 127."""
-    if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
-        return 1
-    return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
-
-
-cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
-                           const int8_t* x) noexcept nogil:
-    """Adds 4 columns times T tokens to ``part``, or first to the 16-bit sums ``run`` of several groups."""
-    cdef u8x64 w = code_group(layout, c, g)
-    cdef u8x64 v
-    cdef int held = groups_in_16_bits(layout)
-    cdef int t
-    for t in range(T):
-        v = u8_set4(x + 4 * (g * T + t))
-        if has_signed_codes(layout):
-            part[t] = s8_dot(part[t], w, v)
-        elif held == 1:
-            part[t] = u7_dot(part[t], w, v)
-        else:
-            run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
-            if g % held == held - 1:
-                part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
-
-
-cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
-    """Prefetches ``n`` bytes that lie OX_AHEAD bytes after ``p``, possibly in the next panel."""
-    cdef int i
-    for i in range(0, n, 64):
-        ox_prefetch(p + OX_AHEAD + i)
-
-
 cdef inline void prefetch_super(const int layout, const uint8_t* p, const int n) noexcept nogil:
     """`prefetch` for a layout with blocks of 256 columns.
 
@@ -184,55 +88,6 @@ cdef inline void prefetch_super(const int layout, const uint8_t* p, const int n)
     else:
         for i in range(0, n, 64):
             ox_prefetch_far(p + FAR_AHEAD + i)
-
-
-cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
-                              const int8_t* x) noexcept nogil:
-    add_group(layout, T, part, run, c, 0, x)
-    add_group(layout, T, part, run, c, 1, x)
-    add_group(layout, T, part, run, c, 2, x)
-    add_group(layout, T, part, run, c, 3, x)
-
-
-cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
-                             const int8_t* x) noexcept nogil:
-    add_group(layout, T, part, run, c, 4, x)
-    add_group(layout, T, part, run, c, 5, x)
-    add_group(layout, T, part, run, c, 6, x)
-    add_group(layout, T, part, run, c, 7, x)
-
-
-cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
-                                const uint8_t* c, const int8_t* x) noexcept nogil:
-    """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
-    cdef const uint8_t* d = c + 64 * code_bits(layout)
-    cdef const int8_t* y = x + 32 * T
-    add_group(layout, T, even, run, c, 0, x)
-    add_group(layout, T, odd, run, d, 0, y)
-    add_group(layout, T, even, run, c, 1, x)
-    add_group(layout, T, odd, run, d, 1, y)
-    add_group(layout, T, even, run, c, 2, x)
-    add_group(layout, T, odd, run, d, 2, y)
-    add_group(layout, T, even, run, c, 3, x)
-    add_group(layout, T, odd, run, d, 3, y)
-    add_group(layout, T, even, run, c, 4, x)
-    add_group(layout, T, odd, run, d, 4, y)
-    add_group(layout, T, even, run, c, 5, x)
-    add_group(layout, T, odd, run, d, 5, y)
-    add_group(layout, T, even, run, c, 6, x)
-    add_group(layout, T, odd, run, d, 6, y)
-    add_group(layout, T, even, run, c, 7, x)
-    add_group(layout, T, odd, run, d, 7, y)
-
-
-cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
-    cdef f32x16 d
-    if scale_bytes(layout) == 4:
-        return f32_load(<const float*>header)
-    if is_bf16(layout):
-        return f32_load_bf16(<const uint16_t*>header)
-    d = f32_load_f16(<const uint16_t*>header)
-    return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
 
 
 cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
@@ -263,20 +118,15 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
             continue
         for t in range(T):
             part[t] = excess_of_block(layout, a.nsum[b * T + t])
-        add_first_16(layout, T, part, run, c, x)
         if T == 1:  # a second, independent sum hides the latency of the first
             part[1] = i32_zero()
+            add_first_16(layout, T, part, run, c, x)
             add_last_16(layout, T, part + 1, run, c, x)
             part[0] = i32_add(part[0], part[1])
         else:
-            add_last_16(layout, T, part, run, c, x)
+            add_32(layout, T, part, run, c, x)
         add_block(layout, T, acc, part, header, a.scale + b * T, a.nsum + b * T)
         x = x + 32 * T
-
-
-cdef inline i32x16 excess_of_block(const int layout, int32_t nsum) noexcept nogil:
-    """- code excess * sum of the activations: corrects sums of codes that include the excess."""
-    return i32_shl(i32_set1(nsum), excess_shift(layout)) if dot_excess(layout) else i32_zero()
 
 
 cdef inline void add_block(const int layout, const int T, f32x16* acc, const i32x16* part, const uint8_t* header,
@@ -370,11 +220,61 @@ cdef inline void add_row_group(const int P, const int T, const int chains, i32x1
             sums[i * T + t] = a8_dot(sums[i * T + t], w[i], v)
 
 
-cdef inline f32x16 add_span(const int layout, f32x16 acc, i32x16 part, f32x16 scale) noexcept nogil:
-    """Adds the sums of a span times their scale; a whole row is the first span and the last one."""
-    if layout == L_R8:
-        return f32_mul(f32_from_i32(part), scale)
-    return f32_fma(f32_from_i32(part), scale, acc)
+cdef inline void add_half_rows(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
+                               Py_ssize_t cols, const int8_t* x) noexcept nogil:
+    """Adds columns of half a panel of rows times T tokens to ``part``."""
+    cdef i32x16 sums[4]
+    cdef Py_ssize_t _b
+    cdef int t
+    for t in range(0, T, 2):
+        sums[t // 2] = i32_zero()
+    for _b in range(cols // 32):
+        add_matrices(layout, half, T, sums, c, 0, x)
+        add_matrices(layout, half, T, sums, c, 2, x)
+        add_matrices(layout, half, T, sums, c, 4, x)
+        add_matrices(layout, half, T, sums, c, 6, x)
+        c = c + 512
+        x = x + 32 * T
+    for t in range(0, T, 2):
+        mm_add(half, part + t, sums[t // 2])
+
+
+cdef inline void row_matrix_tile(const int layout, const int T, const Job* job, Py_ssize_t p,
+                                 f32x16* acc) noexcept nogil:
+    """`row_tile` of one panel and T tokens by products of matrices.
+
+    Each half of the panel takes HALF_COLS columns in turn: their codes stay in the cache for the other half.
+    """
+    cdef const uint8_t* header = job.data + p * job.stride
+    cdef const uint8_t* next = share(job, p)
+    cdef const uint8_t* c
+    cdef const int8_t* x = job.tile.codes
+    cdef i32x16 part[8]
+    cdef f32x16 scale
+    cdef Py_ssize_t spans = n_spans(layout, job.cols), left, n, s, i
+    cdef int t
+    for t in range(T):
+        acc[t] = f32_zero()
+    for s in range(spans):
+        for t in range(T):
+            part[t] = i32_zero()
+        c = header + ROW_HEADER
+        left = min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout))
+        while left:
+            n = min(left, <Py_ssize_t>HALF_COLS)
+            for i in range(n // 32):
+                next = ask(next, job.step)
+                if job.cold:
+                    prefetch(c + 512 * i + 16 * HALF_COLS, 512)
+            add_half_rows(layout, 0, T, part, c, n, x)
+            add_half_rows(layout, 1, T, part, c, n, x)
+            c = c + 16 * n
+            x = x + n * T
+            left = left - n
+        scale = f32_load(<const float*>header)
+        for t in range(T):
+            acc[t] = add_span(layout, acc[t], part[t], f32_mul(scale, f32_set1(job.tile.scale[t * spans + s])))
+        header = c
 
 
 cdef inline void row_tile(const int layout, const int P, const int T, const int chains, const Job* job, Py_ssize_t p,
@@ -430,32 +330,6 @@ cdef inline void row_tile(const int layout, const int P, const int T, const int 
         header = c
 
 
-cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
-    """The ``i``-th pair of sub-block scales as 16-bit integers."""
-    if not has_subs(layout):
-        return i32_set1(0x00010001)
-    if layout == L_K2:
-        return i16_low4(i16_load_u8(header + 64 + 32 * i))
-    return i16_load_i8(<const int8_t*>header + (64 if has_minima(layout) else 32) + 32 * i)
-
-
-cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
-    if layout == L_K2:
-        return i16_high4(i16_load_u8(header + 64 + 32 * i))
-    return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
-
-
-cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 odd, i32x16 pairs) noexcept nogil:
-    """Adds the sums of two sub-blocks, times their scales if they have any."""
-    if not has_subs(layout):
-        return i32_add(total, i32_add(even, odd))
-    if has_subs_of_16(layout) and code_bits(layout) <= 3 and table_of(layout) == NULL:
-        # 16 products of at most 7 x 127 fit 16 bits
-        return i16_dot(total, i16_pair(even, odd), pairs)
-    even = i32_mul(even, i32_sar(i32_shl(pairs, 16), 16))
-    return i32_add(total, i32_add(even, i32_mul(odd, i32_sar(pairs, 16))))
-
-
 cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
     """Panel ``p`` of a layout with blocks of 256 columns, whose sub-blocks of 16 or 32 may have scales: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
@@ -494,13 +368,11 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 add_first_16(layout, T, even, run, c, x)
                 add_last_16(layout, T, odd, run, c, x)
             else:
-                if T == 8:  # twice as many independent sums hide the latency of a product
+                if T == 8 and not OX_MATRIX:  # twice as many independent sums hide the latency of a product
                     add_two_blocks(layout, T, even, odd, run, c, x)
                 else:
-                    add_first_16(layout, T, even, run, c, x)
-                    add_last_16(layout, T, even, run, c, x)
-                    add_first_16(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
-                    add_last_16(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
+                    add_32(layout, T, even, run, c, x)
+                    add_32(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
                 if T > 1:
                     next = ask(next, job.step)
                 c = c + 64 * code_bits(layout)
@@ -528,113 +400,6 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 acc[t] = f32_fma(f32_from_i32(even[t]), f32_mul(m, da), acc[t])
 
 
-cdef inline void split_products(const int layout, const uint8_t* header, const uint8_t* c,
-                                uint8_t* out) noexcept nogil:
-    """Codes times scales of a block of 256 columns, split in two bytes: (2, 64, 64)."""
-    cdef i32x16 pairs, even, odd
-    cdef Py_ssize_t b
-    cdef int g
-    for b in range(8):  # 32 columns
-        pairs = scale_pairs(layout, header, b if has_subs_of_16(layout) else b // 2)
-        even = i16_pair(pairs, pairs)
-        pairs = i32_sar(pairs, 16)
-        odd = i16_pair(pairs, pairs)
-        if not has_subs_of_16(layout):
-            even = odd = odd if b & 1 else even
-        for g in range(8):
-            amx_split(code_group(layout, c, g), even if g < 4 else odd, code_excess(layout), has_signed_codes(layout),
-                      out, out + 4096)
-            out = out + 64
-        c = c + 64 * code_bits(layout)
-
-
-# --- writing ------------------------------------------------------------------------------------------
-
-cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ssize_t rows,
-                     bint accumulate) noexcept nogil:
-    """Writes up to 16 rows of one token: out = scale * v (+ bias), added to the old ``out`` if ``accumulate``."""
-    cdef float lanes[16]
-    cdef Py_ssize_t r
-    v = f32_mul(v, f32_set1(scale))
-    if rows >= 16:
-        if bias != NULL:
-            v = f32_add(v, f32_load(bias))
-        if accumulate:
-            v = f32_add(f32_load(out), v)
-        f32_store(out, v)
-        return
-    f32_store(lanes, v)
-    for r in range(rows):
-        if bias != NULL:
-            lanes[r] = lanes[r] + bias[r]
-        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
-
-
-cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first, const f32x16* acc) noexcept nogil:
-    """Writes the results of panel ``p`` for T tokens of the tile, from token ``first`` on."""
-    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
-    cdef int t
-    for t in range(T):
-        put(acc[t], job.out + (first + t) * job.ld + 16 * p, job.scale, bias, job.rows - 16 * p, job.accumulate)
-
-
-cdef inline void amx_super_tile(const int layout, int two, const Job* job) noexcept nogil:
-    """Multiplies a panel of a layout with sub-blocks with 16 tokens, or 32 if ``two``, in the registers of AMX.
-
-    The sum of scale * code * activation over a block is an integer, so that the order is free: the products of scales
-    and codes come first, once for all tokens. A register sums all 256 columns of each of their two bytes.
-    """
-    cdef int32_t room[4 * 256 + 16]
-    cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
-    cdef const uint8_t* panel = job.data + job.first * job.stride
-    cdef const uint8_t* header
-    cdef const uint8_t* w = job.products
-    cdef const int8_t* x = job.tile.codes
-    cdef const int32_t* totals = job.tile.sums16 if has_subs_of_16(layout) else job.tile.sums32
-    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
-    cdef Py_ssize_t n_blocks = job.cols // 256, b, at
-    cdef i32x16 minima[8]
-    cdef i32x16 total
-    cdef f32x16 acc[32]
-    cdef f32x16 d, m, da
-    cdef int t, i, k
-    if job.cold:
-        for b in range(n_blocks):
-            header = panel + header_at(layout, b)
-            prefetch(header, header_bytes(layout))
-            for i in range(8):
-                prefetch(panel + codes_at(layout, b) + 64 * code_bits(layout) * i, 64 * code_bits(layout))
-            split_products(layout, header, panel + codes_at(layout, b), job.products + 8192 * b)
-    for t in range(32):
-        acc[t] = f32_zero()
-    for b in range(n_blocks):
-        header = panel + header_at(layout, b)
-        amx_begin(two)
-        for k in range(0, 4096, 1024):
-            amx_add_ss(two, x + k, x + 16 * job.cols + k, 64, w + k, w + 4096 + k)
-        amx_end(two, sums)
-        d = block_scale(layout, header)
-        if has_minima(layout):
-            m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
-            for i in range(n_pairs):
-                minima[i] = minimum_pairs(layout, header, i)
-        for t in range(32 if two else 16):
-            at = (t >> 4) * n_blocks + b  # the place of the block in the token's tile of 16
-            da = f32_set1(job.tile.scale[at * 16 + (t & 15)])
-            k = 512 * (t >> 4) + 16 * (t & 15)
-            total = i32_add(i32_shl(i32_load(sums + k), 7), i32_load(sums + k + 256))
-            acc[t] = f32_fma(f32_from_i32(total), f32_mul(d, da), acc[t])
-            if has_minima(layout):
-                total = i32_zero()
-                for i in range(n_pairs):
-                    total = i16_dot(total, minima[i], i32_set1(totals[(at * n_pairs + i) * 16 + (t & 15)]))
-                acc[t] = f32_fma(f32_from_i32(total), f32_mul(m, da), acc[t])
-        x = x + 4096
-        w = w + 8192
-    for t in range(32 if two else 16):
-        put_panel(job, 1, job.first, t, acc + t)
-
-
 cdef inline void block_tiles(const int layout, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first
@@ -659,65 +424,17 @@ cdef inline void super_tiles(const int layout, const int T, const Job* job) noex
         put_panel(job, T, p, 0, acc)
 
 
-cdef inline void amx_row_tiles(const int layout, const int two, const Job* job) noexcept nogil:
-    """Multiplies panels of rows, two at a time, with 16 tokens, or with 32 if ``two``, in the registers of AMX."""
-    cdef int32_t room[4 * 256 + 16]
-    cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
-    cdef uint8_t rest[2 * 1024]  # the last 32 columns of two panels, and zeros
-    cdef Py_ssize_t ld = job.cols + ROW_PAD, spans = n_spans(layout, job.cols), apart, p, s, n, k
-    cdef const uint8_t* panel
-    cdef const uint8_t* next
-    cdef const int8_t* x
-    cdef f32x16 acc[2 * 32]
-    cdef f32x16 scale
-    cdef i32x16 excess, part
-    cdef int q, t
-    for p in range(job.first, job.last, 2):
-        panel = job.data + p * job.stride
-        apart = job.stride if p + 1 < job.last else 0  # from a panel to the other one
-        next = share(job, p)
-        x = job.tile.codes
-        for t in range(2 * 32):
-            acc[t] = f32_zero()
-        for s in range(spans):
-            n = min(<Py_ssize_t>span_of(layout), job.cols - s * span_of(layout))
-            amx_begin(two)
-            if job.cold and layout != L_R8:
-                prefetch(panel + FAR_AHEAD - OX_AHEAD, ROW_HEADER)
-                prefetch(panel + apart + FAR_AHEAD - OX_AHEAD, ROW_HEADER)
-            panel = panel + ROW_HEADER
-            for k in range(n // 64):
-                if job.cold:
-                    prefetch(panel + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
-                    prefetch(panel + apart + 1024 * k + FAR_AHEAD - OX_AHEAD, 1024)
-                next = ask(next, 4 * job.step)
-                amx_add_us(two, x, x + 16 * ld, ld, panel + 1024 * k, panel + apart + 1024 * k)
-                x = x + 64
-            panel = panel + 16 * n
-            if n % 64:
-                memset(rest, 0, sizeof(rest))
-                memcpy(rest, panel - 512, 512)
-                memcpy(rest + 1024, panel + apart - 512, 512)
-                amx_add_us(two, x, x + 16 * ld, ld, rest, rest + 1024)
-            amx_end(two, sums)
-            for q in range(2):
-                scale = f32_load(<const float*>(panel + q * apart - 16 * n - ROW_HEADER))
-                excess = i32_shl(i32_load(panel + q * apart - 16 * n - 64), OX_A8_SHIFT)
-                for t in range(job.done, 32 if two else 16):
-                    part = i32_sub(i32_load(sums + 512 * (t >> 4) + 256 * q + 16 * (t & 15)), excess)
-                    acc[32 * q + t] = add_span(layout, acc[32 * q + t], part,
-                                               f32_mul(scale, f32_set1(job.tile.scale[t * spans + s])))
-        for q in range(min(<Py_ssize_t>2, job.last - p)):
-            for t in range(job.done, 32 if two else 16):
-                put_panel(job, 1, p + q, t, acc + 32 * q + t)
-
-
 cdef inline void row_tiles(const int layout, const int P, const int T, const int chains, const int alone,
                            const Job* job) noexcept nogil:
     """Multiplies P panels at a time with ``chains`` chains of sums, then each remaining panel with ``alone`` chains."""
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first, i
     cdef int q
+    if OX_MATRIX and T > 1:
+        for p in range(job.first, job.last):
+            row_matrix_tile(layout, T, job, p, acc)
+            put_panel(job, T, p, 0, acc)
+        return
     while p + P <= job.last:
         row_tile(layout, P, T, chains, job, p, acc)
         for q in range(P):
@@ -738,6 +455,13 @@ cdef inline void any_float_tile(const int layout, const int P, const int T, cons
         pair_tile(True, P, T, panel, job.stride, job.cols, &job.tile, acc)
     else:
         pair_tile(False, P, T, panel, job.stride, job.cols, &job.tile, acc)
+
+
+cdef inline int float_panels(const int T) noexcept nogil:
+    """Panels that a float tile of T tokens multiplies together: the registers hold 16 sums where one is a vector of 16
+    lanes, else 4."""
+    cdef int sums = 16 if OX_TILE >= 8 and not OX_MATRIX else 4
+    return max(1, min(4, sums // T))
 
 
 cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
@@ -774,13 +498,13 @@ cdef inline void row_layout(const int layout, int T, const Job* job) noexcept no
 
 cdef inline void float_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_TILE >= 8 and T == 8:
-        float_tiles(layout, 2, 8, job)
+        float_tiles(layout, float_panels(8), 8, job)
     elif T == 4:
-        float_tiles(layout, 4, 4, job)
+        float_tiles(layout, float_panels(4), 4, job)
     elif T == 2:
-        float_tiles(layout, 4, 2, job)
+        float_tiles(layout, float_panels(2), 2, job)
     else:
-        float_tiles(layout, 4, 1, job)
+        float_tiles(layout, float_panels(1), 1, job)
 
 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:

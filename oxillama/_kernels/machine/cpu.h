@@ -63,11 +63,19 @@ static int ox_cpu_has(const char *name) {
 #endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-static int ox_cpu_has(const char *name) { /* bit 20 of AT_HWCAP is HWCAP_ASIMDDP */
-    return !strcmp(name, "asimddp") && (getauxval(AT_HWCAP) >> 20 & 1);
+static int ox_cpu_has(const char *name) { /* bits of Linux' arch/arm64/include/uapi/asm/hwcap.h */
+    if (!strcmp(name, "asimddp")) return getauxval(AT_HWCAP) >> 20 & 1;
+    if (!strcmp(name, "i8mm")) return getauxval(AT_HWCAP2) >> 13 & 1;
+    return 0;
 }
 #elif defined(__aarch64__) && defined(__APPLE__)
-static int ox_cpu_has(const char *name) { return !strcmp(name, "asimddp"); } /* every Apple CPU has it */
+#include <sys/sysctl.h>
+static int ox_cpu_has(const char *name) {
+    int found = 0;
+    size_t size = sizeof found;
+    if (!strcmp(name, "asimddp")) return 1; /* every Apple CPU has it */
+    return !strcmp(name, "i8mm") && !sysctlbyname("hw.optional.arm.FEAT_I8MM", &found, &size, NULL, 0) && found;
+}
 #else
 static int ox_cpu_has(const char *name) { (void)name; return 0; }
 #endif

@@ -7,8 +7,13 @@ typedef struct { int32x4_t q[4]; } i32x16;
 typedef struct { int8x16_t q[4]; } u8x64;
 
 #define OX_S8_SHIFT 0
-#define OX_TILE 4
 #define OX_PANELS 1
+#ifdef OX_TARGET_I8MM
+#define OX_TILE 8
+#define OX_MATRIX 1
+#else
+#define OX_TILE 4
+#endif
 
 #define OX_Q(type, expr) do { type r; for (int i = 0; i < 4; i++) r.q[i] = (expr); return r; } while (0)
 
@@ -130,3 +135,22 @@ static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
 }
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { OX_Q(i32x16, vdotq_s32(acc.q[i], w.q[i], a.q[i])); }
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, w, a); }
+
+#ifdef OX_TARGET_I8MM
+static OX_INLINE i32x16 mm_dot(const int half, i32x16 sums, u8x64 w, u8x64 v, const int8_t *x) {
+    const int8x16_t a = vld1q_s8(x);
+    for (int i = 0; i < 2; i++) {
+        const int32x4_t p = vreinterpretq_s32_s8(w.q[2 * half + i]), q = vreinterpretq_s32_s8(v.q[2 * half + i]);
+        sums.q[2 * i] = vmmlaq_s32(sums.q[2 * i], vreinterpretq_s8_s32(vzip1q_s32(p, q)), a);
+        sums.q[2 * i + 1] = vmmlaq_s32(sums.q[2 * i + 1], vreinterpretq_s8_s32(vzip2q_s32(p, q)), a);
+    }
+    return sums;
+}
+static OX_INLINE void mm_add(const int half, i32x16 *part, i32x16 sums) {
+    for (int i = 0; i < 2; i++) {
+        const int32x4_t p = sums.q[2 * i], q = sums.q[2 * i + 1];
+        part[0].q[2 * half + i] = vaddq_s32(part[0].q[2 * half + i], vuzp1q_s32(p, q));
+        part[1].q[2 * half + i] = vaddq_s32(part[1].q[2 * half + i], vuzp2q_s32(p, q));
+    }
+}
+#endif

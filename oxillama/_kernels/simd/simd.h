@@ -94,7 +94,7 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
 #include "avx512.h"
 #elif defined(OX_TARGET_AVX2) || defined(OX_TARGET_AVXVNNI)
 #include "avx2.h"
-#elif defined(OX_TARGET_NEON)
+#elif defined(OX_TARGET_NEON) || defined(OX_TARGET_I8MM)
 #include "neon.h"
 #else
 #include "portable.h"
@@ -129,6 +129,16 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
     f32_store(lanes, a);
     for (int i = 0; i < 16; i++) p[i] = (uint16_t)(ox_bits_from_f32(lanes[i]) >> 16);
 }
+#endif
+
+/* If OX_MATRIX is 1, an instruction multiplies 2 rows by 2 tokens, 8 columns at a time. Half 0 of a panel has rows 0 to
+ * 7, half 1 has rows 8 to 15. mm_dot adds the products of the half's rows of w and v, 4 columns each, with the codes x
+ * (2 tokens, 8 columns) to the sums (4 pairs of rows, 2 rows, 2 tokens); mm_add adds these sums to the sums of each
+ * token, in rows of the panel. */
+#ifndef OX_MATRIX
+#define OX_MATRIX 0
+#define mm_dot(half, sums, w, v, x) (sums)
+#define mm_add(half, part, sums) ((void)(sums))
 #endif
 
 /* Where one instruction computes dot products into 32 bits, sums in 16 bits gain nothing. */

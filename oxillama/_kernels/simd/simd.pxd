@@ -89,6 +89,10 @@ cdef extern from "simd.h" nogil:
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a)
 
+    const int OX_MATRIX
+    i32x16 mm_dot(const int half, i32x16 sums, u8x64 w, u8x64 v, const int8_t* x)
+    void mm_add(const int half, i32x16* part, i32x16 sums)
+
     const int OX_AMX
     void amx_configure()
     void amx_release()

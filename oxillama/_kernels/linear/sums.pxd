@@ -1,0 +1,190 @@
+"""Integer sums of the codes of a panel times the codes of T tokens, and the scales that a block's header has.
+
+The layout and T are constants wherever these functions are called.
+"""
+
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
+
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.simd.simd cimport *
+
+
+cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
+    """Codes of columns 4 g .. 4 g + 3, of the 32 columns whose codes begin at ``c``."""
+    cdef u8x64 w
+    if code_bits(layout) == 8:
+        return u8_load(c + 64 * g)
+    if code_bits(layout) >= 4:
+        w = u8_load(c + 64 * (g & 3))
+        w = u8_low4(w) if g < 4 else u8_high4(w)
+        if code_bits(layout) == 5:
+            return u8_or(w, u8_move(u8_load(c + 256), g, 4, 0x10))
+        if code_bits(layout) == 6:
+            return u8_or(w, u8_move(u8_load(c + 256 + 64 * (g >> 2)), 2 * (g & 3), 4, 0x30))
+        return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+    if code_bits(layout) == 1:
+        return u8_move(u8_load(c), g, 1, 0x02)
+    w = u8_move(u8_load(c + 64 * (g >> 2)), 2 * (g & 3), 0, 0x03)
+    if code_bits(layout) == 3:
+        w = u8_or(w, u8_move(u8_load(c + 128), g, 2, 0x04))
+    return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+
+
+cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
+    """Groups whose products are summed in 16 bits before they are widened, on targets where that is faster. Each
+    group adds two products of a code below 2^bits and an activation up to 127."""
+    if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
+        return 1
+    return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
+
+
+cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
+                           const int8_t* x) noexcept nogil:
+    """Adds 4 columns times T tokens to ``part``, or first to the 16-bit sums ``run`` of several groups."""
+    cdef u8x64 w = code_group(layout, c, g)
+    cdef u8x64 v
+    cdef int held = groups_in_16_bits(layout)
+    cdef int t
+    for t in range(T):
+        v = u8_set4(x + 4 * (g * T + t))
+        if has_signed_codes(layout):
+            part[t] = s8_dot(part[t], w, v)
+        elif held == 1:
+            part[t] = u7_dot(part[t], w, v)
+        else:
+            run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
+            if g % held == held - 1:
+                part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
+
+
+cdef inline void add_matrices(const int layout, const int half, const int T, i32x16* sums, const uint8_t* c,
+                              const int g, const int8_t* x) noexcept nogil:
+    """Adds 8 columns, groups ``g`` and ``g + 1``, of half a panel times T tokens to the sums of T / 2 pairs of tokens.
+    """
+    cdef u8x64 w = code_group(layout, c, g)
+    cdef u8x64 v = code_group(layout, c, g + 1)
+    cdef int t
+    for t in range(0, T, 2):
+        sums[t // 2] = mm_dot(half, sums[t // 2], w, v, x + 4 * g * T + 8 * t)
+
+
+cdef inline void add_half(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
+                          const int first, const int n, const int8_t* x) noexcept nogil:
+    """Adds ``n`` groups (4 or 8) of 4 columns, from group ``first`` on, of half a panel times T tokens to ``part``."""
+    cdef i32x16 sums[4]
+    cdef int t
+    for t in range(0, T, 2):
+        sums[t // 2] = i32_zero()
+    add_matrices(layout, half, T, sums, c, first, x)
+    add_matrices(layout, half, T, sums, c, first + 2, x)
+    if n == 8:
+        add_matrices(layout, half, T, sums, c, first + 4, x)
+        add_matrices(layout, half, T, sums, c, first + 6, x)
+    for t in range(0, T, 2):
+        mm_add(half, part + t, sums[t // 2])
+
+
+cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                              const int8_t* x) noexcept nogil:
+    if OX_MATRIX and T > 1:
+        add_half(layout, 0, T, part, c, 0, 4, x)
+        add_half(layout, 1, T, part, c, 0, 4, x)
+        return
+    add_group(layout, T, part, run, c, 0, x)
+    add_group(layout, T, part, run, c, 1, x)
+    add_group(layout, T, part, run, c, 2, x)
+    add_group(layout, T, part, run, c, 3, x)
+
+
+cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                             const int8_t* x) noexcept nogil:
+    if OX_MATRIX and T > 1:
+        add_half(layout, 0, T, part, c, 4, 4, x)
+        add_half(layout, 1, T, part, c, 4, 4, x)
+        return
+    add_group(layout, T, part, run, c, 4, x)
+    add_group(layout, T, part, run, c, 5, x)
+    add_group(layout, T, part, run, c, 6, x)
+    add_group(layout, T, part, run, c, 7, x)
+
+
+cdef inline void add_32(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                        const int8_t* x) noexcept nogil:
+    if OX_MATRIX and T > 1:
+        add_half(layout, 0, T, part, c, 0, 8, x)
+        add_half(layout, 1, T, part, c, 0, 8, x)
+        return
+    add_first_16(layout, T, part, run, c, x)
+    add_last_16(layout, T, part, run, c, x)
+
+
+cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
+                                const uint8_t* c, const int8_t* x) noexcept nogil:
+    """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
+    cdef const uint8_t* d = c + 64 * code_bits(layout)
+    cdef const int8_t* y = x + 32 * T
+    add_group(layout, T, even, run, c, 0, x)
+    add_group(layout, T, odd, run, d, 0, y)
+    add_group(layout, T, even, run, c, 1, x)
+    add_group(layout, T, odd, run, d, 1, y)
+    add_group(layout, T, even, run, c, 2, x)
+    add_group(layout, T, odd, run, d, 2, y)
+    add_group(layout, T, even, run, c, 3, x)
+    add_group(layout, T, odd, run, d, 3, y)
+    add_group(layout, T, even, run, c, 4, x)
+    add_group(layout, T, odd, run, d, 4, y)
+    add_group(layout, T, even, run, c, 5, x)
+    add_group(layout, T, odd, run, d, 5, y)
+    add_group(layout, T, even, run, c, 6, x)
+    add_group(layout, T, odd, run, d, 6, y)
+    add_group(layout, T, even, run, c, 7, x)
+    add_group(layout, T, odd, run, d, 7, y)
+
+
+cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
+    cdef f32x16 d
+    if scale_bytes(layout) == 4:
+        return f32_load(<const float*>header)
+    if is_bf16(layout):
+        return f32_load_bf16(<const uint16_t*>header)
+    d = f32_load_f16(<const uint16_t*>header)
+    return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
+
+
+cdef inline i32x16 excess_of_block(const int layout, int32_t nsum) noexcept nogil:
+    """- code excess * sum of the activations: corrects sums of codes that include the excess."""
+    return i32_shl(i32_set1(nsum), excess_shift(layout)) if dot_excess(layout) else i32_zero()
+
+
+cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    """The ``i``-th pair of sub-block scales as 16-bit integers."""
+    if not has_subs(layout):
+        return i32_set1(0x00010001)
+    if layout == L_K2:
+        return i16_low4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + (64 if has_minima(layout) else 32) + 32 * i)
+
+
+cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    if layout == L_K2:
+        return i16_high4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
+
+
+cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 odd, i32x16 pairs) noexcept nogil:
+    """Adds the sums of two sub-blocks, times their scales if they have any."""
+    if not has_subs(layout):
+        return i32_add(total, i32_add(even, odd))
+    if has_subs_of_16(layout) and code_bits(layout) <= 3 and table_of(layout) == NULL:
+        # 16 products of at most 7 x 127 fit 16 bits
+        return i16_dot(total, i16_pair(even, odd), pairs)
+    even = i32_mul(even, i32_sar(i32_shl(pairs, 16), 16))
+    return i32_add(total, i32_add(even, i32_mul(odd, i32_sar(pairs, 16))))
+
+
+cdef inline f32x16 add_span(const int layout, f32x16 acc, i32x16 part, f32x16 scale) noexcept nogil:
+    """Adds the sums of a span times their scale; a whole row is the first span and the last one."""
+    if layout == L_R8:
+        return f32_mul(f32_from_i32(part), scale)
+    return f32_fma(f32_from_i32(part), scale, acc)
