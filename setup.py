@@ -82,7 +82,7 @@ NEVER_INLINE = {
     "attention.onlinesoftmax": ["add_values_of_row", "softmax_row"],
     "attention.panels": ["gather_panel"],
     "packing.dispatch": ["dequantize_blocks"],
-    "simd.bf16": ["is_bf16_dot"],
+    "simd.bf16": ["is_bf16_dot", "is_bf16_dot_faster"],
 }
 GLUE = "/* #### Code section: initfunc_declarations ### */"
 """Before the code that Cython adds to every module: initialization, and helpers about Python's objects."""

@@ -24,9 +24,10 @@ if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
         "or change to another folder to use an installed package"
     )
 
+from oxillama._kernels import tuning
 from oxillama._kernels.machine import cpu
 from oxillama._kernels.packing import pack
-from oxillama.base.targets import TARGETS
+from oxillama.base.targets import TARGETS, Target
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Kernels:
 
     Attributes:
         target: name of the target in `oxillama.base.targets`.
+        tile_tokens: tokens of the smallest products in tiles of AMX (`tuning.tune`); None without them.
         linear: `Linear`, packed matrices times activations.
         attention: `KvShape` and `PagedBatch`, attention over paged keys and values.
         quantize: `quantize`, from floats to the blocks of GGUF files.
@@ -70,6 +72,7 @@ class Kernels:
     delta: DeltaModule
     roofline: RooflineModule
     sampling: SamplingModule
+    tile_tokens: tuple[int, int] | None = None
 
 
 @functools.cache
@@ -87,15 +90,26 @@ def targets() -> dict[str, str | None]:
 
 
 def refusal(target: str) -> str | None:
-    """Why a target of `targets` cannot run in this process, or None.
+    """Why a target of `targets` cannot run in this process or would give other bits, or None.
 
     Asks the system for registers that a process needs a permission for. Only what uses the target should:
     with the permission, the system demands larger stacks for signals.
     """
     reason, (row,) = targets()[target], (each for each in TARGETS if each.name == target)
-    if reason is None and "amx_tile" in row.features and (error := cpu.ask_for_tiles()):
-        reason = f"this processor has AMX; the kernel refused: {os.strerror(error)}"
+    if reason is None and "amx_tile" in row.features:
+        if error := cpu.ask_for_tiles():
+            return f"this processor has AMX; the kernel refused: {os.strerror(error)}"
+        if not tuning.tiles_are_right(modules_of(row)["linear"]):
+            return "this processor has AMX; its products have other bits than those of vectors"
     return reason
+
+
+def modules_of(target: Target) -> dict[str, Any]:
+    """The modules of a target by name."""
+    return {
+        path.rpartition(".")[2]: importlib.import_module(f"oxillama._kernels.{path}_{name}")
+        for path, name in target.modules().items()
+    }
 
 
 @functools.cache
@@ -107,11 +121,9 @@ def load(target: str) -> Kernels:
     if reason is not None:
         raise ConfigError(f"target {target}: {reason}")
     (row,) = (each for each in TARGETS if each.name == target)
-    modules: dict[str, Any] = {
-        path.rpartition(".")[2]: importlib.import_module(f"oxillama._kernels.{path}_{name}")
-        for path, name in row.modules().items()
-    }
-    return Kernels(target, **modules)
+    modules = modules_of(row)
+    tile_tokens = tuning.tune(modules["linear"]) if "amx_tile" in row.features else None
+    return Kernels(target, **modules, tile_tokens=tile_tokens)
 
 
 def best() -> Kernels:

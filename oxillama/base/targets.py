@@ -22,8 +22,8 @@ class Target:
         flags, msvc_flags: compiler flags, each probed before use; None: not for MSVC.
         base: name of the target whose modules are used for those that these instructions do not change.
         own: modules of `PER_TARGET` that are compiled for it; empty for all of them.
-        use: "automatic"; "by name": only where ``OXILLAMA_TARGET`` names it; "in tests": also built only
-            where ``OXILLAMA_TARGETS`` names it.
+        use: "automatic"; "in tests": built only where ``OXILLAMA_TARGETS`` names it, used only where
+            ``OXILLAMA_TARGET`` does.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Target:
     msvc_flags: tuple[str, ...] | None
     base: str = ""
     own: tuple[str, ...] = ()
-    use: Literal["automatic", "by name", "in tests"] = "automatic"
+    use: Literal["automatic", "in tests"] = "automatic"
 
     def modules(self) -> dict[str, str]:
         """The modules of `PER_TARGET`, each with the name of the target that it is compiled for."""
@@ -53,7 +53,7 @@ AVX512 = Target(
     ),
     ("/arch:AVX512",),
 )
-AMX = Target(  # used by name until its kernels have run on a processor with AMX
+AMX = Target(
     "amx",
     X86,
     (*AVX512.features, "amx_tile", "amx_int8"),
@@ -61,7 +61,6 @@ AMX = Target(  # used by name until its kernels have run on a processor with AMX
     None,  # simd/amx.h is written in the assembly of gcc and clang
     base="avx512",
     own=("linear.linear",),
-    use="by name",
 )
 
 TARGETS: tuple[Target, ...] = (

@@ -10,15 +10,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from oxillama import ConfigError, _kernels
-from oxillama._kernels import cpu, targets
+from oxillama._kernels import cpu, targets, tuning
 from oxillama.apps.cli import doctor
 from oxillama.base.targets import AMX, AVX512, TARGETS
 from tests.support.paths import ROOT
@@ -137,7 +138,10 @@ for name, cols in (*rounded, ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_
 @needs_compiler
 @runs_avx512
 @pytest.mark.skipif(targets()[AMX.name] == "not built", reason="amx is not built")
-def test_the_kernels_of_amx_give_the_bits_of_avx512(tmp_path: Path) -> None:
+def test_the_kernels_of_amx_give_the_bits_of_avx512(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OXILLAMA_TUNE", "0")  # the emulation is slow
     assert executed(tmp_path, PRODUCTS) > 1000
 
 
@@ -179,36 +183,112 @@ def test_a_refused_permission_is_an_error_where_amx_was_named(
         _kernels.best()
 
 
-def test_amx_is_used_where_it_is_named_and_only_then_asked_for(
-    refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_kernels, "load", lambda name: name)
-    assert _kernels.best() == AVX512.name and refusing.asked == 0
-
-
 def test_an_automatic_choice_passes_over_a_target_that_is_refused(
     refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = tuple(replace(target, use="automatic") if target is AMX else target for target in TARGETS)
-    monkeypatch.setattr(_kernels, "TARGETS", rows)
     monkeypatch.setattr(_kernels, "load", lambda name: name)
+    monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
+    right = False
+    monkeypatch.setattr(tuning, "tiles_are_right", lambda module: right)
     assert _kernels.best() == AVX512.name and refusing.asked == 1
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
+    assert _kernels.best() == AVX512.name
+    assert _kernels.refusal(AMX.name) == "this processor has AMX; its products have other bits than those of vectors"
+    right = True
     assert _kernels.best() == AMX.name
+
+
+class FakeLinear:
+    """A matrix whose products take a time that depends on whether they are in tiles, by a clock of their module."""
+
+    def __init__(self, module: FakeModule, kind: int, cols: int) -> None:
+        self.module, self.kind, self.cols, self.rows = module, kind, cols, 1
+
+    def scratch_bytes(self, n: int) -> int:
+        return 0
+
+    def apply(self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int) -> None:
+        in_tiles = len(x) >= self.module.counts[self.kind]
+        out[:] = x[:, :1] + (self.module.wrong[self.kind] and in_tiles)
+        self.module.now += self.module.tile_seconds[self.kind](len(x)) if in_tiles else len(x)
+
+
+class FakeModule:
+    """Kernels with tiles, as `tuning` uses them."""
+
+    def __init__(self, *tile_seconds: Callable[[int], float], wrong: tuple[bool, bool] = (False, False)) -> None:
+        self.tile_seconds, self.wrong, self.now, self.counts, self.n_made = tile_seconds, wrong, 0.0, (0, 0), 0
+
+    def use_tiles(self, *counts: int) -> None:
+        self.counts = counts
+
+    def Linear(self, parts: list[Any], cols: int) -> FakeLinear:  # noqa: N802
+        self.n_made += 1
+        return FakeLinear(self, self.n_made % 2 == 0, cols)
+
+
+HALF, SETUP, SLOW = (lambda n: n / 2), (lambda n: 20 + n / 2), (lambda n: n * 0.99)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counts"),
+    [
+        ((HALF, HALF), (16, 32)),
+        ((SETUP, SETUP), (64, 64)),
+        ((SLOW, HALF), (tuning.NEVER, 32)),
+        ((HALF, SLOW), (16, tuning.NEVER)),
+    ],
+)
+def test_tiles_are_used_from_where_they_are_faster(
+    seconds: tuple[Callable[[int], float], ...], counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OXILLAMA_TUNE", raising=False)
+    module: Any = FakeModule(*seconds)
+    assert tuning.tune(module, lambda: module.now) == module.counts == counts
+
+
+def test_without_tuning_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXILLAMA_TUNE", "0")
+    module: Any = FakeModule(SLOW, SLOW)
+    assert tuning.tune(module) == module.counts == tuning.DEFAULTS and module.now == 0
+
+
+@pytest.mark.parametrize("wrong", [(False, False), (True, False), (False, True)])
+def test_products_with_other_bits_are_noticed(wrong: tuple[bool, bool]) -> None:
+    module: Any = FakeModule(HALF, HALF, wrong=wrong)
+    assert tuning.tiles_are_right(module) == (not any(wrong))
+    assert module.counts == tuning.DEFAULTS
+
+
+@pytest.mark.skipif(targets()["amx_emulated"] is not None, reason="amx_emulated cannot run here")
+def test_emulated_tiles_are_right_and_small_numbers_refused() -> None:
+    module = _kernels.load("amx_emulated").linear
+    assert tuning.tiles_are_right(module)
+    for numbers in ((15, 32), (16, 31)):
+        with pytest.raises(ValueError, match="rows, products: expected at least 16 and 32, got"):
+            module.use_tiles(*numbers)
 
 
 def test_doctor_says_why_amx_is_not_used(
     refusing: RefusingCpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def row() -> str:
+    def row(name: str) -> str:
         doctor.print_facts(doctor.examine())
-        (found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("target amx "))
-        return found.removeprefix("target amx").strip()
+        (found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} "))
+        return found.removeprefix(name).strip()
 
-    monkeypatch.setattr(_kernels, "best", lambda: SimpleNamespace(target=AVX512.name))
-    assert row() == REFUSED
+    linear = SimpleNamespace(BF16_DOT=True, BF16_DOT_IS_FASTER=False)
+    used = SimpleNamespace(target=AVX512.name, linear=linear, tile_tokens=None)
+    monkeypatch.setattr(_kernels, "best", lambda: used)
+    assert row("target amx") == REFUSED
+    assert row("pairs of bf16") == "by fused multiply-adds: faster here"
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
-    assert row() == "available, used only with OXILLAMA_TARGET=amx"
+    monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
+    monkeypatch.setattr(tuning, "tiles_are_right", lambda module: True)
+    used.target, used.tile_tokens = AMX.name, (16, tuning.NEVER)
+    assert row("target amx") == "used"
+    assert row("AMX, rounded rows") == "from 16 tokens on"
+    assert row("AMX, integer scales") == "not used: slower here"
 
 
 @pytest.mark.skipif(cpu.has("amx_tile"), reason="this processor has AMX")

@@ -18,13 +18,12 @@ LEAST = np.float32(2.0**-56)
 
 
 def ways(rows: np.ndarray, cols: int) -> dict[str, Any]:
-    """A `Linear` of a BF16 matrix for each target, and one without the instruction where a target has it."""
+    """`Linear`s of a BF16 matrix for each target: by the automatic choice, and by each way that a target has."""
     found = {}
     for target in PRESENT:
         module, parts = load(target).linear, [packed("BF16", rows, cols)]
-        found[target] = module.Linear(parts, cols)
-        if module.BF16_DOT:
-            found[f"{target}, fused products"] = module.Linear(parts, cols, None, False)
+        for way in (None, False, True) if module.BF16_DOT else (None,):
+            found[f"{target}, bf16_dot={way}"] = module.Linear(parts, cols, None, way)
     return found
 
 
@@ -131,6 +130,12 @@ def test_the_instruction_is_taken_only_if_its_sums_are_those(target: str) -> Non
             module.computes_bf16_dot(0)
     with pytest.raises(ValueError, match="way: expected 0, 1 or 2, got 3"):
         module.computes_bf16_dot(3)
+
+
+@on_targets
+def test_only_an_instruction_that_is_there_is_faster(target: str) -> None:
+    module = load(target).linear
+    assert module.BF16_DOT or not module.BF16_DOT_IS_FASTER
 
 
 @on_targets

@@ -13,10 +13,12 @@ from tests.support.kernels import PRESENT, same_bits
 from tests.support.paged_cache import KINDS, SHAPES, Cache, rows, some_options, wanted
 from tests.support.spread import leading, pairs
 
-WAYS = [(target, None) for target in PRESENT] + [
-    (target, False) for target in PRESENT if load(target).attention.BF16_DOT
+WAYS: list[tuple[str, bool | None]] = [
+    (target, way)
+    for target in PRESENT
+    for way in ((True, False) if load(target).attention.BF16_DOT else (None,))
 ]
-"""Targets, and those that have an instruction for pairs of bf16 without it."""
+"""Targets; those that have an instruction for pairs of bf16 with it and without it."""
 
 
 @pytest.mark.parametrize(

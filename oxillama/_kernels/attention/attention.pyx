@@ -33,7 +33,7 @@ from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.attention.onlinesoftmax cimport block_rows, clear_rows, finish_row, merge_row
 from oxillama._kernels.attention.walk cimport *
-from oxillama._kernels.simd.bf16 cimport has_bf16_dot
+from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot_faster
 from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
@@ -46,7 +46,10 @@ cdef enum:
 cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # numbers of a token
 
 BF16_DOT: bool = bool(has_bf16_dot())
-"""Whether this target multiplies pairs of bf16 keys and values with one instruction."""
+"""Whether this target can multiply pairs of bf16 keys and values with one instruction."""
+
+BF16_DOT_IS_FASTER: bool = BF16_DOT and bool(is_bf16_dot_faster())
+"""Whether it does: the instruction was faster than fused multiply-adds at import."""
 
 
 cdef class KvShape:
@@ -145,8 +148,8 @@ cdef class PagedBatch:
         tables: int32 (sequences, width), page numbers of each sequence, in order of position
         row_start: int32 (sequences + 1,), the batch rows of each sequence
         position: int32 (sequences,), position of each sequence's first row
-        bf16_dot: whether to multiply bf16 keys and values with the CPU's instruction for pairs; None: if there is one
-            (`BF16_DOT`). The bits are the same.
+        bf16_dot: whether to multiply bf16 keys and values with the CPU's instruction for pairs; None: if that is
+            faster (`BF16_DOT_IS_FASTER`). The bits are the same.
     """
 
     cdef Pages shape
@@ -170,7 +173,7 @@ cdef class PagedBatch:
             raise ValueError("bf16_dot: expected False where no instruction multiplies pairs of bf16, got True")
         self.shape, self.owners, self.n_sequences, self.width = shape.c, pages.owners, n, width
         self.kind = self.shape.walk_type
-        if self.kind == L_BF16 and (BF16_DOT if bf16_dot is None else bf16_dot):
+        if self.kind == L_BF16 and (BF16_DOT_IS_FASTER if bf16_dot is None else bf16_dot):
             self.kind = BF16_DOTS
         self.tables = <uint8_t**>malloc((n * width + 1) * sizeof(uint8_t*))
         self.row_start = <int*>malloc((n + 1) * sizeof(int))

@@ -30,10 +30,16 @@ cdef enum:  # forms of activations
     A_128 = 7       # as A_ROW, with a scale for each 128 columns
     FORMS = 8
 
-cdef enum:
-    AMX_ROWS = 16      # from so many tokens on, r8 and b8 are multiplied in the tile registers of AMX
-    AMX_PRODUCTS = 32  # from so many tokens on, codes and scales are multiplied first, once for all tokens
-    # A few tokens wait for the memory either way. Both numbers are estimates: they have not been measured.
+cdef extern from *:
+    """
+    /* Tokens of the smallest products in the tile registers of AMX: of r8 and b8, at least 16, and of other layouts,
+     * whose codes are multiplied by their scales first, once for all tokens, at least 32. Fewer wait for the memory. */
+    static int ox_tile_rows = 16, ox_tile_products = 32;
+    static void ox_use_tiles(int rows, int products) { ox_tile_rows = rows, ox_tile_products = products; }
+    """
+    const int ox_tile_rows
+    const int ox_tile_products
+    void ox_use_tiles(int rows, int products)
 
 
 cdef inline int form_number(int layout, bint dots) noexcept nogil:
@@ -113,9 +119,9 @@ cdef inline int largest_tile(int form, Py_ssize_t n, bint room) noexcept nogil:
 
     Tiles of `A_PRODUCTS` need ``room``, memory for the products of a panel.
     """
-    if OX_AMX and is_rows(form) and n >= AMX_ROWS:
+    if OX_AMX and is_rows(form) and n >= ox_tile_rows:
         return 32 if n >= 32 else 16
-    return 32 if OX_AMX and form == A_PRODUCTS and n >= AMX_PRODUCTS and room else OX_TILE
+    return 32 if OX_AMX and form == A_PRODUCTS and n >= ox_tile_products and room else OX_TILE
 
 
 cdef inline int tile_size(Py_ssize_t left) noexcept nogil:

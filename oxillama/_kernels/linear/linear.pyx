@@ -17,11 +17,11 @@ from oxillama._kernels.arrays cimport (
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
     A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows,
-    largest_tile, tile_size)
+    largest_tile, ox_use_tiles, tile_size)
 from oxillama._kernels.linear.jobs cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
-from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, ox_cpu_has
+from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, is_bf16_dot_faster, ox_cpu_has
 from oxillama._kernels.simd.simd cimport *
 
 from oxillama.base.formats import LONGEST_ROW
@@ -268,6 +268,23 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     free_memory(room)
 
 
+def use_tiles(int rows, int products) -> None:
+    """Sets the tokens of the smallest products in the tile registers of AMX; other targets have none.
+
+    No bit depends on it. No product may run meanwhile.
+
+    Args:
+        rows: for rows rounded to int8, at least 16 (the default).
+        products: for formats with integer scales of sub-blocks, at least 32 (the default).
+
+    Raises:
+        ValueError: a number is too small.
+    """
+    if rows < 16 or products < 32:
+        raise ValueError(f"rows, products: expected at least 16 and 32, got {rows} and {products}")
+    ox_use_tiles(rows, products)
+
+
 def computes_bf16_dot(int way) -> bool:
     """Whether a way to multiply pairs of bf16 gives the bits of two fused multiply-adds, for random vectors.
 
@@ -285,8 +302,10 @@ def computes_bf16_dot(int way) -> bool:
 
 
 BF16_DOT: bool = bool(has_bf16_dot())
-"""Whether matrices of bf16 are multiplied by an instruction for pairs: the CPU has one, and its bits are those of
-`bf16_fma`."""
+"""Whether the CPU has an instruction for pairs of bf16 that gives the bits of `bf16_fma`."""
+
+BF16_DOT_IS_FASTER: bool = BF16_DOT and bool(is_bf16_dot_faster())
+"""Whether matrices of bf16 are multiplied by this instruction: it was faster than fused multiply-adds at import."""
 
 
 cdef const uint8_t* part_data(const Part* part, cnp.ndarray data) except NULL:
@@ -305,8 +324,8 @@ cdef class Linear:
             aligned; or None for every matrix: `give` supplies the panels later.
         cols: columns of every matrix, a multiple of the layouts' block.
         bias: float32 (rows,) over all the matrices, or None.
-        bf16_dot: whether to multiply matrices of bf16 with the CPU's instruction for pairs; None: if there is one
-            (`BF16_DOT`). The bits are the same.
+        bf16_dot: whether to multiply matrices of bf16 with the CPU's instruction for pairs; None: if that is
+            faster (`BF16_DOT_IS_FASTER`). The bits are the same.
         scales: float32 (matrices,), a factor for the products of each matrix; None for 1.
 
     Raises:
@@ -330,7 +349,7 @@ cdef class Linear:
         cdef int form, layout
         cdef Py_ssize_t rows
         cdef cnp.ndarray data
-        cdef bint dots = BF16_DOT if bf16_dot is None else bf16_dot
+        cdef bint dots = BF16_DOT_IS_FASTER if bf16_dot is None else bf16_dot
         if dots and not BF16_DOT:
             raise ValueError("bf16_dot: expected False where no instruction multiplies pairs of bf16, got True")
         given = []

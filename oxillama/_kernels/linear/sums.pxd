@@ -58,38 +58,60 @@ cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* 
                 part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
 
 
-cdef inline void add_matrices(const int layout, const int half, const int T, i32x16* sums, const uint8_t* c,
-                              const int g, const int8_t* x) noexcept nogil:
-    """Adds 8 columns, groups ``g`` and ``g + 1``, of half a panel times T tokens to the sums of T / 2 pairs of tokens.
-    """
+cdef inline bint in_matrix_order(const int T) noexcept nogil:
+    """Whether the sums of T tokens are (2 halves, T / 2 pairs of tokens) vectors in matrix order (simd.h), until
+    `to_rows`."""
+    return OX_MATRIX and T > 1
+
+
+cdef inline i32x16 per_token(const int T, const int32_t* values, const int t) noexcept nogil:
+    """The value of each token for the ``t``-th of T vectors of sums."""
+    return mm_pair(values + 2 * (t % (T // 2))) if in_matrix_order(T) else i32_set1(values[t])
+
+
+cdef inline i32x16 per_row(const int T, i32x16 values, const int t) noexcept nogil:
+    """The value of each row for the ``t``-th of T vectors of sums."""
+    return mm_rows(t >= T // 2, values) if in_matrix_order(T) else values
+
+
+cdef inline void to_rows(const int T, i32x16* part) noexcept nogil:
+    """Arranges the sums of T tokens by token: vector t has the 16 rows of token t."""
+    cdef i32x16 low[4]
+    cdef i32x16 high[4]
+    cdef int t
+    if in_matrix_order(T):
+        for t in range(T // 2):
+            low[t], high[t] = part[t], part[T // 2 + t]
+        for t in range(T // 2):
+            part[2 * t] = mm_split(0, low[t], high[t])
+            part[2 * t + 1] = mm_split(1, low[t], high[t])
+
+
+cdef inline void add_8(const int layout, const int half, const int T, i32x16* part, const uint8_t* c, const int g,
+                       const int8_t* x) noexcept nogil:
+    """Adds 8 columns, groups ``g`` and ``g + 1``, of half a panel times T tokens to ``part`` in matrix order."""
     cdef u8x64 w = code_group(layout, c, g)
     cdef u8x64 v = code_group(layout, c, g + 1)
     cdef int t
-    for t in range(0, T, 2):
-        sums[t // 2] = mm_dot(half, sums[t // 2], w, v, x + 4 * g * T + 8 * t)
+    for t in range(T // 2):
+        part[half * (T // 2) + t] = mm_dot(half, part[half * (T // 2) + t], w, v, x + 4 * g * T + 16 * t)
 
 
-cdef inline void add_half(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
-                          const int first, const int n, const int8_t* x) noexcept nogil:
-    """Adds ``n`` groups (4 or 8) of 4 columns, from group ``first`` on, of half a panel times T tokens to ``part``."""
-    cdef i32x16 sums[4]
-    cdef int t
-    for t in range(0, T, 2):
-        sums[t // 2] = i32_zero()
-    add_matrices(layout, half, T, sums, c, first, x)
-    add_matrices(layout, half, T, sums, c, first + 2, x)
-    if n == 8:
-        add_matrices(layout, half, T, sums, c, first + 4, x)
-        add_matrices(layout, half, T, sums, c, first + 6, x)
-    for t in range(0, T, 2):
-        mm_add(half, part + t, sums[t // 2])
+cdef inline void add_half_of_32(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
+                                const int8_t* x) noexcept nogil:
+    add_8(layout, half, T, part, c, 0, x)
+    add_8(layout, half, T, part, c, 2, x)
+    add_8(layout, half, T, part, c, 4, x)
+    add_8(layout, half, T, part, c, 6, x)
 
 
 cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                               const int8_t* x) noexcept nogil:
-    if OX_MATRIX and T > 1:
-        add_half(layout, 0, T, part, c, 0, 4, x)
-        add_half(layout, 1, T, part, c, 0, 4, x)
+    if in_matrix_order(T):
+        add_8(layout, 0, T, part, c, 0, x)
+        add_8(layout, 0, T, part, c, 2, x)
+        add_8(layout, 1, T, part, c, 0, x)
+        add_8(layout, 1, T, part, c, 2, x)
         return
     add_group(layout, T, part, run, c, 0, x)
     add_group(layout, T, part, run, c, 1, x)
@@ -99,9 +121,11 @@ cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x1
 
 cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                              const int8_t* x) noexcept nogil:
-    if OX_MATRIX and T > 1:
-        add_half(layout, 0, T, part, c, 4, 4, x)
-        add_half(layout, 1, T, part, c, 4, 4, x)
+    if in_matrix_order(T):
+        add_8(layout, 0, T, part, c, 4, x)
+        add_8(layout, 0, T, part, c, 6, x)
+        add_8(layout, 1, T, part, c, 4, x)
+        add_8(layout, 1, T, part, c, 6, x)
         return
     add_group(layout, T, part, run, c, 4, x)
     add_group(layout, T, part, run, c, 5, x)
@@ -111,12 +135,12 @@ cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16
 
 cdef inline void add_32(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                         const int8_t* x) noexcept nogil:
-    if OX_MATRIX and T > 1:
-        add_half(layout, 0, T, part, c, 0, 8, x)
-        add_half(layout, 1, T, part, c, 0, 8, x)
-        return
-    add_first_16(layout, T, part, run, c, x)
-    add_last_16(layout, T, part, run, c, x)
+    if in_matrix_order(T):
+        add_half_of_32(layout, 0, T, part, c, x)
+        add_half_of_32(layout, 1, T, part, c, x)
+    else:
+        add_first_16(layout, T, part, run, c, x)
+        add_last_16(layout, T, part, run, c, x)
 
 
 cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
@@ -152,9 +176,9 @@ cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept
     return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
 
 
-cdef inline i32x16 excess_of_block(const int layout, int32_t nsum) noexcept nogil:
+cdef inline i32x16 excess_of_block(const int layout, i32x16 nsum) noexcept nogil:
     """- code excess * sum of the activations: corrects sums of codes that include the excess."""
-    return i32_shl(i32_set1(nsum), excess_shift(layout)) if dot_excess(layout) else i32_zero()
+    return i32_shl(nsum, excess_shift(layout)) if dot_excess(layout) else i32_zero()
 
 
 cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:

@@ -117,7 +117,7 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
             x = x + 32 * T
             continue
         for t in range(T):
-            part[t] = excess_of_block(layout, a.nsum[b * T + t])
+            part[t] = excess_of_block(layout, per_token(T, a.nsum + b * T, t))
         if T == 1:  # a second, independent sum hides the latency of the first
             part[1] = i32_zero()
             add_first_16(layout, T, part, run, c, x)
@@ -125,6 +125,7 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
             part[0] = i32_add(part[0], part[1])
         else:
             add_32(layout, T, part, run, c, x)
+        to_rows(T, part)
         add_block(layout, T, acc, part, header, a.scale + b * T, a.nsum + b * T)
         x = x + 32 * T
 
@@ -159,12 +160,14 @@ cdef inline void add_halves(const int layout, const int T, f32x16* acc, i32x16* 
     cdef f32x16 sum[8]
     cdef int t
     for t in range(T):
-        part[t] = excess_of_block(layout, nsum16[t])
+        part[t] = excess_of_block(layout, per_token(T, nsum16, t))
     add_first_16(layout, T, part, run, c, x)
+    to_rows(T, part)
     for t in range(T):
         sum[t] = f32_mul(f32_from_i32(part[t]), first)
-        part[t] = excess_of_block(layout, nsum16[T + t])
+        part[t] = excess_of_block(layout, per_token(T, nsum16 + T, t))
     add_last_16(layout, T, part, run, c, x)
+    to_rows(T, part)
     for t in range(T):
         sum[t] = f32_fma(f32_from_i32(part[t]), last, sum[t])
         acc[t] = f32_fma(sum[t], f32_set1(scale[t]), acc[t])
@@ -188,7 +191,7 @@ cdef inline void byte_tile(const int layout, const int P, const int T, const Job
     for b in range(job.cols // 32):
         at = codes_at(layout, b)
         for i in range(P * T):
-            part[i] = excess_of_block(layout, job.tile.nsum[b * 8 + first + i % T])
+            part[i] = excess_of_block(layout, i32_set1(job.tile.nsum[b * 8 + first + i % T]))
         for i in range(P):
             if job.cold and first == 0:
                 prefetch(panel + i * job.stride + header_at(layout, b), header_bytes(layout))
@@ -222,21 +225,10 @@ cdef inline void add_row_group(const int P, const int T, const int chains, i32x1
 
 cdef inline void add_half_rows(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
                                Py_ssize_t cols, const int8_t* x) noexcept nogil:
-    """Adds columns of half a panel of rows times T tokens to ``part``."""
-    cdef i32x16 sums[4]
-    cdef Py_ssize_t _b
-    cdef int t
-    for t in range(0, T, 2):
-        sums[t // 2] = i32_zero()
-    for _b in range(cols // 32):
-        add_matrices(layout, half, T, sums, c, 0, x)
-        add_matrices(layout, half, T, sums, c, 2, x)
-        add_matrices(layout, half, T, sums, c, 4, x)
-        add_matrices(layout, half, T, sums, c, 6, x)
-        c = c + 512
-        x = x + 32 * T
-    for t in range(0, T, 2):
-        mm_add(half, part + t, sums[t // 2])
+    """Adds columns of half a panel of rows times T tokens to ``part`` in matrix order."""
+    cdef Py_ssize_t b
+    for b in range(cols // 32):
+        add_half_of_32(layout, half, T, part, c + 512 * b, x + 32 * T * b)
 
 
 cdef inline void row_matrix_tile(const int layout, const int T, const Job* job, Py_ssize_t p,
@@ -271,6 +263,7 @@ cdef inline void row_matrix_tile(const int layout, const int T, const Job* job, 
             c = c + 16 * n
             x = x + n * T
             left = left - n
+        to_rows(T, part)
         scale = f32_load(<const float*>header)
         for t in range(T):
             acc[t] = add_span(layout, acc[t], part[t], f32_mul(scale, f32_set1(job.tile.scale[t * spans + s])))
@@ -379,9 +372,10 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 x = x + 32 * T
             pairs = scale_pairs(layout, header, i)
             for t in range(T):
-                total[t] = add_subs(layout, total[t], even[t], odd[t], pairs)
+                total[t] = add_subs(layout, total[t], even[t], odd[t], per_row(T, pairs, t))
             c = c + 64 * code_bits(layout)
             x = x + 32 * T
+        to_rows(T, total)
         d = block_scale(layout, header)
         if dot_excess(layout) or has_minima(layout):
             for t in range(T):

@@ -128,6 +128,7 @@ static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
  * instruction, and a compiler that may use it may use it anywhere. `has_bf16_dot` of bf16.pxd asks first. */
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #define OX_BF16_DOT 1
+#define ox_cycles() __rdtsc()
 static OX_INLINE f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(a));
     return acc;

@@ -4,8 +4,8 @@ Magnitudes below 2^-56 become 0, so that products and their sums are multiples o
 numbers are rounded to nearest even; a NaN stays a NaN.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcmp
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
 
 from oxillama._kernels.simd.simd cimport *
 
@@ -91,3 +91,36 @@ cdef inline bint is_bf16_dot(int way) noexcept nogil:
 cdef inline bint has_bf16_dot() noexcept nogil:
     """Whether the CPU has an instruction for pairs that gives the bits of `bf16_fma`."""
     return OX_BF16_DOT and ox_cpu_has("avx512_bf16") and is_bf16_dot(0)
+
+
+cdef inline uint64_t cycles_of_pairs(const bint dot) noexcept nogil:
+    """Cycles of 768 products of pairs by `bf16_dot`, or by fused multiply-adds of numbers that are floats already."""
+    cdef uint8_t zeros[64]
+    cdef f32x16 sums[12]  # enough to hide the latency
+    cdef f32x16 x, total = f32_zero()
+    cdef u8x64 w
+    cdef uint64_t begin
+    cdef int i, _r
+    memset(zeros, 0, sizeof(zeros))
+    x, w = f32_keep(f32_zero()), u8_keep(u8_load(zeros))
+    for i in range(12):
+        sums[i] = f32_zero()
+    begin = ox_cycles()
+    for _r in range(64):
+        for i in range(12):
+            sums[i] = bf16_dot(sums[i], w, w) if dot else f32_fma(x, x, f32_fma(x, x, sums[i]))
+    for i in range(12):
+        total = f32_add(total, sums[i])
+    return ox_cycles() - begin if f32_sum(total) == 0 else 0
+
+
+cdef inline bint is_bf16_dot_faster() noexcept nogil:
+    """Whether `bf16_dot` is faster than two fused multiply-adds, by the shortest of 8 measurements of each.
+
+    Zen 4 multiplies pairs twice as fast with the instruction, Emerald Rapids half as fast.
+    """
+    cdef uint64_t dot = <uint64_t>-1, fma = <uint64_t>-1
+    cdef int _r
+    for _r in range(8):
+        dot, fma = min(dot, cycles_of_pairs(True)), min(fma, cycles_of_pairs(False))
+    return dot <= fma

@@ -146,11 +146,18 @@ static OX_INLINE i32x16 mm_dot(const int half, i32x16 sums, u8x64 w, u8x64 v, co
     }
     return sums;
 }
-static OX_INLINE void mm_add(const int half, i32x16 *part, i32x16 sums) {
+static OX_INLINE i32x16 mm_pair(const int32_t *x) { OX_Q(i32x16, vcombine_s32(vld1_s32(x), vld1_s32(x))); }
+static OX_INLINE i32x16 mm_rows(const int half, i32x16 a) {
+    const int32x4_t p = a.q[2 * half], q = a.q[2 * half + 1];
+    i32x16 r = {{vzip1q_s32(p, p), vzip2q_s32(p, p), vzip1q_s32(q, q), vzip2q_s32(q, q)}};
+    return r;
+}
+static OX_INLINE i32x16 mm_split(const int token, i32x16 low, i32x16 high) {
+    i32x16 r;
     for (int i = 0; i < 2; i++) {
-        const int32x4_t p = sums.q[2 * i], q = sums.q[2 * i + 1];
-        part[0].q[2 * half + i] = vaddq_s32(part[0].q[2 * half + i], vuzp1q_s32(p, q));
-        part[1].q[2 * half + i] = vaddq_s32(part[1].q[2 * half + i], vuzp2q_s32(p, q));
+        r.q[i] = token ? vuzp2q_s32(low.q[2 * i], low.q[2 * i + 1]) : vuzp1q_s32(low.q[2 * i], low.q[2 * i + 1]);
+        r.q[2 + i] = token ? vuzp2q_s32(high.q[2 * i], high.q[2 * i + 1]) : vuzp1q_s32(high.q[2 * i], high.q[2 * i + 1]);
     }
+    return r;
 }
 #endif

@@ -116,6 +116,7 @@ static OX_INLINE f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a) {
 #ifndef OX_BF16_DOT
 #define OX_BF16_DOT 0
 #define bf16_dot bf16_fma
+#define ox_cycles() 0
 /* Rounds 16 floats that are 0 or at least 2^-56 in magnitude to bf16: stores them, and returns them as floats. */
 static OX_INLINE f32x16 bf16_round(uint16_t *p, f32x16 a) {
     float lanes[16];
@@ -131,14 +132,17 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
 }
 #endif
 
-/* If OX_MATRIX is 1, an instruction multiplies 2 rows by 2 tokens, 8 columns at a time. Half 0 of a panel has rows 0 to
- * 7, half 1 has rows 8 to 15. mm_dot adds the products of the half's rows of w and v, 4 columns each, with the codes x
- * (2 tokens, 8 columns) to the sums (4 pairs of rows, 2 rows, 2 tokens); mm_add adds these sums to the sums of each
- * token, in rows of the panel. */
+/* If OX_MATRIX is 1, an instruction multiplies 2 rows by 2 tokens, 8 columns at a time. Its sums are in matrix order: for
+ * 2 tokens one vector (8 rows, 2 tokens) for rows 0 to 7 of a panel, half 0, and one for rows 8 to 15, half 1.
+ * mm_dot adds the products of half the rows of w and v, 4 columns each, with the codes x (2 tokens, 8 columns).
+ * mm_pair is (x[0], x[1]) for each row, mm_rows a value of each row for both tokens. mm_split turns the sums of both
+ * halves into the sums of the first token, or the second, for 16 rows. */
 #ifndef OX_MATRIX
 #define OX_MATRIX 0
 #define mm_dot(half, sums, w, v, x) (sums)
-#define mm_add(half, part, sums) ((void)(sums))
+#define mm_pair(x) i32_set1(*(x))
+#define mm_rows(half, a) (a)
+#define mm_split(token, low, high) (low)
 #endif
 
 /* Where one instruction computes dot products into 32 bits, sums in 16 bits gain nothing. */

@@ -1,7 +1,7 @@
 """The operations of simd/simd.h for Cython: a logical machine of 16 lanes."""
 
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "simd.h" nogil:
@@ -84,6 +84,7 @@ cdef extern from "simd.h" nogil:
     u8x64 u8_lookup(const int8_t* table, u8x64 a)
     f32x16 bf16_fma(f32x16 acc, u8x64 w, u8x64 a)
     f32x16 bf16_dot(f32x16 acc, u8x64 w, u8x64 a)
+    uint64_t ox_cycles()
     i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
@@ -91,7 +92,9 @@ cdef extern from "simd.h" nogil:
 
     const int OX_MATRIX
     i32x16 mm_dot(const int half, i32x16 sums, u8x64 w, u8x64 v, const int8_t* x)
-    void mm_add(const int half, i32x16* part, i32x16 sums)
+    i32x16 mm_pair(const int32_t* x)
+    i32x16 mm_rows(const int half, i32x16 a)
+    i32x16 mm_split(const int token, i32x16 low, i32x16 high)
 
     const int OX_AMX
     void amx_configure()

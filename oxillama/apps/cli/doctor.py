@@ -16,6 +16,7 @@ from oxillama.base.config.engine import EngineConfig, available_cpus
 from oxillama.base.targets import TARGETS
 
 if TYPE_CHECKING:
+    from oxillama._kernels import Kernels
     from oxillama.apps.doctor.diagnosis import Diagnosis
 
 DEPENDENCIES = ("numpy", "tokenizers", "jinja2", "tqdm")
@@ -62,9 +63,10 @@ def examine() -> dict[str, Any]:
 
     problems = []
     try:
-        used = _kernels.best().target
+        kernels = _kernels.best()
+        used, chosen = kernels.target, choices(kernels)
     except ConfigError as error:
-        used = None
+        used, chosen = None, {}
         problems.append(f"OXILLAMA_TARGET: {error}")
     versions = {name: version_of(name) for name in DEPENDENCIES}
     problems += [f"{name} is not installed" for name, found in versions.items() if found is None]
@@ -77,12 +79,26 @@ def examine() -> dict[str, Any]:
         "openmp_threads": _kernels.cpu.openmp_threads(),
         "targets": {name: _kernels.refusal(name) for name in _kernels.targets()},
         "target": used,
+        "choices": chosen,
         "OXILLAMA_TARGET": os.environ.get("OXILLAMA_TARGET"),
         "dependencies": versions,
         "cython": cython_version(_kernels.cpu.has),
         "demo_models": demo_models(),
         "problems": problems,
     }
+
+
+def choices(kernels: Kernels) -> dict[str, str]:
+    """What was chosen by measurement when the kernels were loaded, by subject."""
+    from oxillama._kernels.tuning import NEVER
+
+    found = {}
+    if kernels.linear.BF16_DOT:
+        faster = kernels.linear.BF16_DOT_IS_FASTER
+        found["pairs of bf16"] = "by their instruction" if faster else "by fused multiply-adds: faster here"
+    for name, n in zip(("rounded rows", "integer scales"), kernels.tile_tokens or ()):
+        found[f"AMX, {name}"] = f"from {n} tokens on" if n < NEVER else "not used: slower here"
+    return found
 
 
 def version_of(distribution: str) -> str | None:
@@ -121,11 +137,12 @@ def print_facts(facts: dict[str, Any]) -> None:
         reason = facts["targets"][target.name]
         if target.use == "automatic" or target.name == facts["target"]:
             state = "used" if target.name == facts["target"] else reason or "available"
-        elif target.use == "in tests" and reason == "not built":
+        elif reason == "not built":
             continue
         else:
             state = reason or f"available, used only with OXILLAMA_TARGET={target.name}"
         rows.append((f"target {target.name}", state))
+    rows += facts["choices"].items()
     rows.append(("OXILLAMA_TARGET", "not set" if wish is None else wish))
     rows += [(name, found or "not installed") for name, found in facts["dependencies"].items()]
     rows.append(("Cython at build", facts["cython"] or "not known"))

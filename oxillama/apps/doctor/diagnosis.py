@@ -100,7 +100,7 @@ def diagnose(
 
 
 def better_targets(used: str) -> dict[str, bool]:
-    """Automatic targets preferred to ``used`` that this CPU supports, with whether each was built."""
+    """Automatic targets preferred to ``used`` that this CPU and system support, with whether each was built."""
     found = {}
     for target in TARGETS:
         if target.name == used:
@@ -108,6 +108,7 @@ def better_targets(used: str) -> dict[str, bool]:
         if target.use != "automatic":
             continue
         fits = not target.machines or platform.machine().lower() in target.machines
-        if fits and all(_kernels.cpu.has(feature) for feature in target.features):
-            found[target.name] = _kernels.targets()[target.name] is None
+        reason = _kernels.refusal(target.name)
+        if fits and all(map(_kernels.cpu.has, target.features)) and reason in (None, "not built"):
+            found[target.name] = reason is None
     return found

@@ -1,0 +1,109 @@
+"""Whether, and from how many tokens on, products in the tile registers of AMX are right and faster: by measurement.
+
+No bit depends on it. `load` measures once in a process, in about 3 ms; ``OXILLAMA_TUNE=0`` keeps the defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oxillama._kernels.memory import aligned_empty
+from oxillama._kernels.packing import pack
+from oxillama.base.formats import IN_MEMORY, LAYOUTS
+
+if TYPE_CHECKING:
+    from oxillama._kernels.linear.linear import Linear, LinearModule
+
+NEVER = 1 << 30
+"""More tokens than a product has."""
+
+DEFAULTS = (16, 32)
+"""Tokens of the smallest product in tiles: of rounded rows, and of integer scales and codes (`use_tiles`)."""
+
+COUNTS = (16, 32, 64), (32, 64, 128)
+"""Numbers of tokens that are tried for each."""
+
+GAIN = 1.03
+"""Tiles are used where they are at least so many times as fast."""
+
+TURNS = 5
+
+
+def bytes_of(n: int) -> np.ndarray:
+    """uint8 (n,) without a pattern, the same each time."""
+    return (np.arange(n, dtype=np.uint32) * np.uint32(2654435761) >> np.uint32(13)).astype(np.uint8)
+
+
+def examples(module: LinearModule, rows: int = 128, cols: int = 1024) -> list[Linear]:
+    """A matrix of each of the two ways of tiles: rows rounded to int8, and Q4_K."""
+    blocks = bytes_of(rows * cols // 256 * 144).reshape(-1, 144)
+    blocks[:, :4] = np.array([0.01, 0.02], "<f2").view(np.uint8)  # the scales of a block
+    data = {"W8A8": bytes_of(rows * cols).astype("<f4").view(np.uint8), "Q4_K": blocks.reshape(-1)}
+    found = []
+    for name, values in data.items():
+        fmt = IN_MEMORY[name]
+        panels = aligned_empty(pack.packed_bytes(fmt.id, rows, cols))
+        pack.pack(fmt.id, values, rows, cols, panels)
+        found.append(module.Linear([(LAYOUTS[fmt.layout or ""].id, rows, panels)], cols))
+    return found
+
+
+class Product:
+    """A product of ``n`` tokens, which can be repeated."""
+
+    def __init__(self, linear: Linear, n: int) -> None:
+        self._linear = linear
+        self._x = (bytes_of(n * linear.cols).astype(np.float32) - 128).reshape(n, -1)
+        self._scratch = np.empty(linear.scratch_bytes(n), np.uint8)
+        self.out = np.empty((n, linear.rows), np.float32)
+
+    def __call__(self) -> np.ndarray:
+        self._linear.apply(self._x, self.out, self._scratch, 1)
+        return self.out
+
+
+@functools.cache
+def tiles_are_right(module: LinearModule) -> bool:
+    """Whether products in tiles have the bits of products in vectors."""
+    for linear in examples(module):
+        product = Product(linear, 51)  # two tiles of 16, then 19 tokens
+        module.use_tiles(*DEFAULTS)
+        in_tiles = product().copy()
+        module.use_tiles(NEVER, NEVER)
+        same = in_tiles.tobytes() == product().tobytes()
+        module.use_tiles(*DEFAULTS)
+        if not same:
+            return False
+    return True
+
+
+def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> tuple[int, int]:
+    """Has the module use tiles from those numbers of tokens on from which they are faster; returns both numbers.
+
+    ``clock`` gives seconds. A number is `NEVER` where tiles were not faster for any of `COUNTS`.
+    """
+    found = list(DEFAULTS)
+    if os.environ.get("OXILLAMA_TUNE") != "0":
+        for i, linear in enumerate(examples(module)):
+            found[i] = next((n for n in COUNTS[i] if tiles_gain(module, Product(linear, n), clock)), NEVER)
+    module.use_tiles(*found)
+    return found[0], found[1]
+
+
+def tiles_gain(module: LinearModule, product: Product, clock: Callable[[], float]) -> bool:
+    """Whether tiles are `GAIN` times as fast, by the shortest of `TURNS` turns; the first turn is not counted."""
+    shortest = [np.inf, np.inf]
+    for turn in range(TURNS + 1):
+        for i, counts in enumerate((DEFAULTS, (NEVER, NEVER))):
+            module.use_tiles(*counts)
+            begin = clock()
+            product()
+            if turn:
+                shortest[i] = min(shortest[i], clock() - begin)
+    return shortest[0] * GAIN < shortest[1]
