@@ -72,7 +72,7 @@ class Kernels:
     delta: DeltaModule
     roofline: RooflineModule
     sampling: SamplingModule
-    tile_tokens: tuple[int, int] | None = None
+    tile_tokens: tuple[int, ...] | None = None
 
 
 @functools.cache

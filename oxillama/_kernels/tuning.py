@@ -1,6 +1,6 @@
 """Whether, and from how many tokens on, products in the tile registers of AMX are right and faster: by measurement.
 
-No bit depends on it. `load` measures once in a process, in about 3 ms; ``OXILLAMA_TUNE=0`` keeps the defaults.
+No bit depends on it. `load` measures once in a process, in some milliseconds; ``OXILLAMA_TUNE=0`` keeps the defaults.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 NEVER = 1 << 30
 """More tokens than a product has."""
 
-DEFAULTS = (16, 32)
-"""Tokens of the smallest product in tiles: of rounded rows, and of integer scales and codes (`use_tiles`)."""
+DEFAULTS = (16, 32, 32)
+"""Tokens of the smallest products in tiles, as `use_tiles` takes them: of rounded rows, of formats with integer scales,
+of formats with blocks of 32 columns."""
 
-COUNTS = (16, 32, 64), (32, 64, 128)
+EXAMPLES = {"W8A8": 0, "Q4_K": 2, "Q8_0": 1}
+"""A format of each kind, with the number of float16 scales at the beginning of its blocks."""
+
+COUNTS = (16, 32, 64), (32, 64, 128), (32, 64, 128)
 """Numbers of tokens that are tried for each."""
+
+NOWHERE = (NEVER,) * 3
 
 GAIN = 1.03
 """Tiles are used where they are at least so many times as fast."""
@@ -41,13 +47,15 @@ def bytes_of(n: int) -> np.ndarray:
 
 
 def examples(module: LinearModule, rows: int = 128, cols: int = 1024) -> list[Linear]:
-    """A matrix of each of the two ways of tiles: rows rounded to int8, and Q4_K."""
-    blocks = bytes_of(rows * cols // 256 * 144).reshape(-1, 144)
-    blocks[:, :4] = np.array([0.01, 0.02], "<f2").view(np.uint8)  # the scales of a block
-    data = {"W8A8": bytes_of(rows * cols).astype("<f4").view(np.uint8), "Q4_K": blocks.reshape(-1)}
+    """A matrix of each of `EXAMPLES`."""
     found = []
-    for name, values in data.items():
+    for name, n_scales in EXAMPLES.items():
         fmt = IN_MEMORY[name]
+        if n_scales:
+            values = bytes_of(rows * fmt.nbytes(cols))
+            values.reshape(-1, fmt.block_bytes)[:, 1 : 2 * n_scales : 2] &= 0x3B  # finite: upper bytes of scales
+        else:
+            values = bytes_of(rows * cols).astype("<f4").view(np.uint8)
         panels = aligned_empty(pack.packed_bytes(fmt.id, rows, cols))
         pack.pack(fmt.id, values, rows, cols, panels)
         found.append(module.Linear([(LAYOUTS[fmt.layout or ""].id, rows, panels)], cols))
@@ -72,10 +80,10 @@ class Product:
 def tiles_are_right(module: LinearModule) -> bool:
     """Whether products in tiles have the bits of products in vectors."""
     for linear in examples(module):
-        product = Product(linear, 51)  # two tiles of 16, then 19 tokens
+        product = Product(linear, 51)  # 32 tokens, 16, and the rest
         module.use_tiles(*DEFAULTS)
         in_tiles = product().copy()
-        module.use_tiles(NEVER, NEVER)
+        module.use_tiles(*NOWHERE)
         same = in_tiles.tobytes() == product().tobytes()
         module.use_tiles(*DEFAULTS)
         if not same:
@@ -83,8 +91,8 @@ def tiles_are_right(module: LinearModule) -> bool:
     return True
 
 
-def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> tuple[int, int]:
-    """Has the module use tiles from those numbers of tokens on from which they are faster; returns both numbers.
+def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> tuple[int, ...]:
+    """Has the module use tiles from those numbers of tokens on from which they are faster; returns the numbers.
 
     ``clock`` gives seconds. A number is `NEVER` where tiles were not faster for any of `COUNTS`.
     """
@@ -93,14 +101,14 @@ def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -
         for i, linear in enumerate(examples(module)):
             found[i] = next((n for n in COUNTS[i] if tiles_gain(module, Product(linear, n), clock)), NEVER)
     module.use_tiles(*found)
-    return found[0], found[1]
+    return tuple(found)
 
 
 def tiles_gain(module: LinearModule, product: Product, clock: Callable[[], float]) -> bool:
     """Whether tiles are `GAIN` times as fast, by the shortest of `TURNS` turns; the first turn is not counted."""
     shortest = [np.inf, np.inf]
     for turn in range(TURNS + 1):
-        for i, counts in enumerate((DEFAULTS, (NEVER, NEVER))):
+        for i, counts in enumerate((DEFAULTS, NOWHERE)):
             module.use_tiles(*counts)
             begin = clock()
             product()

@@ -125,7 +125,9 @@ from oxillama import _kernels
 _kernels.cpu = SimpleNamespace(has=lambda feature: True, ask_for_tiles=lambda: 0)
 from tests.support.kernels import apply, linear, matrix, normal, same_bits
 rounded = ("W8A8", 288), ("W8A8_128", 288)
-for name, cols in (*rounded, ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_XS", 256)):
+supers = ("Q4_K", 512), ("Q5_K", 256), ("Q6_K", 512), ("IQ4_XS", 256)
+blocks = [(name, 96) for name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")]
+for name, cols in (*rounded, *supers, *blocks, ("Q1_0", 128)):
     parts, x, onto = [(name, matrix(name, 150, cols))], normal(51, cols), normal(51, 150, seed=1)
     for n, n_threads in ((16, 1), (33, 2), (51, 3)):
         one, other = (
@@ -216,15 +218,16 @@ class FakeLinear:
 class FakeModule:
     """Kernels with tiles, as `tuning` uses them."""
 
-    def __init__(self, *tile_seconds: Callable[[int], float], wrong: tuple[bool, bool] = (False, False)) -> None:
-        self.tile_seconds, self.wrong, self.now, self.counts, self.n_made = tile_seconds, wrong, 0.0, (0, 0), 0
+    def __init__(self, *tile_seconds: Callable[[int], float], wrong: tuple[bool, ...] = (False,) * 3) -> None:
+        self.tile_seconds, self.wrong, self.now, self.n_made = tile_seconds, wrong, 0.0, 0
+        self.counts: tuple[int, ...] = ()
 
     def use_tiles(self, *counts: int) -> None:
         self.counts = counts
 
     def Linear(self, parts: list[Any], cols: int) -> FakeLinear:  # noqa: N802
         self.n_made += 1
-        return FakeLinear(self, self.n_made % 2 == 0, cols)
+        return FakeLinear(self, (self.n_made - 1) % 3, cols)
 
 
 HALF, SETUP, SLOW = (lambda n: n / 2), (lambda n: 20 + n / 2), (lambda n: n * 0.99)
@@ -233,14 +236,14 @@ HALF, SETUP, SLOW = (lambda n: n / 2), (lambda n: 20 + n / 2), (lambda n: n * 0.
 @pytest.mark.parametrize(
     ("seconds", "counts"),
     [
-        ((HALF, HALF), (16, 32)),
-        ((SETUP, SETUP), (64, 64)),
-        ((SLOW, HALF), (tuning.NEVER, 32)),
-        ((HALF, SLOW), (16, tuning.NEVER)),
+        ((HALF, HALF, HALF), (16, 32, 32)),
+        ((SETUP, SETUP, HALF), (64, 64, 32)),
+        ((SLOW, HALF, SETUP), (tuning.NEVER, 32, 64)),
+        ((HALF, SLOW, SLOW), (16, tuning.NEVER, tuning.NEVER)),
     ],
 )
 def test_tiles_are_used_from_where_they_are_faster(
-    seconds: tuple[Callable[[int], float], ...], counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    seconds: tuple[Callable[[int], float], ...], counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OXILLAMA_TUNE", raising=False)
     module: Any = FakeModule(*seconds)
@@ -249,13 +252,13 @@ def test_tiles_are_used_from_where_they_are_faster(
 
 def test_without_tuning_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXILLAMA_TUNE", "0")
-    module: Any = FakeModule(SLOW, SLOW)
+    module: Any = FakeModule(SLOW, SLOW, SLOW)
     assert tuning.tune(module) == module.counts == tuning.DEFAULTS and module.now == 0
 
 
-@pytest.mark.parametrize("wrong", [(False, False), (True, False), (False, True)])
-def test_products_with_other_bits_are_noticed(wrong: tuple[bool, bool]) -> None:
-    module: Any = FakeModule(HALF, HALF, wrong=wrong)
+@pytest.mark.parametrize("wrong", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_products_with_other_bits_are_noticed(wrong: tuple[bool, ...]) -> None:
+    module: Any = FakeModule(HALF, HALF, HALF, wrong=wrong)
     assert tuning.tiles_are_right(module) == (not any(wrong))
     assert module.counts == tuning.DEFAULTS
 
@@ -264,8 +267,8 @@ def test_products_with_other_bits_are_noticed(wrong: tuple[bool, bool]) -> None:
 def test_emulated_tiles_are_right_and_small_numbers_refused() -> None:
     module = _kernels.load("amx_emulated").linear
     assert tuning.tiles_are_right(module)
-    for numbers in ((15, 32), (16, 31)):
-        with pytest.raises(ValueError, match="rows, products: expected at least 16 and 32, got"):
+    for numbers in ((15, 32, 32), (16, 31, 32), (16, 32, 31)):
+        with pytest.raises(ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, got"):
             module.use_tiles(*numbers)
 
 
@@ -285,10 +288,11 @@ def test_doctor_says_why_amx_is_not_used(
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
     monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
     monkeypatch.setattr(tuning, "tiles_are_right", lambda module: True)
-    used.target, used.tile_tokens = AMX.name, (16, tuning.NEVER)
+    used.target, used.tile_tokens = AMX.name, (16, tuning.NEVER, 64)
     assert row("target amx") == "used"
     assert row("AMX, rounded rows") == "from 16 tokens on"
     assert row("AMX, integer scales") == "not used: slower here"
+    assert row("AMX, blocks of 32") == "from 64 tokens on"
 
 
 @pytest.mark.skipif(cpu.has("amx_tile"), reason="this processor has AMX")

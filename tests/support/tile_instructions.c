@@ -1,6 +1,7 @@
 /* Executes the AMX instructions of simd/amx.h on a processor without them: preloaded into a process, it handles the
  * signal of an illegal instruction, reads the instruction's operands and does what Intel's manual says. Other uses of
- * the instructions than amx.h's (all 8 registers of 16 rows of 64 bytes, configured before their use) end the process.
+ * the instructions than amx.h's (registers 0 to 3 of 16 rows of 64 bytes, 4 and 5 of 16 rows of 64 or 32 bytes, 6 and 7
+ * of a quarter as many rows of 64 bytes, configured before their use) end the process.
  * At the end it prints how many instructions it executed. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -11,7 +12,7 @@
 #include <ucontext.h>
 
 static __thread struct {
-    int configured;
+    int columns; /* of A; 0: not configured */
     union { uint8_t bytes[1024]; uint32_t sums[256]; } tile[8];
 } state;
 static long n_executed;
@@ -26,18 +27,21 @@ static void expect(int is_so, const char *what) {
 }
 
 static void configure(const uint8_t *p) {
+    const int columns = p[24];
     uint8_t wanted[64] = {1};
-    for (int i = 0; i < 8; i++) wanted[16 + 2 * i] = 64, wanted[48 + i] = 16;
-    expect(!state.configured, "a release before the next configuration");
-    expect(!memcmp(p, wanted, 64), "palette 1, 16 rows of 64 bytes in 8 registers, and zeros");
+    for (int i = 0; i < 8; i++)
+        wanted[16 + 2 * i] = i == 4 || i == 5 ? columns : 64, wanted[48 + i] = i < 6 ? 16 : columns / 4;
+    expect(columns == 64 || columns == 32, "64 or 32 columns");
+    expect(!state.columns || state.columns != columns, "a release before the same configuration");
+    expect(!memcmp(p, wanted, 64), "palette 1, the rows and bytes of amx.h, and zeros");
     memset(&state, 0, sizeof state);
-    state.configured = 1;
+    state.columns = columns;
 }
 
 static void dot(uint32_t *c, const uint8_t *a, const uint8_t *b, int is_signed) {
     for (int m = 0; m < 16; m++)
         for (int n = 0; n < 16; n++)
-            for (int k = 0; k < 64; k++) {
+            for (int k = 0; k < state.columns; k++) {
                 const int x = is_signed ? (int8_t)a[64 * m + k] : a[64 * m + k];
                 c[16 * m + n] += (uint32_t)(x * (int8_t)b[64 * (k / 4) + 4 * n + k % 4]);
             }
@@ -75,14 +79,15 @@ static void on_illegal_instruction(int number, siginfo_t *info, void *context) {
         }
     }
     if (opcode == 0x49 && prefix == 0) {
-        if (mod == 3) state.configured = 0; /* tilerelease */
+        if (mod == 3) state.columns = 0; /* tilerelease */
         else configure((const uint8_t *)base); /* ldtilecfg */
     } else {
         uint8_t *tile = state.tile[reg].bytes;
-        expect(state.configured, "a configuration before the first use of a register");
+        expect(state.columns, "a configuration before the first use of a register");
         if (opcode == 0x49 && prefix == 3 && mod == 3) memset(tile, 0, 1024); /* tilezero */
         else if (opcode == 0x4b && prefix == 3) /* tileloadd */
-            for (int row = 0; row < 16; row++) memcpy(tile + 64 * row, (uint8_t *)(base + row * stride), 64);
+            for (int row = 0; row < (reg < 6 ? 16 : state.columns / 4); row++)
+                memcpy(tile + 64 * row, (uint8_t *)(base + row * stride), reg == 4 || reg == 5 ? state.columns : 64);
         else if (opcode == 0x4b && prefix == 2) /* tilestored */
             for (int row = 0; row < 16; row++) memcpy((uint8_t *)(base + row * stride), tile + 64 * row, 64);
         else if (opcode == 0x5e && (prefix == 1 || prefix == 3)) /* tdpbusd, tdpbssd */

@@ -28,18 +28,22 @@ cdef enum:  # forms of activations
     A_ROW = 5
     A_PRODUCTS = 6  # as A_256, for weights that AMX multiplies as products of codes and scales (`amx_super_tile`)
     A_128 = 7       # as A_ROW, with a scale for each 128 columns
-    FORMS = 8
+    A_BLOCKS = 8    # as A_32, for weights that AMX multiplies (`amx_block_tile`)
+    FORMS = 9
 
 cdef extern from *:
     """
-    /* Tokens of the smallest products in the tile registers of AMX: of r8 and b8, at least 16, and of other layouts,
-     * whose codes are multiplied by their scales first, once for all tokens, at least 32. Fewer wait for the memory. */
-    static int ox_tile_rows = 16, ox_tile_products = 32;
-    static void ox_use_tiles(int rows, int products) { ox_tile_rows = rows, ox_tile_products = products; }
+    /* Tokens of the smallest products in the tile registers of AMX: of r8 and b8, of layouts whose codes are multiplied
+     * by their scales first, once for all tokens, and of layouts with blocks of 32. Fewer wait for the memory. */
+    static int ox_tile_rows = 16, ox_tile_products = 32, ox_tile_blocks = 32;
+    static void ox_use_tiles(int rows, int products, int blocks) {
+        ox_tile_rows = rows, ox_tile_products = products, ox_tile_blocks = blocks;
+    }
     """
     const int ox_tile_rows
     const int ox_tile_products
-    void ox_use_tiles(int rows, int products)
+    const int ox_tile_blocks
+    void ox_use_tiles(int rows, int products, int blocks)
 
 
 cdef inline int form_number(int layout, bint dots) noexcept nogil:
@@ -49,6 +53,8 @@ cdef inline int form_number(int layout, bint dots) noexcept nogil:
         return A_PAIRS if dots else A_BF16
     if OX_AMX and has_subs(layout):
         return A_PRODUCTS
+    if OX_AMX and form_of(layout) == 32 and not has_halves(layout):
+        return A_BLOCKS
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
@@ -60,6 +66,16 @@ cdef inline bint is_float(int form) noexcept nogil:
 cdef inline bint is_rows(int form) noexcept nogil:
     """Whether the codes of a token are contiguous."""
     return form == A_ROW or form == A_128
+
+
+cdef inline bint is_blocks(int form) noexcept nogil:
+    """Whether there is a scale for each 32 columns."""
+    return form == A_32 or form == A_BLOCKS
+
+
+cdef inline bint is_tiles(int form) noexcept nogil:
+    """Whether tiles of 16 tokens are for AMX, and panels are unpacked once for all tokens."""
+    return form == A_PRODUCTS or form == A_BLOCKS
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
@@ -85,7 +101,7 @@ cdef inline Py_ssize_t codes_of_token(int form, Py_ssize_t cols) noexcept nogil:
 cdef inline Py_ssize_t scales_of_token(int form, Py_ssize_t cols) noexcept nogil:
     if is_rows(form):
         return n_spans(L_B8 if form == A_128 else L_R8, cols)
-    return cols // (32 if form == A_32 else 256)
+    return cols // (32 if is_blocks(form) else 256)
 
 
 cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
@@ -100,7 +116,7 @@ cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form
         f.more = f.sums
         return f.sums
     f.more = f.sums + padded(n * (cols // 32) * 4)
-    end = f.more + padded(n * (cols // (16 if form == A_32 else 64)) * 4)
+    end = f.more + padded(n * (cols // (16 if is_blocks(form) else 64)) * 4)
     return end
 
 
@@ -117,11 +133,13 @@ cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t co
 cdef inline int largest_tile(int form, Py_ssize_t n, bint room) noexcept nogil:
     """Tokens of the largest tile of ``n`` tokens. The registers of AMX hold 16, and two of them share the codes.
 
-    Tiles of `A_PRODUCTS` need ``room``, memory for the products of a panel.
+    Tiles of `is_tiles` need ``room``, memory for unpacked panels.
     """
     if OX_AMX and is_rows(form) and n >= ox_tile_rows:
         return 32 if n >= 32 else 16
-    return 32 if OX_AMX and form == A_PRODUCTS and n >= ox_tile_products and room else OX_TILE
+    if OX_AMX and is_tiles(form) and room and n >= (ox_tile_blocks if form == A_BLOCKS else ox_tile_products):
+        return 32
+    return OX_TILE
 
 
 cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
@@ -163,9 +181,9 @@ cdef inline void store_groups(int8_t* out, const int8_t* codes, Py_ssize_t colum
             memcpy(out + (column + 4 * g) * T + 4 * t, codes + 4 * g, 4)
 
 
-cdef inline void store_row(int8_t* out, const int8_t* codes, Py_ssize_t column, int t) noexcept nogil:
-    """Stores 16 codes of token ``t`` of a tile of 16, (cols / 64, 16, 64)."""
-    memcpy(out + column // 64 * 1024 + 64 * t + column % 64, codes, 16)
+cdef inline void store_row(int8_t* out, const int8_t* codes, Py_ssize_t column, int t, int k) noexcept nogil:
+    """Stores 16 codes of token ``t`` of a tile of 16, (cols / k, 16, k)."""
+    memcpy(out + column // k * 16 * k + k * t + column % k, codes, 16)
 
 
 cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
@@ -191,7 +209,7 @@ cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first
             for i in range(2):
                 half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
                 if OX_AMX and T == 16:
-                    store_row(out, codes, b * block + k + 16 * i, t)
+                    store_row(out, codes, b * block + k + 16 * i, t, 32 if form == A_32 else 64)
                 else:
                     store_groups(out, codes, b * block + k + 16 * i, T, t)
             whole = half[0] + half[1]
@@ -285,7 +303,7 @@ cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float
     form_tile(form, f, t0, cols, &tile)
     v = <float*>tile.values
     for t in range(T):
-        if form == A_32:
+        if is_blocks(form):
             quantize_token(A_32, x[t], first, last, &tile, T, t)
         elif form == A_256 or form == A_PRODUCTS:
             quantize_token(A_256, x[t], first, last, &tile, T, t)

@@ -12,8 +12,8 @@ cdef enum:
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
-    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); if T is 16 (cols / 64, 16, 64);
-                             # for OX_MATRIX all of them (cols / 8, T, 8)
+    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); for AMX (cols / 64, 16, 64) or
+                             # (cols / 32, 16, 32); for OX_MATRIX all of them (cols / 8, T, 8)
     const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
@@ -35,7 +35,8 @@ cdef struct Job:
     bint accumulate
     bint dots                 # activations of pairs are bf16, for the instruction that multiplies a pair
     bint cold                 # the panels come from memory, so the tile prefetches within them
-    uint8_t* products         # codes times scales of a panel, for AMX: 8192 bytes a block; a cold tile computes them
+    uint8_t* products         # for AMX: codes times scales of a panel, 8192 bytes a block of 256 columns, or codes of two
+                              # panels, 512 bytes a block of 32; a cold tile computes them
     const uint8_t* next       # this tile's share of later panels, which it prefetches
     Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
 

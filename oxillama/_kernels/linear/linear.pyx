@@ -16,7 +16,7 @@ from oxillama._kernels.arrays cimport (
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
-    A_PAIRS, A_PRODUCTS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows,
+    A_BLOCKS, A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows, is_tiles,
     largest_tile, ox_use_tiles, tile_size)
 from oxillama._kernels.linear.jobs cimport Job
 from oxillama._kernels.packing.formats cimport *
@@ -102,17 +102,18 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     of panels at a time, and each tile prefetches its share of the next strip, so that reading and multiplying
     overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8 or b8 is as fast as
     the memory and prefetches for itself. Many tiles of them prefetch the next panels, too: otherwise the first tile
-    would wait for the memory. Tiles of AMX share the ``products`` of one panel, which the first tile computes.
+    would wait for the memory. Tiles of AMX share the ``products`` of a panel, or the codes of two, which the first
+    tile computes.
     """
     cdef int most = largest_tile(w.form, group.count, products != NULL)
-    cdef bint shared = w.form == A_PRODUCTS and most > OX_TILE
+    cdef bint shared = is_tiles(w.form) and most > OX_TILE
     cdef Py_ssize_t n_tiles = group.count // most
     cdef bint many = n_tiles * most > FEW_TILES * OX_TILE
     cdef bint strips = not shared and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
     cdef bint few = n_tiles > 0 and not many and strips
     cdef bint leads = OX_TILE == 8 and is_rows(w.form) and n_tiles <= 1
     cdef bint asks = is_rows(w.form) and many or few and not leads
-    cdef Py_ssize_t strip = 1 if shared else OX_PANELS if few else p1 - p0
+    cdef Py_ssize_t strip = (2 if w.form == A_BLOCKS else 1) if shared else OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, first, ahead
     cdef Job job
     cdef int T
@@ -121,6 +122,8 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     job.ld, job.accumulate, job.dots, job.scale = group.out_ld, group.accumulate, w.form == A_PAIRS, w.scale
     job.products = products
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
+    if shared and w.form == A_BLOCKS:
+        amx_columns(32)
     while p < p1:
         job.first, job.last = p, min(p + strip, p1)
         ahead = job.last if job.last < p1 else p1 + skip
@@ -139,6 +142,8 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
             run_job(w.layout, T, &job)
             t0 = first + T
         p = job.last
+    if shared and w.form == A_BLOCKS:
+        amx_columns(64)
 
 
 cdef inline Py_ssize_t piece_cols(const Stack* stack) noexcept nogil:
@@ -172,7 +177,7 @@ cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
         x[row - begin] = group.x + (row if group.rows == NULL else group.rows[row]) * group.x_ld
     for form in range(FORMS):
         if group.stack.takes[form]:
-            tiles = form == A_PRODUCTS and largest_tile(form, group.count, call.products != NULL) > OX_TILE
+            tiles = is_tiles(form) and largest_tile(form, group.count, call.products != NULL) > OX_TILE
             t0 = begin
             while t0 < end:
                 T = 16 if tiles and end - t0 == 16 else tile_size(end - t0)
@@ -223,7 +228,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             if stack.takes[form]:
                 if largest_tile(form, groups[i].count, True) > OX_TILE:
                     tiles = True
-                    if form == A_PRODUCTS:
+                    if is_tiles(form):
                         call.products_bytes = max(call.products_bytes, 32 * stack.cols)
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
@@ -268,7 +273,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     free_memory(room)
 
 
-def use_tiles(int rows, int products) -> None:
+def use_tiles(int rows, int products, int blocks) -> None:
     """Sets the tokens of the smallest products in the tile registers of AMX; other targets have none.
 
     No bit depends on it. No product may run meanwhile.
@@ -276,13 +281,14 @@ def use_tiles(int rows, int products) -> None:
     Args:
         rows: for rows rounded to int8, at least 16 (the default).
         products: for formats with integer scales of sub-blocks, at least 32 (the default).
+        blocks: for formats with a scale for each 32 columns, at least 32 (the default).
 
     Raises:
         ValueError: a number is too small.
     """
-    if rows < 16 or products < 32:
-        raise ValueError(f"rows, products: expected at least 16 and 32, got {rows} and {products}")
-    ox_use_tiles(rows, products)
+    if rows < 16 or products < 32 or blocks < 32:
+        raise ValueError(f"rows, products, blocks: expected at least 16, 32 and 32, got {rows}, {products} and {blocks}")
+    ox_use_tiles(rows, products, blocks)
 
 
 def computes_bf16_dot(int way) -> bool:

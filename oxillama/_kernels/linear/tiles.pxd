@@ -8,7 +8,7 @@ In each body the layout and T are constants, so the compiler removes the branche
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
-from oxillama._kernels.linear.amx_tiles cimport amx_row_tiles, amx_super_tile
+from oxillama._kernels.linear.amx_tiles cimport amx_block_tile, amx_row_tiles, amx_super_tile
 from oxillama._kernels.linear.jobs cimport *
 from oxillama._kernels.linear.sums cimport *
 from oxillama._kernels.packing.formats cimport *
@@ -502,7 +502,9 @@ cdef inline void float_layout(const int layout, int T, const Job* job) noexcept 
 
 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
-    if OX_TILE >= 8 and T == 8:
+    if OX_AMX and not has_halves(layout) and T >= 16:
+        amx_block_tile(layout, T == 32, job)
+    elif OX_TILE >= 8 and T == 8:
         block_tiles(layout, 8, job)
     elif T == 4:
         block_tiles(layout, 4, job)

@@ -98,7 +98,9 @@ cdef extern from "simd.h" nogil:
 
     const int OX_AMX
     void amx_configure()
+    void amx_columns(const int k)
     void amx_release()
+    void amx_put(u8x64 codes, uint8_t* p)
     void amx_begin(const int two)
     void amx_add_us(const int two, const int8_t* a, const int8_t* a2, ptrdiff_t stride, const uint8_t* b,
                     const uint8_t* b2)
