@@ -29,16 +29,19 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
     """P panels, ``stride`` bytes apart, times T tokens: acc (P, T). Several panels hide the fma's latency."""
     cdef Py_ssize_t k
     cdef int p, t
-    cdef f32x16 w
+    cdef f32x16 w[4]
+    cdef f32x16 x
     for p in range(P):
         for t in range(T):
             acc[p * T + t] = f32_zero()
     for k in range(cols):
         for p in range(P):
-            w = float_load(layout, panel + p * stride, k)
+            w[p] = float_load(layout, panel + p * stride, k)
             ox_prefetch(panel + p * stride + 16 * scale_bytes(layout) * k + OX_AHEAD)
-            for t in range(T):
-                acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
+        for t in range(T):
+            x = f32_keep(f32_set1(a.values[k * T + t]))
+            for p in range(P):
+                acc[p * T + t] = f32_fma(w[p], x, acc[p * T + t])
 
 
 cdef inline void pair_tile(const bint dots, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
@@ -51,7 +54,8 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
     cdef const float* x = a.values
     cdef u8x64 w[4]
     cdef u8x64 v
-    cdef f32x16 f
+    cdef f32x16 f[4]
+    cdef f32x16 y
     cdef int p, t
     for p in range(P):
         for t in range(T):
@@ -67,13 +71,17 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
                     acc[p * T + t] = bf16_dot(acc[p * T + t], w[p], v)
         else:
             for p in range(P):
-                f = f32_from_high16(w[p])
-                for t in range(T):
-                    acc[p * T + t] = f32_fma(f, f32_set1(x[(2 * k + 1) * T + t]), acc[p * T + t])
+                f[p] = f32_from_high16(w[p])
+            for t in range(T):
+                y = f32_keep(f32_set1(x[(2 * k + 1) * T + t]))
+                for p in range(P):
+                    acc[p * T + t] = f32_fma(f[p], y, acc[p * T + t])
             for p in range(P):
-                f = f32_from_low16(w[p])
-                for t in range(T):
-                    acc[p * T + t] = f32_fma(f, f32_set1(x[2 * k * T + t]), acc[p * T + t])
+                f[p] = f32_from_low16(w[p])
+            for t in range(T):
+                y = f32_keep(f32_set1(x[2 * k * T + t]))
+                for p in range(P):
+                    acc[p * T + t] = f32_fma(f[p], y, acc[p * T + t])
 
 
 cdef inline void prefetch_super(const int layout, const uint8_t* p, const int n) noexcept nogil:
