@@ -5,7 +5,7 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.linear.jobs cimport FAR_AHEAD, Job, ROW_PAD, ask, prefetch, put_panel, share
 from oxillama._kernels.linear.sums cimport (
-    add_span, block_scale, code_group, excess_of_block, minimum_pairs, scale_pairs)
+    add_span, block_scale, code_group, codes_of, excess_of_block, minimum_pairs, scale_pairs, unpack_panels)
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *
@@ -88,33 +88,12 @@ cdef inline void amx_super_tile(const int layout, int two, const Job* job) noexc
         put_panel(job, 1, job.first, t, acc + t)
 
 
-cdef inline const uint8_t* block_codes(const int layout, const Job* job, Py_ssize_t q, Py_ssize_t b) noexcept nogil:
-    """The codes of block ``b`` of panel ``job.first + q`` as bytes: where the panel has them, or in ``job.products``."""
-    if code_bits(layout) == 8:
-        return job.data + (job.first + q) * job.stride + codes_at(layout, b)
-    return job.products + (q * (job.cols // 32) + b) * 512
-
-
-cdef inline void unpack_codes(const int layout, const Job* job, Py_ssize_t q) noexcept nogil:
-    """Writes the codes of panel ``job.first + q`` to ``job.products``, unless they are bytes."""
-    cdef const uint8_t* panel = job.data + (job.first + q) * job.stride
-    cdef uint8_t* out
-    cdef Py_ssize_t b
-    cdef int g
-    for b in range(job.cols // 32):
-        prefetch(panel + header_at(layout, b), header_bytes(layout))
-        prefetch(panel + codes_at(layout, b), 64 * code_bits(layout))
-        if code_bits(layout) != 8:
-            out = <uint8_t*>block_codes(layout, job, q, b)
-            for g in range(8):
-                amx_put(code_group(layout, panel + codes_at(layout, b), g), out + 64 * g)
-
-
 cdef inline void amx_block_tile(const int layout, int two, const Job* job) noexcept nogil:
     """Multiplies one or two panels of a layout with blocks of 32 columns with 16 tokens, or 32 if ``two``, in the
     registers of AMX. Codes and activations are signed bytes there."""
     cdef int32_t room[4 * 256 + 16]
     cdef int32_t* sums = <int32_t*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
+    cdef bint unpacked = code_bits(layout) < 8
     cdef Py_ssize_t n_blocks = job.cols // 32, n_panels = job.last - job.first, at, b, q
     cdef const int8_t* x = job.tile.codes
     cdef const uint8_t* header
@@ -122,18 +101,19 @@ cdef inline void amx_block_tile(const int layout, int two, const Job* job) noexc
     cdef f32x16 d, m, da
     cdef i32x16 part, nsum
     cdef int t
-    if job.cold:
-        for q in range(n_panels):
-            unpack_codes(layout, job, q)
+    if job.cold and unpacked:
+        unpack_panels(layout, job)
     for t in range(2 * 32):
         acc[t] = f32_zero()
     for b in range(n_blocks):
         amx_begin(two)
-        amx_add_ss(two, x, x + 16 * job.cols, 32, block_codes(layout, job, 0, b),
-                   block_codes(layout, job, n_panels - 1, b))
+        amx_add_ss(two, x, x + 16 * job.cols, 32, codes_of(layout, unpacked, job, job.first, b),
+                   codes_of(layout, unpacked, job, job.last - 1, b))
         amx_end(two, sums)
         for q in range(n_panels):
             header = job.data + (job.first + q) * job.stride + header_at(layout, b)
+            if job.cold and not unpacked:
+                prefetch(header, header_bytes(layout) + 512)
             d = block_scale(layout, header)
             if has_minima(layout):
                 m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))

@@ -34,6 +34,8 @@ cdef enum:
     FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile size
     FILL_COLS = 1024  # columns that it quantizes at a time, a multiple of every block size
     FEW_TILES = 16    # maximum number of full tiles that each prefetch a share of the following panels
+    UNPACK_TILES = 2  # minimum number of full tiles that share unpacked codes
+    UNPACKED_BYTES = 1 << 17  # unpacked panels, which stay in the second-level cache
     STRIP_BYTES = 1 << 18  # panels that a few tiles process together: these and the next ones stay in the cache
 
 
@@ -78,7 +80,7 @@ cdef struct Call:
     Py_ssize_t n_groups
     Py_ssize_t chunk       # panels of a unit of `run`
     Py_ssize_t skip        # panels that other threads compute between two chunks of one thread
-    uint8_t* products      # (threads, products_bytes), for panels that AMX multiplies; NULL: none do
+    uint8_t* products      # (threads, products_bytes), for unpacked panels; NULL: none are
     Py_ssize_t products_bytes
 
 
@@ -94,6 +96,16 @@ cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcep
     return 32 if n - t0 >= 32 else 16 if n - t0 >= 16 else tile_size(n - t0)
 
 
+cdef inline bint is_unpacked(int layout) noexcept nogil:
+    """Whether several tiles share codes that the first tile unpacks to bytes."""
+    return form_of(layout) != 0 and not is_row(layout) and code_bits(layout) < 8
+
+
+cdef inline Py_ssize_t unpacked_panels(Py_ssize_t cols) noexcept nogil:
+    """Panels that are unpacked together."""
+    return max(2, UNPACKED_BYTES // (16 * cols))
+
+
 cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, Py_ssize_t skip,
                  uint8_t* products) noexcept nogil:
     """Multiplies panels p0..p1 of one matrix with all tokens of a group.
@@ -102,18 +114,21 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     of panels at a time, and each tile prefetches its share of the next strip, so that reading and multiplying
     overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8 or b8 is as fast as
     the memory and prefetches for itself. Many tiles of them prefetch the next panels, too: otherwise the first tile
-    would wait for the memory. Tiles of AMX share the ``products`` of a panel, or the codes of two, which the first
-    tile computes.
+    would wait for the memory.
+
+    ``products`` is memory for what the first tile of a strip computes for all tiles: the codes as bytes, unless there
+    is only one tile, or the products of codes and scales for AMX.
     """
     cdef int most = largest_tile(w.form, group.count, products != NULL)
     cdef bint shared = is_tiles(w.form) and most > OX_TILE
     cdef Py_ssize_t n_tiles = group.count // most
     cdef bint many = n_tiles * most > FEW_TILES * OX_TILE
     cdef bint strips = not shared and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
-    cdef bint few = n_tiles > 0 and not many and strips
+    cdef bint unpacks = not shared and n_tiles >= UNPACK_TILES and products != NULL and is_unpacked(w.layout)
+    cdef bint few = n_tiles > 0 and not many and strips or unpacks
     cdef bint leads = OX_TILE == 8 and is_rows(w.form) and n_tiles <= 1
     cdef bint asks = is_rows(w.form) and many or few and not leads
-    cdef Py_ssize_t strip = (2 if w.form == A_BLOCKS else 1) if shared else OX_PANELS if few else p1 - p0
+    cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
     cdef Py_ssize_t p = p0, t0, first, ahead
     cdef Job job
     cdef int T
@@ -121,6 +136,10 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
     job.ld, job.accumulate, job.dots, job.scale = group.out_ld, group.accumulate, w.form == A_PAIRS, w.scale
     job.products = products
+    if unpacks:
+        strip = unpacked_panels(job.cols)
+    elif shared:
+        strip = 2 if w.form == A_BLOCKS else 1
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
     if shared and w.form == A_BLOCKS:
         amx_columns(32)
@@ -134,7 +153,8 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
             job.done = t0 - first
             form_tile(w.form, &group.forms[w.form], first, group.stack.cols, &job.tile)
             job.out = group.out + first * job.ld + w.first_row
-            job.cold = t0 == 0 and (p == p0 or leads or shared)
+            job.cold = t0 == 0 and (p == p0 or leads or shared or unpacks)
+            job.unpacked = unpacks and T == OX_TILE
             job.next, job.step = w.data, 0
             if asks and T == most and t0 // most < n_tiles and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
@@ -217,7 +237,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     """
     cdef const Stack* stack
     cdef Py_ssize_t n_fills = 0, n_panels = 0, n_values = 0, n_products = 0, n_units = 0, i
-    cdef int form, threads
+    cdef int form, threads, k
     cdef bint tiles = False  # whether the threads need the tile registers of AMX
     cdef void* room = NULL
     scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
@@ -228,10 +248,12 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             if stack.takes[form]:
                 if largest_tile(form, groups[i].count, True) > OX_TILE:
                     tiles = True
-                    if is_tiles(form):
-                        call.products_bytes = max(call.products_bytes, 32 * stack.cols)
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
+        if groups[i].count >= UNPACK_TILES * OX_TILE:
+            for k in range(stack.n_parts):
+                if is_unpacked(stack.parts[k].layout) or is_tiles(stack.parts[k].form):
+                    call.products_bytes = max(call.products_bytes, unpacked_panels(stack.cols) * 16 * stack.cols)
         groups[i].first_fill = n_fills
         n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * n_pieces(stack)
         n_panels += stack.n_panels
@@ -287,7 +309,8 @@ def use_tiles(int rows, int products, int blocks) -> None:
         ValueError: a number is too small.
     """
     if rows < 16 or products < 32 or blocks < 32:
-        raise ValueError(f"rows, products, blocks: expected at least 16, 32 and 32, got {rows}, {products} and {blocks}")
+        raise ValueError("rows, products, blocks: expected at least 16, 32 and 32, "
+                         f"got {rows}, {products} and {blocks}")
     ox_use_tiles(rows, products, blocks)
 
 

@@ -5,6 +5,7 @@ The layout and T are constants wherever these functions are called.
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
+from oxillama._kernels.linear.jobs cimport Job, prefetch
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *
@@ -31,6 +32,42 @@ cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) no
     return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
 
 
+cdef inline u8x64 group_of(const int layout, const bint unpacked, const uint8_t* c, const int g) noexcept nogil:
+    """`code_group` of a panel, or of codes that are unpacked to bytes."""
+    return u8_load(c + 64 * g) if unpacked else code_group(layout, c, g)
+
+
+cdef inline Py_ssize_t bytes_of_32(const int layout, const bint unpacked) noexcept nogil:
+    """Bytes of the codes of 32 columns in 16 rows."""
+    return 512 if unpacked else 64 * code_bits(layout)
+
+
+cdef inline const uint8_t* codes_of(const int layout, const bint unpacked, const Job* job, Py_ssize_t p,
+                                    Py_ssize_t b) noexcept nogil:
+    """The codes of block ``b`` of panel ``p``."""
+    if unpacked:
+        return job.products + (p - job.first) * 16 * job.cols + 16 * form_of(layout) * b
+    return job.data + p * job.stride + codes_at(layout, b)
+
+
+cdef inline void unpack_panels(const int layout, const Job* job) noexcept nogil:
+    """Unpacks the codes of the panels to bytes in ``job.products``, (panels, cols / 4, 16, 4)."""
+    cdef const uint8_t* c
+    cdef uint8_t* out = job.products
+    cdef Py_ssize_t p, b
+    cdef int i, g
+    for p in range(job.first, job.last):
+        for b in range(job.cols // form_of(layout)):
+            prefetch(job.data + p * job.stride + header_at(layout, b), header_bytes(layout))
+            c = codes_of(layout, False, job, p, b)
+            for i in range(form_of(layout) // 32):
+                prefetch(c, 64 * code_bits(layout))
+                for g in range(8):
+                    u8_store(out + 64 * g, code_group(layout, c, g))
+                c = c + 64 * code_bits(layout)
+                out = out + 512
+
+
 cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
     """Groups whose products are summed in 16 bits before they are widened, on targets where that is faster. Each
     group adds two products of a code below 2^bits and an activation up to 127."""
@@ -39,10 +76,10 @@ cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
     return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
 
 
-cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
-                           const int8_t* x) noexcept nogil:
+cdef inline void add_group(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                           const uint8_t* c, const int g, const int8_t* x) noexcept nogil:
     """Adds 4 columns times T tokens to ``part``, or first to the 16-bit sums ``run`` of several groups."""
-    cdef u8x64 w = code_group(layout, c, g)
+    cdef u8x64 w = group_of(layout, unpacked, c, g)
     cdef u8x64 v
     cdef int held = groups_in_16_bits(layout)
     cdef int t
@@ -87,83 +124,83 @@ cdef inline void to_rows(const int T, i32x16* part) noexcept nogil:
             part[2 * t + 1] = mm_split(1, low[t], high[t])
 
 
-cdef inline void add_8(const int layout, const int half, const int T, i32x16* part, const uint8_t* c, const int g,
-                       const int8_t* x) noexcept nogil:
+cdef inline void add_8(const int layout, const bint unpacked, const int half, const int T, i32x16* part,
+                       const uint8_t* c, const int g, const int8_t* x) noexcept nogil:
     """Adds 8 columns, groups ``g`` and ``g + 1``, of half a panel times T tokens to ``part`` in matrix order."""
-    cdef u8x64 w = code_group(layout, c, g)
-    cdef u8x64 v = code_group(layout, c, g + 1)
+    cdef u8x64 w = group_of(layout, unpacked, c, g)
+    cdef u8x64 v = group_of(layout, unpacked, c, g + 1)
     cdef int t
     for t in range(T // 2):
         part[half * (T // 2) + t] = mm_dot(half, part[half * (T // 2) + t], w, v, x + 4 * g * T + 16 * t)
 
 
-cdef inline void add_half_of_32(const int layout, const int half, const int T, i32x16* part, const uint8_t* c,
-                                const int8_t* x) noexcept nogil:
-    add_8(layout, half, T, part, c, 0, x)
-    add_8(layout, half, T, part, c, 2, x)
-    add_8(layout, half, T, part, c, 4, x)
-    add_8(layout, half, T, part, c, 6, x)
+cdef inline void add_half_of_32(const int layout, const bint unpacked, const int half, const int T, i32x16* part,
+                                const uint8_t* c, const int8_t* x) noexcept nogil:
+    add_8(layout, unpacked, half, T, part, c, 0, x)
+    add_8(layout, unpacked, half, T, part, c, 2, x)
+    add_8(layout, unpacked, half, T, part, c, 4, x)
+    add_8(layout, unpacked, half, T, part, c, 6, x)
 
 
-cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
-                              const int8_t* x) noexcept nogil:
+cdef inline void add_first_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                              const uint8_t* c, const int8_t* x) noexcept nogil:
     if in_matrix_order(T):
-        add_8(layout, 0, T, part, c, 0, x)
-        add_8(layout, 0, T, part, c, 2, x)
-        add_8(layout, 1, T, part, c, 0, x)
-        add_8(layout, 1, T, part, c, 2, x)
+        add_8(layout, unpacked, 0, T, part, c, 0, x)
+        add_8(layout, unpacked, 0, T, part, c, 2, x)
+        add_8(layout, unpacked, 1, T, part, c, 0, x)
+        add_8(layout, unpacked, 1, T, part, c, 2, x)
         return
-    add_group(layout, T, part, run, c, 0, x)
-    add_group(layout, T, part, run, c, 1, x)
-    add_group(layout, T, part, run, c, 2, x)
-    add_group(layout, T, part, run, c, 3, x)
+    add_group(layout, unpacked, T, part, run, c, 0, x)
+    add_group(layout, unpacked, T, part, run, c, 1, x)
+    add_group(layout, unpacked, T, part, run, c, 2, x)
+    add_group(layout, unpacked, T, part, run, c, 3, x)
 
 
-cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
-                             const int8_t* x) noexcept nogil:
+cdef inline void add_last_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                             const uint8_t* c, const int8_t* x) noexcept nogil:
     if in_matrix_order(T):
-        add_8(layout, 0, T, part, c, 4, x)
-        add_8(layout, 0, T, part, c, 6, x)
-        add_8(layout, 1, T, part, c, 4, x)
-        add_8(layout, 1, T, part, c, 6, x)
+        add_8(layout, unpacked, 0, T, part, c, 4, x)
+        add_8(layout, unpacked, 0, T, part, c, 6, x)
+        add_8(layout, unpacked, 1, T, part, c, 4, x)
+        add_8(layout, unpacked, 1, T, part, c, 6, x)
         return
-    add_group(layout, T, part, run, c, 4, x)
-    add_group(layout, T, part, run, c, 5, x)
-    add_group(layout, T, part, run, c, 6, x)
-    add_group(layout, T, part, run, c, 7, x)
+    add_group(layout, unpacked, T, part, run, c, 4, x)
+    add_group(layout, unpacked, T, part, run, c, 5, x)
+    add_group(layout, unpacked, T, part, run, c, 6, x)
+    add_group(layout, unpacked, T, part, run, c, 7, x)
 
 
-cdef inline void add_32(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+cdef inline void add_32(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                         const int8_t* x) noexcept nogil:
     if in_matrix_order(T):
-        add_half_of_32(layout, 0, T, part, c, x)
-        add_half_of_32(layout, 1, T, part, c, x)
+        add_half_of_32(layout, unpacked, 0, T, part, c, x)
+        add_half_of_32(layout, unpacked, 1, T, part, c, x)
     else:
-        add_first_16(layout, T, part, run, c, x)
-        add_last_16(layout, T, part, run, c, x)
+        add_first_16(layout, unpacked, T, part, run, c, x)
+        add_last_16(layout, unpacked, T, part, run, c, x)
 
 
-cdef inline void add_two_blocks(const int layout, const int T, i32x16* even, i32x16* odd, i32x16* run,
-                                const uint8_t* c, const int8_t* x) noexcept nogil:
+cdef inline void add_two_blocks(const int layout, const bint unpacked, const int T, i32x16* even, i32x16* odd,
+                                i32x16* run, const uint8_t* c, const int8_t* x) noexcept nogil:
     """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
-    cdef const uint8_t* d = c + 64 * code_bits(layout)
+    cdef const uint8_t* d = c + bytes_of_32(layout, unpacked)
     cdef const int8_t* y = x + 32 * T
-    add_group(layout, T, even, run, c, 0, x)
-    add_group(layout, T, odd, run, d, 0, y)
-    add_group(layout, T, even, run, c, 1, x)
-    add_group(layout, T, odd, run, d, 1, y)
-    add_group(layout, T, even, run, c, 2, x)
-    add_group(layout, T, odd, run, d, 2, y)
-    add_group(layout, T, even, run, c, 3, x)
-    add_group(layout, T, odd, run, d, 3, y)
-    add_group(layout, T, even, run, c, 4, x)
-    add_group(layout, T, odd, run, d, 4, y)
-    add_group(layout, T, even, run, c, 5, x)
-    add_group(layout, T, odd, run, d, 5, y)
-    add_group(layout, T, even, run, c, 6, x)
-    add_group(layout, T, odd, run, d, 6, y)
-    add_group(layout, T, even, run, c, 7, x)
-    add_group(layout, T, odd, run, d, 7, y)
+    add_group(layout, unpacked, T, even, run, c, 0, x)
+    add_group(layout, unpacked, T, odd, run, d, 0, y)
+    add_group(layout, unpacked, T, even, run, c, 1, x)
+    add_group(layout, unpacked, T, odd, run, d, 1, y)
+    add_group(layout, unpacked, T, even, run, c, 2, x)
+    add_group(layout, unpacked, T, odd, run, d, 2, y)
+    add_group(layout, unpacked, T, even, run, c, 3, x)
+    add_group(layout, unpacked, T, odd, run, d, 3, y)
+    add_group(layout, unpacked, T, even, run, c, 4, x)
+    add_group(layout, unpacked, T, odd, run, d, 4, y)
+    add_group(layout, unpacked, T, even, run, c, 5, x)
+    add_group(layout, unpacked, T, odd, run, d, 5, y)
+    add_group(layout, unpacked, T, even, run, c, 6, x)
+    add_group(layout, unpacked, T, odd, run, d, 6, y)
+    add_group(layout, unpacked, T, even, run, c, 7, x)
+    add_group(layout, unpacked, T, odd, run, d, 7, y)
 
 
 cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:

@@ -98,7 +98,8 @@ cdef inline void prefetch_super(const int layout, const uint8_t* p, const int n)
             ox_prefetch_far(p + FAR_AHEAD + i)
 
 
-cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
+cdef inline void block_tile(const int layout, const bint unpacked, const int T, const Job* job, Py_ssize_t p,
+                            f32x16* acc) noexcept nogil:
     """Panel ``p`` of a layout with blocks of 32 columns: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p)
@@ -114,25 +115,25 @@ cdef inline void block_tile(const int layout, const int T, const Job* job, Py_ss
         acc[t] = f32_zero()
     for b in range(job.cols // 32):
         header = panel + header_at(layout, b)
-        c = panel + codes_at(layout, b)
-        if job.cold:
+        c = codes_of(layout, unpacked, job, p, b)
+        if job.cold and not unpacked:
             prefetch(header, header_bytes(layout))
             prefetch(c, 64 * code_bits(layout))
         if T > 1:
             next = ask(next, job.step)
         if has_halves(layout):
-            add_halves(layout, T, acc, part, run, header, c, x, a.scale + b * T, a.nsum16 + 2 * b * T)
+            add_halves(layout, unpacked, T, acc, part, run, header, c, x, a.scale + b * T, a.nsum16 + 2 * b * T)
             x = x + 32 * T
             continue
         for t in range(T):
             part[t] = excess_of_block(layout, per_token(T, a.nsum + b * T, t))
         if T == 1:  # a second, independent sum hides the latency of the first
             part[1] = i32_zero()
-            add_first_16(layout, T, part, run, c, x)
-            add_last_16(layout, T, part + 1, run, c, x)
+            add_first_16(layout, unpacked, T, part, run, c, x)
+            add_last_16(layout, unpacked, T, part + 1, run, c, x)
             part[0] = i32_add(part[0], part[1])
         else:
-            add_32(layout, T, part, run, c, x)
+            add_32(layout, unpacked, T, part, run, c, x)
         to_rows(T, part)
         add_block(layout, T, acc, part, header, a.scale + b * T, a.nsum + b * T)
         x = x + 32 * T
@@ -159,9 +160,9 @@ cdef inline f32x16 half_scale(const uint8_t* header, const int half) noexcept no
     return f32_mul(f32_from_bits(i32_shl(i32_sar(pairs, 16) if half else pairs, 20)), f32_set1(E5M3_UNIT))
 
 
-cdef inline void add_halves(const int layout, const int T, f32x16* acc, i32x16* part, i32x16* run,
-                            const uint8_t* header, const uint8_t* c, const int8_t* x, const float* scale,
-                            const int32_t* nsum16) noexcept nogil:
+cdef inline void add_halves(const int layout, const bint unpacked, const int T, f32x16* acc, i32x16* part,
+                            i32x16* run, const uint8_t* header, const uint8_t* c, const int8_t* x,
+                            const float* scale, const int32_t* nsum16) noexcept nogil:
     """Adds a block whose halves have scales: (sum of the first half) * scale is exact, one fma adds the second half.
     """
     cdef f32x16 first = half_scale(header, 0), last = half_scale(header, 1)
@@ -169,12 +170,12 @@ cdef inline void add_halves(const int layout, const int T, f32x16* acc, i32x16* 
     cdef int t
     for t in range(T):
         part[t] = excess_of_block(layout, per_token(T, nsum16, t))
-    add_first_16(layout, T, part, run, c, x)
+    add_first_16(layout, unpacked, T, part, run, c, x)
     to_rows(T, part)
     for t in range(T):
         sum[t] = f32_mul(f32_from_i32(part[t]), first)
         part[t] = excess_of_block(layout, per_token(T, nsum16 + T, t))
-    add_last_16(layout, T, part, run, c, x)
+    add_last_16(layout, unpacked, T, part, run, c, x)
     to_rows(T, part)
     for t in range(T):
         sum[t] = f32_fma(f32_from_i32(part[t]), last, sum[t])
@@ -236,7 +237,7 @@ cdef inline void add_half_rows(const int layout, const int half, const int T, i3
     """Adds columns of half a panel of rows times T tokens to ``part`` in matrix order."""
     cdef Py_ssize_t b
     for b in range(cols // 32):
-        add_half_of_32(layout, half, T, part, c + 512 * b, x + 32 * T * b)
+        add_half_of_32(layout, False, half, T, part, c + 512 * b, x + 32 * T * b)
 
 
 cdef inline void row_matrix_tile(const int layout, const int T, const Job* job, Py_ssize_t p,
@@ -331,7 +332,8 @@ cdef inline void row_tile(const int layout, const int P, const int T, const int 
         header = c
 
 
-cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ssize_t p, f32x16* acc) noexcept nogil:
+cdef inline void super_tile(const int layout, const bint unpacked, const int T, const Job* job, Py_ssize_t p,
+                            f32x16* acc) noexcept nogil:
     """Panel ``p`` of a layout with blocks of 256 columns, whose sub-blocks of 16 or 32 may have scales: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p)
@@ -353,35 +355,35 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
         acc[t] = f32_zero()
     for b in range(job.cols // 256):
         header = panel + header_at(layout, b)
-        c = panel + codes_at(layout, b)
-        if job.cold:
+        c = codes_of(layout, unpacked, job, p, b)
+        if job.cold and not unpacked:
             prefetch_super(layout, header, header_bytes(layout))
         for t in range(T):
             total[t] = i32_zero()
         for i in range(n_pairs):
-            if job.cold:
+            if job.cold and not unpacked:
                 prefetch_super(layout, c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
             if T > 1:
                 next = ask(next, job.step)
             for t in range(T):
                 even[t] = odd[t] = i32_zero()
             if has_subs_of_16(layout):
-                add_first_16(layout, T, even, run, c, x)
-                add_last_16(layout, T, odd, run, c, x)
+                add_first_16(layout, unpacked, T, even, run, c, x)
+                add_last_16(layout, unpacked, T, odd, run, c, x)
             else:
                 if T == 8 and not OX_MATRIX:  # twice as many independent sums hide the latency of a product
-                    add_two_blocks(layout, T, even, odd, run, c, x)
+                    add_two_blocks(layout, unpacked, T, even, odd, run, c, x)
                 else:
-                    add_32(layout, T, even, run, c, x)
-                    add_32(layout, T, odd, run, c + 64 * code_bits(layout), x + 32 * T)
+                    add_32(layout, unpacked, T, even, run, c, x)
+                    add_32(layout, unpacked, T, odd, run, c + bytes_of_32(layout, unpacked), x + 32 * T)
                 if T > 1:
                     next = ask(next, job.step)
-                c = c + 64 * code_bits(layout)
+                c = c + bytes_of_32(layout, unpacked)
                 x = x + 32 * T
             pairs = scale_pairs(layout, header, i)
             for t in range(T):
                 total[t] = add_subs(layout, total[t], even[t], odd[t], per_row(T, pairs, t))
-            c = c + 64 * code_bits(layout)
+            c = c + bytes_of_32(layout, unpacked)
             x = x + 32 * T
         to_rows(T, total)
         d = block_scale(layout, header)
@@ -402,7 +404,7 @@ cdef inline void super_tile(const int layout, const int T, const Job* job, Py_ss
                 acc[t] = f32_fma(f32_from_i32(even[t]), f32_mul(m, da), acc[t])
 
 
-cdef inline void block_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+cdef inline void block_tiles(const int layout, const bint unpacked, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first
     cdef int half
@@ -413,16 +415,20 @@ cdef inline void block_tiles(const int layout, const int T, const Job* job) noex
                 put_panel(job, 4, p, 4 * half, acc)
                 put_panel(job, 4, p + 1, 4 * half, acc + 4)
             p = p + 2
+    if unpacked and job.cold:
+        unpack_panels(layout, job)
     for p in range(p, job.last):
-        block_tile(layout, T, job, p, acc)
+        block_tile(layout, unpacked, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
 
 
-cdef inline void super_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+cdef inline void super_tiles(const int layout, const bint unpacked, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p
+    if unpacked and job.cold:
+        unpack_panels(layout, job)
     for p in range(job.first, job.last):
-        super_tile(layout, T, job, p, acc)
+        super_tile(layout, unpacked, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
 
 
@@ -512,24 +518,28 @@ cdef inline void float_layout(const int layout, int T, const Job* job) noexcept 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and not has_halves(layout) and T >= 16:
         amx_block_tile(layout, T == 32, job)
+    elif code_bits(layout) < 8 and T == OX_TILE and job.unpacked:
+        block_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
-        block_tiles(layout, 8, job)
+        block_tiles(layout, False, 8, job)
     elif T == 4:
-        block_tiles(layout, 4, job)
+        block_tiles(layout, False, 4, job)
     elif T == 2:
-        block_tiles(layout, 2, job)
+        block_tiles(layout, False, 2, job)
     else:
-        block_tiles(layout, 1, job)
+        block_tiles(layout, False, 1, job)
 
 
 cdef inline void super_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and has_subs(layout) and T >= 16:
         amx_super_tile(layout, T == 32, job)
+    elif code_bits(layout) < 8 and T == OX_TILE and job.unpacked:
+        super_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
-        super_tiles(layout, 8, job)
+        super_tiles(layout, False, 8, job)
     elif T == 4:
-        super_tiles(layout, 4, job)
+        super_tiles(layout, False, 4, job)
     elif T == 2:
-        super_tiles(layout, 2, job)
+        super_tiles(layout, False, 2, job)
     else:
-        super_tiles(layout, 1, job)
+        super_tiles(layout, False, 1, job)

@@ -132,16 +132,6 @@ static OX_INLINE void amx_end(const int two, int32_t *sums) {
     }
 }
 
-/* Stores codes as 4 columns of B. */
-static OX_INLINE void amx_put(u8x64 codes, uint8_t *p) {
-#if OX_AMX
-    _mm512_storeu_si512(p, codes);
-#else
-    (void)codes, (void)p;
-    abort(); /* not called */
-#endif
-}
-
 /* Codes without their excess times the scales of their rows (16 bits, each twice), 64 products p below 2^14 in
  * magnitude, as two bytes: p = 128 high + low. Both kinds of bytes are rows of B. */
 static OX_INLINE void amx_split(u8x64 codes, i32x16 scales, const int excess, const int is_signed, uint8_t *high,

@@ -164,6 +164,10 @@ static OX_INLINE u8x64 u8_load(const uint8_t *p) {
     u8x64 r = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
     return r;
 }
+static OX_INLINE void u8_store(uint8_t *p, u8x64 a) {
+    _mm256_storeu_si256((__m256i *)p, a.lo);
+    _mm256_storeu_si256((__m256i *)(p + 32), a.hi);
+}
 static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     int32_t x;
     memcpy(&x, p, 4);

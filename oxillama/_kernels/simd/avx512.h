@@ -89,6 +89,7 @@ static OX_INLINE i32x16 i16_high4(i32x16 a) { return _mm512_srli_epi16(a, 4); } 
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) { return _mm512_dpwssd_epi32(acc, a, b); }
 
 static OX_INLINE u8x64 u8_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static OX_INLINE void u8_store(uint8_t *p, u8x64 a) { _mm512_storeu_si512(p, a); }
 static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     int32_t x;
     memcpy(&x, p, 4);

@@ -114,6 +114,9 @@ static OX_INLINE int32x4_t ox_i16_dot(int32x4_t acc, int32x4_t a, int32x4_t b) {
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) { OX_Q(i32x16, ox_i16_dot(acc.q[i], a.q[i], b.q[i])); }
 
 static OX_INLINE u8x64 u8_load(const uint8_t *p) { OX_Q(u8x64, vld1q_s8((const int8_t *)p + 16 * i)); }
+static OX_INLINE void u8_store(uint8_t *p, u8x64 a) {
+    for (int i = 0; i < 4; i++) vst1q_s8((int8_t *)p + 16 * i, a.q[i]);
+}
 static OX_INLINE u8x64 u8_set4(const int8_t *p) {
     int32_t x;
     memcpy(&x, p, 4);
@@ -154,9 +157,10 @@ static OX_INLINE i32x16 mm_rows(const int half, i32x16 a) {
 }
 static OX_INLINE i32x16 mm_split(const int token, i32x16 low, i32x16 high) {
     i32x16 r;
-    for (int i = 0; i < 2; i++) {
-        r.q[i] = token ? vuzp2q_s32(low.q[2 * i], low.q[2 * i + 1]) : vuzp1q_s32(low.q[2 * i], low.q[2 * i + 1]);
-        r.q[2 + i] = token ? vuzp2q_s32(high.q[2 * i], high.q[2 * i + 1]) : vuzp1q_s32(high.q[2 * i], high.q[2 * i + 1]);
+    for (int i = 0; i < 4; i++) {
+        const i32x16 *half = i < 2 ? &low : &high;
+        const int32x4_t p = half->q[i % 2 * 2], q = half->q[i % 2 * 2 + 1];
+        r.q[i] = token ? vuzp2q_s32(p, q) : vuzp1q_s32(p, q);
     }
     return r;
 }

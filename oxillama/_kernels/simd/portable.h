@@ -104,6 +104,7 @@ static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) {
 }
 
 static OX_INLINE u8x64 u8_load(const uint8_t *p) { u8x64 r; memcpy(r.v, p, 64); return r; }
+static OX_INLINE void u8_store(uint8_t *p, u8x64 a) { memcpy(p, a.v, 64); }
 static OX_INLINE u8x64 u8_set4(const int8_t *p) { OX_BYTES(p[i & 3]); }
 static OX_INLINE u8x64 u8_keep(u8x64 a) { return a; }
 static OX_INLINE f32x16 f32_keep(f32x16 a) { return a; }

@@ -132,8 +132,8 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
 }
 #endif
 
-/* If OX_MATRIX is 1, an instruction multiplies 2 rows by 2 tokens, 8 columns at a time. Its sums are in matrix order: for
- * 2 tokens one vector (8 rows, 2 tokens) for rows 0 to 7 of a panel, half 0, and one for rows 8 to 15, half 1.
+/* If OX_MATRIX is 1, an instruction multiplies 2 rows by 2 tokens, 8 columns at a time. Its sums are in matrix order:
+ * for 2 tokens one vector (8 rows, 2 tokens) for rows 0 to 7 of a panel, half 0, and one for rows 8 to 15, half 1.
  * mm_dot adds the products of half the rows of w and v, 4 columns each, with the codes x (2 tokens, 8 columns).
  * mm_pair is (x[0], x[1]) for each row, mm_rows a value of each row for both tokens. mm_split turns the sums of both
  * halves into the sums of the first token, or the second, for 16 rows. */

@@ -75,6 +75,7 @@ cdef extern from "simd.h" nogil:
     i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b)
 
     u8x64 u8_load(const uint8_t* p)
+    void u8_store(uint8_t* p, u8x64 a)
     u8x64 u8_set4(const int8_t* p)
     u8x64 u8_keep(u8x64 a)
     u8x64 u8_low4(u8x64 a)
@@ -100,7 +101,6 @@ cdef extern from "simd.h" nogil:
     void amx_configure()
     void amx_columns(const int k)
     void amx_release()
-    void amx_put(u8x64 codes, uint8_t* p)
     void amx_begin(const int two)
     void amx_add_us(const int two, const int8_t* a, const int8_t* a2, ptrdiff_t stride, const uint8_t* b,
                     const uint8_t* b2)
