@@ -102,7 +102,7 @@ cdef inline void amx_block_tile(const int layout, int two, const Job* job) noexc
     cdef i32x16 part, nsum
     cdef int t
     if job.cold and unpacked:
-        unpack_panels(layout, job)
+        unpack_panels(layout, False, job)
     for t in range(2 * 32):
         acc[t] = f32_zero()
     for b in range(n_blocks):

@@ -19,6 +19,7 @@ from oxillama._kernels.linear.activations cimport (
     A_BLOCKS, A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows, is_tiles,
     largest_tile, ox_use_tiles, tile_size)
 from oxillama._kernels.linear.jobs cimport Job
+from oxillama._kernels.linear.sums cimport is_unpacked
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, is_bf16_dot_faster, ox_cpu_has
@@ -94,11 +95,6 @@ cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcep
     if is_rows(form):  # the last tile begins earlier, so that it is full
         return most if n - t0 > 16 else 16
     return 32 if n - t0 >= 32 else 16 if n - t0 >= 16 else tile_size(n - t0)
-
-
-cdef inline bint is_unpacked(int layout) noexcept nogil:
-    """Whether several tiles share codes that the first tile unpacks to bytes."""
-    return form_of(layout) != 0 and not is_row(layout) and code_bits(layout) < 8
 
 
 cdef inline Py_ssize_t unpacked_panels(Py_ssize_t cols) noexcept nogil:

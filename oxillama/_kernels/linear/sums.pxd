@@ -32,9 +32,23 @@ cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) no
     return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
 
 
+cdef inline bint is_unpacked(const int layout) noexcept nogil:
+    """Whether several tiles share codes that the first tile unpacks to the bytes that products take."""
+    if form_of(layout) == 0 or is_row(layout):
+        return False
+    return code_bits(layout) < 8 or has_signed_codes(layout) and OX_S8_SHIFT != 0
+
+
 cdef inline u8x64 group_of(const int layout, const bint unpacked, const uint8_t* c, const int g) noexcept nogil:
-    """`code_group` of a panel, or of codes that are unpacked to bytes."""
+    """`code_group` of a panel, or of unpacked codes."""
     return u8_load(c + 64 * g) if unpacked else code_group(layout, c, g)
+
+
+cdef inline i32x16 code_dot(const int layout, const bint unpacked, i32x16 acc, u8x64 w, u8x64 x) noexcept nogil:
+    """acc + products of the codes of 4 columns, as `group_of` returns them, and the codes of a token."""
+    if has_signed_codes(layout) and not (unpacked and OX_S8_SHIFT):
+        return s8_dot(acc, w, x)
+    return u7_dot(acc, w, x)
 
 
 cdef inline Py_ssize_t bytes_of_32(const int layout, const bint unpacked) noexcept nogil:
@@ -50,9 +64,13 @@ cdef inline const uint8_t* codes_of(const int layout, const bint unpacked, const
     return job.data + p * job.stride + codes_at(layout, b)
 
 
-cdef inline void unpack_panels(const int layout, const Job* job) noexcept nogil:
-    """Unpacks the codes of the panels to bytes in ``job.products``, (panels, cols / 4, 16, 4)."""
+cdef inline void unpack_panels(const int layout, const bint shifted, const Job* job) noexcept nogil:
+    """Unpacks the codes of the panels to bytes in ``job.products``, (panels, cols / 4, 16, 4).
+
+    If ``shifted``, signed codes get the excess with which vectors multiply them.
+    """
     cdef const uint8_t* c
+    cdef u8x64 w
     cdef uint8_t* out = job.products
     cdef Py_ssize_t p, b
     cdef int i, g
@@ -63,7 +81,8 @@ cdef inline void unpack_panels(const int layout, const Job* job) noexcept nogil:
             for i in range(form_of(layout) // 32):
                 prefetch(c, 64 * code_bits(layout))
                 for g in range(8):
-                    u8_store(out + 64 * g, code_group(layout, c, g))
+                    w = code_group(layout, c, g)
+                    u8_store(out + 64 * g, s8_shifted(w) if shifted and has_signed_codes(layout) else w)
                 c = c + 64 * code_bits(layout)
                 out = out + 512
 
@@ -85,10 +104,8 @@ cdef inline void add_group(const int layout, const bint unpacked, const int T, i
     cdef int t
     for t in range(T):
         v = u8_set4(x + 4 * (g * T + t))
-        if has_signed_codes(layout):
-            part[t] = s8_dot(part[t], w, v)
-        elif held == 1:
-            part[t] = u7_dot(part[t], w, v)
+        if held == 1:
+            part[t] = code_dot(layout, unpacked, part[t], w, v)
         else:
             run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
             if g % held == held - 1:

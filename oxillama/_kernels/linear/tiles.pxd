@@ -182,35 +182,36 @@ cdef inline void add_halves(const int layout, const bint unpacked, const int T, 
         acc[t] = f32_fma(sum[t], f32_set1(scale[t]), acc[t])
 
 
-cdef inline void byte_tile(const int layout, const int P, const int T, const Job* job, Py_ssize_t p, int first,
-                           f32x16* acc) noexcept nogil:
+cdef inline void byte_tile(const int layout, const bint unpacked, const int P, const int T, const Job* job,
+                           Py_ssize_t p, int first, f32x16* acc) noexcept nogil:
     """P panels from ``p`` on, whose codes are bytes, times T tokens from ``first`` on of a tile of 8: acc (P, T).
 
-    Bytes need no unpacking: each activation is loaded once for the codes of P panels.
+    Each activation is loaded once for the codes of P panels.
     """
     cdef const uint8_t* panel = job.data + p * job.stride
     cdef const uint8_t* next = share(job, p + (first != 0))
     cdef const int8_t* x = job.tile.codes + 4 * first
     cdef i32x16 part[8]
     cdef u8x64 v
-    cdef Py_ssize_t b, at
+    cdef const uint8_t* c[2]
+    cdef Py_ssize_t b
     cdef int g, t, i
     for i in range(P * T):
         acc[i] = f32_zero()
     for b in range(job.cols // 32):
-        at = codes_at(layout, b)
         for i in range(P * T):
             part[i] = excess_of_block(layout, i32_set1(job.tile.nsum[b * 8 + first + i % T]))
         for i in range(P):
-            if job.cold and first == 0:
+            c[i] = codes_of(layout, unpacked, job, p + i, b)
+            if job.cold and first == 0 and not unpacked:
                 prefetch(panel + i * job.stride + header_at(layout, b), header_bytes(layout))
-                prefetch(panel + i * job.stride + at, 512)
+                prefetch(c[i], 512)
         next = ask(next, job.step)
         for g in range(8):
             for t in range(T):
                 v = u8_keep(u8_set4(x + 4 * (g * 8 + t)))
                 for i in range(P):
-                    part[i * T + t] = s8_dot(part[i * T + t], u8_load(panel + i * job.stride + at + 64 * g), v)
+                    part[i * T + t] = code_dot(layout, unpacked, part[i * T + t], u8_load(c[i] + 64 * g), v)
         for i in range(P):
             add_block(layout, T, acc + i * T, part + i * T, panel + i * job.stride + header_at(layout, b),
                       job.tile.scale + b * 8 + first, job.tile.nsum + b * 8 + first)
@@ -408,15 +409,15 @@ cdef inline void block_tiles(const int layout, const bint unpacked, const int T,
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p = job.first
     cdef int half
-    if OX_PANELS == 2 and T == 8 and layout == L_C8:
+    if unpacked and job.cold:
+        unpack_panels(layout, True, job)
+    if OX_PANELS == 2 and T == 8 and (unpacked or layout == L_C8) and not has_halves(layout):
         while p + 2 <= job.last:
             for half in range(2):
-                byte_tile(layout, 2, 4, job, p, 4 * half, acc)
+                byte_tile(layout, unpacked, 2, 4, job, p, 4 * half, acc)
                 put_panel(job, 4, p, 4 * half, acc)
                 put_panel(job, 4, p + 1, 4 * half, acc + 4)
             p = p + 2
-    if unpacked and job.cold:
-        unpack_panels(layout, job)
     for p in range(p, job.last):
         block_tile(layout, unpacked, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
@@ -426,7 +427,7 @@ cdef inline void super_tiles(const int layout, const bint unpacked, const int T,
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p
     if unpacked and job.cold:
-        unpack_panels(layout, job)
+        unpack_panels(layout, True, job)
     for p in range(job.first, job.last):
         super_tile(layout, unpacked, T, job, p, acc)
         put_panel(job, T, p, 0, acc)
@@ -518,7 +519,7 @@ cdef inline void float_layout(const int layout, int T, const Job* job) noexcept 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and not has_halves(layout) and T >= 16:
         amx_block_tile(layout, T == 32, job)
-    elif code_bits(layout) < 8 and T == OX_TILE and job.unpacked:
+    elif is_unpacked(layout) and T == OX_TILE and job.unpacked:
         block_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
         block_tiles(layout, False, 8, job)
@@ -533,7 +534,7 @@ cdef inline void block_layout(const int layout, int T, const Job* job) noexcept 
 cdef inline void super_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and has_subs(layout) and T >= 16:
         amx_super_tile(layout, T == 32, job)
-    elif code_bits(layout) < 8 and T == OX_TILE and job.unpacked:
+    elif is_unpacked(layout) and T == OX_TILE and job.unpacked:
         super_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
         super_tiles(layout, False, 8, job)

@@ -214,11 +214,12 @@ static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) {
 /* As in avx512.h: the activations get the excess of 128 when they are quantized, and the codes stay signed. */
 #define OX_A8_SHIFT 7
 static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, a, w); }
-static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
+static OX_INLINE u8x64 ox_s8_shifted(u8x64 a) {
     const __m256i excess = _mm256_set1_epi8((char)0x80);
-    const u8x64 shifted = {_mm256_xor_si256(w.lo, excess), _mm256_xor_si256(w.hi, excess)};
-    return u7_dot(acc, shifted, a);
+    u8x64 r = {_mm256_xor_si256(a.lo, excess), _mm256_xor_si256(a.hi, excess)};
+    return r;
 }
+static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, ox_s8_shifted(w), a); }
 #else
 #define OX_S8_SHIFT 0
 #define OX_SUMS_OF_16 1

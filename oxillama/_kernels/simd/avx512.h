@@ -122,9 +122,8 @@ static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpb
 /* a8_dot: the activations get the excess of 128 when they are quantized, and the codes stay signed. */
 #define OX_A8_SHIFT 7
 static OX_INLINE i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, a, w); }
-static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
-    return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
-}
+static OX_INLINE u8x64 ox_s8_shifted(u8x64 a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
+static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, ox_s8_shifted(w), a); }
 /* Sums of 2 products of bf16 in one instruction. It is written in assembly: not every CPU of this target has the
  * instruction, and a compiler that may use it may use it anywhere. `has_bf16_dot` of bf16.pxd asks first. */
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)

@@ -145,6 +145,15 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
 #define mm_split(token, low, high) (low)
 #endif
 
+/* Signed codes as the unsigned ones that s8_dot multiplies: with the excess of 2^OX_S8_SHIFT. */
+static OX_INLINE u8x64 s8_shifted(u8x64 a) {
+#if OX_S8_SHIFT
+    return ox_s8_shifted(a);
+#else
+    return a;
+#endif
+}
+
 /* Where one instruction computes dot products into 32 bits, sums in 16 bits gain nothing. */
 #ifndef OX_SUMS_OF_16
 #define OX_SUMS_OF_16 0

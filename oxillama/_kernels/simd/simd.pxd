@@ -89,6 +89,7 @@ cdef extern from "simd.h" nogil:
     i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)
+    u8x64 s8_shifted(u8x64 a)
     i32x16 a8_dot(i32x16 acc, u8x64 w, u8x64 a)
 
     const int OX_MATRIX
