@@ -139,10 +139,10 @@ static OX_INLINE void f32_store_bf16(uint16_t *p, f32x16 a) {
  * halves into the sums of the first token, or the second, for 16 rows. */
 #ifndef OX_MATRIX
 #define OX_MATRIX 0
-#define mm_dot(half, sums, w, v, x) (sums)
+#define mm_dot(half, sums, w, v, x) ((void)(w), (void)(v), (sums))
 #define mm_pair(x) i32_set1(*(x))
 #define mm_rows(half, a) (a)
-#define mm_split(token, low, high) (low)
+#define mm_split(token, low, high) ((void)(high), (low))
 #endif
 
 /* Signed codes as the unsigned ones that s8_dot multiplies: with the excess of 2^OX_S8_SHIFT. */
