@@ -100,6 +100,12 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
             ),
             fact("int code_bits", "Bits of a code; 0 for floats.", lambda x: x.bits, 0),
             fact(
+                "int unpacked_from",
+                "Full tiles of tokens from which on the first one unpacks the codes for all; 0: never.",
+                lambda x: x.unpacked_from,
+                0,
+            ),
+            fact(
                 "int scale_bytes",
                 "Bytes of a scale of a block, of a scale of half a block, or of a float.",
                 lambda x: 4 if x.scale == "f32" else 2,
@@ -218,7 +224,8 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
 
 
 def linear_dispatch(layouts: Mapping[str, Any]) -> str:
-    """``linear/dispatch.pxi``. One function per layout: gcc's time grows with the square of its size."""
+    """``linear/dispatch.pxi``. A function for each layout, and for its unpacked codes: gcc's time grows with the
+    square of a function's size, and a large one keeps sums in memory."""
     kinds = {1: "float", 32: "block", 256: "super"}
     calls = {
         x: f"{'row' if layout.span else kinds[layout.block_len]}_layout(L_{x.upper()}, "
@@ -228,12 +235,24 @@ def linear_dispatch(layouts: Mapping[str, Any]) -> str:
         f"cdef void run_{x}(int T, const Job* job) noexcept nogil:\n    {call}T, job)\n"
         for x, call in calls.items()
     ]
+    unpacked = {x: layout for x, layout in layouts.items() if layout.unpacked_from}
+    bodies += [
+        f"cdef void run_{x}_unpacked(const Job* job) noexcept nogil:\n"
+        f"    {kinds[layout.block_len]}_tiles(L_{x.upper()}, True, OX_TILE, job)\n"
+        for x, layout in unpacked.items()
+    ]
     return "\n\n".join(
         [
             HEADER.format("A function for each layout.").replace('"""', "# ", 1).replace('"""', ""),
             "from oxillama._kernels.linear.tiles cimport (\n"
-            "    block_layout, float_layout, row_layout, super_layout)\n",
+            "    block_layout, block_tiles, float_layout, row_layout, super_layout, super_tiles)\n",
             *bodies,
+            branches(
+                "cdef void run_unpacked(int layout, const Job* job) noexcept nogil:",
+                "Some panels of a matrix, unpacked, times a full tile of tokens.",
+                "layout",
+                ((f"L_{x.upper()}", f"run_{x}_unpacked(job)") for x in unpacked),
+            ),
             branches(
                 "cdef void run_job(int layout, int T, const Job* job) noexcept nogil:",
                 "Some panels of a matrix times a tile of T tokens.",

@@ -5,7 +5,8 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.linear.jobs cimport FAR_AHEAD, Job, ROW_PAD, ask, prefetch, put_panel, share
 from oxillama._kernels.linear.sums cimport (
-    add_span, block_scale, code_group, codes_of, excess_of_block, minimum_pairs, scale_pairs, unpack_panels)
+    add_span, block_scale, code_group, code_place, codes_of, excess_of_block, minimum_pairs, scale_pairs,
+    unpack_panels)
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *
@@ -96,6 +97,8 @@ cdef inline void amx_block_tile(const int layout, int two, const Job* job) noexc
     cdef bint unpacked = code_bits(layout) < 8
     cdef Py_ssize_t n_blocks = job.cols // 32, n_panels = job.last - job.first, at, b, q
     cdef const int8_t* x = job.tile.codes
+    cdef const uint8_t* w = codes_of(unpacked, job, job.first)
+    cdef const uint8_t* w2 = codes_of(unpacked, job, job.last - 1)
     cdef const uint8_t* header
     cdef f32x16 acc[2 * 32]
     cdef f32x16 d, m, da
@@ -107,8 +110,8 @@ cdef inline void amx_block_tile(const int layout, int two, const Job* job) noexc
         acc[t] = f32_zero()
     for b in range(n_blocks):
         amx_begin(two)
-        amx_add_ss(two, x, x + 16 * job.cols, 32, codes_of(layout, unpacked, job, job.first, b),
-                   codes_of(layout, unpacked, job, job.last - 1, b))
+        at = code_place(layout, unpacked, b)
+        amx_add_ss(two, x, x + 16 * job.cols, 32, w + at, w2 + at)
         amx_end(two, sums)
         for q in range(n_panels):
             header = job.data + (job.first + q) * job.stride + header_at(layout, b)

@@ -37,7 +37,6 @@ cdef struct Job:
     bint cold                 # the panels come from memory, so the tile prefetches within them
     uint8_t* products         # memory for what a cold tile computes once for all tokens: codes of the panels as bytes,
                               # (panels, cols / 4, 16, 4), or for AMX codes times scales, 8192 bytes a block
-    bint unpacked             # whether the tile reads codes from ``products``
     const uint8_t* next       # this tile's share of later panels, which it prefetches
     Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
 

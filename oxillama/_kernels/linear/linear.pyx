@@ -19,7 +19,6 @@ from oxillama._kernels.linear.activations cimport (
     A_BLOCKS, A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows, is_tiles,
     largest_tile, ox_use_tiles, tile_size)
 from oxillama._kernels.linear.jobs cimport Job
-from oxillama._kernels.linear.sums cimport is_unpacked
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, is_bf16_dot_faster, ox_cpu_has
@@ -35,7 +34,6 @@ cdef enum:
     FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile size
     FILL_COLS = 1024  # columns that it quantizes at a time, a multiple of every block size
     FEW_TILES = 16    # maximum number of full tiles that each prefetch a share of the following panels
-    UNPACK_TILES = 2  # minimum number of full tiles that share unpacked codes
     UNPACKED_BYTES = 1 << 17  # unpacked panels, which stay in the second-level cache
     STRIP_BYTES = 1 << 18  # panels that a few tiles process together: these and the next ones stay in the cache
 
@@ -97,6 +95,11 @@ cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcep
     return 32 if n - t0 >= 32 else 16 if n - t0 >= 16 else tile_size(n - t0)
 
 
+cdef inline bint shares_codes(int layout, Py_ssize_t n_tiles) noexcept nogil:
+    """Whether so many full tiles share unpacked codes."""
+    return 0 < unpacked_from(layout) <= n_tiles
+
+
 cdef inline Py_ssize_t unpacked_panels(Py_ssize_t cols) noexcept nogil:
     """Panels that are unpacked together."""
     return max(2, UNPACKED_BYTES // (16 * cols))
@@ -120,7 +123,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef Py_ssize_t n_tiles = group.count // most
     cdef bint many = n_tiles * most > FEW_TILES * OX_TILE
     cdef bint strips = not shared and not is_float(w.form) and OX_PANELS * w.stride <= STRIP_BYTES
-    cdef bint unpacks = not shared and n_tiles >= UNPACK_TILES and products != NULL and is_unpacked(w.layout)
+    cdef bint unpacks = not shared and products != NULL and shares_codes(w.layout, n_tiles)
     cdef bint few = n_tiles > 0 and not many and strips or unpacks
     cdef bint leads = OX_TILE == 8 and is_rows(w.form) and n_tiles <= 1
     cdef bint asks = is_rows(w.form) and many or few and not leads
@@ -150,12 +153,14 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
             form_tile(w.form, &group.forms[w.form], first, group.stack.cols, &job.tile)
             job.out = group.out + first * job.ld + w.first_row
             job.cold = t0 == 0 and (p == p0 or leads or shared or unpacks)
-            job.unpacked = unpacks and T == OX_TILE
             job.next, job.step = w.data, 0
             if asks and T == most and t0 // most < n_tiles and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // most * (strip * w.stride // n_tiles)
-            run_job(w.layout, T, &job)
+            if unpacks and T == OX_TILE:
+                run_unpacked(w.layout, &job)
+            else:
+                run_job(w.layout, T, &job)
             t0 = first + T
         p = job.last
     if shared and w.form == A_BLOCKS:
@@ -246,10 +251,11 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
                     tiles = True
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
-        if groups[i].count >= UNPACK_TILES * OX_TILE:
-            for k in range(stack.n_parts):
-                if is_unpacked(stack.parts[k].layout) or is_tiles(stack.parts[k].form):
-                    call.products_bytes = max(call.products_bytes, unpacked_panels(stack.cols) * 16 * stack.cols)
+        for k in range(stack.n_parts):
+            form = stack.parts[k].form
+            if (shares_codes(stack.parts[k].layout, groups[i].count // OX_TILE)
+                    or is_tiles(form) and largest_tile(form, groups[i].count, True) > OX_TILE):
+                call.products_bytes = max(call.products_bytes, unpacked_panels(stack.cols) * 16 * stack.cols)
         groups[i].first_fill = n_fills
         n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * n_pieces(stack)
         n_panels += stack.n_panels

@@ -32,13 +32,6 @@ cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) no
     return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
 
 
-cdef inline bint is_unpacked(const int layout) noexcept nogil:
-    """Whether several tiles share codes that the first tile unpacks to the bytes that products take."""
-    if form_of(layout) == 0 or is_row(layout):
-        return False
-    return code_bits(layout) < 8 or has_signed_codes(layout) and OX_S8_SHIFT != 0
-
-
 cdef inline u8x64 group_of(const int layout, const bint unpacked, const uint8_t* c, const int g) noexcept nogil:
     """`code_group` of a panel, or of unpacked codes."""
     return u8_load(c + 64 * g) if unpacked else code_group(layout, c, g)
@@ -56,12 +49,13 @@ cdef inline Py_ssize_t bytes_of_32(const int layout, const bint unpacked) noexce
     return 512 if unpacked else 64 * code_bits(layout)
 
 
-cdef inline const uint8_t* codes_of(const int layout, const bint unpacked, const Job* job, Py_ssize_t p,
-                                    Py_ssize_t b) noexcept nogil:
-    """The codes of block ``b`` of panel ``p``."""
-    if unpacked:
-        return job.products + (p - job.first) * 16 * job.cols + 16 * form_of(layout) * b
-    return job.data + p * job.stride + codes_at(layout, b)
+cdef inline const uint8_t* codes_of(const bint unpacked, const Job* job, Py_ssize_t p) noexcept nogil:
+    """The codes of panel ``p``; `code_place` is the offset of those of a block."""
+    return job.products + (p - job.first) * 16 * job.cols if unpacked else job.data + p * job.stride
+
+
+cdef inline Py_ssize_t code_place(const int layout, const bint unpacked, Py_ssize_t b) noexcept nogil:
+    return 16 * form_of(layout) * b if unpacked else codes_at(layout, b)
 
 
 cdef inline void unpack_panels(const int layout, const bint shifted, const Job* job) noexcept nogil:
@@ -77,7 +71,7 @@ cdef inline void unpack_panels(const int layout, const bint shifted, const Job* 
     for p in range(job.first, job.last):
         for b in range(job.cols // form_of(layout)):
             prefetch(job.data + p * job.stride + header_at(layout, b), header_bytes(layout))
-            c = codes_of(layout, False, job, p, b)
+            c = job.data + p * job.stride + codes_at(layout, b)
             for i in range(form_of(layout) // 32):
                 prefetch(c, 64 * code_bits(layout))
                 for g in range(8):

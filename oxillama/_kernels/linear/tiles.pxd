@@ -102,6 +102,7 @@ cdef inline void block_tile(const int layout, const bint unpacked, const int T, 
                             f32x16* acc) noexcept nogil:
     """Panel ``p`` of a layout with blocks of 32 columns: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* codes = codes_of(unpacked, job, p)
     cdef const uint8_t* next = share(job, p)
     cdef const Tile* a = &job.tile
     cdef Py_ssize_t b
@@ -115,7 +116,7 @@ cdef inline void block_tile(const int layout, const bint unpacked, const int T, 
         acc[t] = f32_zero()
     for b in range(job.cols // 32):
         header = panel + header_at(layout, b)
-        c = codes_of(layout, unpacked, job, p, b)
+        c = codes + code_place(layout, unpacked, b)
         if job.cold and not unpacked:
             prefetch(header, header_bytes(layout))
             prefetch(c, 64 * code_bits(layout))
@@ -193,25 +194,26 @@ cdef inline void byte_tile(const int layout, const bint unpacked, const int P, c
     cdef const int8_t* x = job.tile.codes + 4 * first
     cdef i32x16 part[8]
     cdef u8x64 v
-    cdef const uint8_t* c[2]
-    cdef Py_ssize_t b
+    cdef const uint8_t* codes = codes_of(unpacked, job, p)
+    cdef Py_ssize_t apart = 16 * job.cols if unpacked else job.stride, b, at
     cdef int g, t, i
     for i in range(P * T):
         acc[i] = f32_zero()
     for b in range(job.cols // 32):
+        at = code_place(layout, unpacked, b)
         for i in range(P * T):
             part[i] = excess_of_block(layout, i32_set1(job.tile.nsum[b * 8 + first + i % T]))
         for i in range(P):
-            c[i] = codes_of(layout, unpacked, job, p + i, b)
             if job.cold and first == 0 and not unpacked:
                 prefetch(panel + i * job.stride + header_at(layout, b), header_bytes(layout))
-                prefetch(c[i], 512)
+                prefetch(panel + i * job.stride + at, 512)
         next = ask(next, job.step)
         for g in range(8):
             for t in range(T):
                 v = u8_keep(u8_set4(x + 4 * (g * 8 + t)))
                 for i in range(P):
-                    part[i * T + t] = code_dot(layout, unpacked, part[i * T + t], u8_load(c[i] + 64 * g), v)
+                    part[i * T + t] = code_dot(layout, unpacked, part[i * T + t], u8_load(codes + i * apart + at + 64 * g),
+                                               v)
         for i in range(P):
             add_block(layout, T, acc + i * T, part + i * T, panel + i * job.stride + header_at(layout, b),
                       job.tile.scale + b * 8 + first, job.tile.nsum + b * 8 + first)
@@ -337,6 +339,7 @@ cdef inline void super_tile(const int layout, const bint unpacked, const int T, 
                             f32x16* acc) noexcept nogil:
     """Panel ``p`` of a layout with blocks of 256 columns, whose sub-blocks of 16 or 32 may have scales: acc (T)."""
     cdef const uint8_t* panel = job.data + p * job.stride
+    cdef const uint8_t* codes = codes_of(unpacked, job, p)
     cdef const uint8_t* next = share(job, p)
     cdef const Tile* a = &job.tile
     cdef Py_ssize_t b
@@ -356,7 +359,7 @@ cdef inline void super_tile(const int layout, const bint unpacked, const int T, 
         acc[t] = f32_zero()
     for b in range(job.cols // 256):
         header = panel + header_at(layout, b)
-        c = codes_of(layout, unpacked, job, p, b)
+        c = codes + code_place(layout, unpacked, b)
         if job.cold and not unpacked:
             prefetch_super(layout, header, header_bytes(layout))
         for t in range(T):
@@ -519,8 +522,6 @@ cdef inline void float_layout(const int layout, int T, const Job* job) noexcept 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and not has_halves(layout) and T >= 16:
         amx_block_tile(layout, T == 32, job)
-    elif is_unpacked(layout) and T == OX_TILE and job.unpacked:
-        block_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
         block_tiles(layout, False, 8, job)
     elif T == 4:
@@ -534,8 +535,6 @@ cdef inline void block_layout(const int layout, int T, const Job* job) noexcept 
 cdef inline void super_layout(const int layout, int T, const Job* job) noexcept nogil:
     if OX_AMX and has_subs(layout) and T >= 16:
         amx_super_tile(layout, T == 32, job)
-    elif is_unpacked(layout) and T == OX_TILE and job.unpacked:
-        super_tiles(layout, True, OX_TILE, job)
     elif OX_TILE >= 8 and T == 8:
         super_tiles(layout, False, 8, job)
     elif T == 4:
