@@ -29,10 +29,8 @@ KERNELS = {
     ),
     "_kernels/linear/tiles.pxd": (
         "models/weights/linear.py",
-        ("block_tile", "block_tiles"),
+        ("Tile", "code_group", "add_group", "block_scale", "block_tile", "put", "put_panel", "block_tiles"),
     ),
-    "_kernels/linear/sums.pxd": ("_kernels/linear/tiles.pxd", ("code_group", "add_group", "block_scale")),
-    "_kernels/linear/jobs.pxd": ("_kernels/linear/tiles.pxd", ("Tile", "put", "put_panel")),
     "_kernels/attention/attention.pyx": (
         "models/layers/attention.py",
         (

@@ -224,8 +224,8 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
 
 
 def linear_dispatch(layouts: Mapping[str, Any]) -> str:
-    """``linear/dispatch.pxi``. A function for each layout, and for its unpacked codes: gcc's time grows with the
-    square of a function's size, and a large one keeps sums in memory."""
+    """``linear/dispatch.pxi``. A function for each layout, another one for its unpacked codes, one for AMX: gcc's
+    time grows with the square of a function's size, and a large one keeps sums in memory."""
     kinds = {1: "float", 32: "block", 256: "super"}
     calls = {
         x: f"{'row' if layout.span else kinds[layout.block_len]}_layout(L_{x.upper()}, "
@@ -241,9 +241,21 @@ def linear_dispatch(layouts: Mapping[str, Any]) -> str:
         f"    {kinds[layout.block_len]}_tiles(L_{x.upper()}, True, OX_TILE, job)\n"
         for x, layout in unpacked.items()
     ]
+    amx = {
+        x: "row_tiles" if layout.span else "super_tile" if layout.block_len == 256 else "block_tile"
+        for x, layout in layouts.items()
+        if layout.span or (layout.bits and (layout.subs > 0) == (layout.block_len == 256))
+    }
+    bodies += [
+        f"cdef void run_{x}_amx(bint two, const Job* job) noexcept nogil:\n"
+        f"    if OX_AMX and two:\n        amx_{kind}(L_{x.upper()}, 1, job)\n"
+        f"    elif OX_AMX:\n        amx_{kind}(L_{x.upper()}, 0, job)\n"
+        for x, kind in amx.items()
+    ]
     return "\n\n".join(
         [
             HEADER.format("A function for each layout.").replace('"""', "# ", 1).replace('"""', ""),
+            "from oxillama._kernels.linear.amx_tiles cimport amx_block_tile, amx_row_tiles, amx_super_tile\n"
             "from oxillama._kernels.linear.tiles cimport (\n"
             "    block_layout, block_tiles, float_layout, row_layout, super_layout, super_tiles)\n",
             *bodies,
@@ -252,6 +264,12 @@ def linear_dispatch(layouts: Mapping[str, Any]) -> str:
                 "Some panels of a matrix, unpacked, times a full tile of tokens.",
                 "layout",
                 ((f"L_{x.upper()}", f"run_{x}_unpacked(job)") for x in unpacked),
+            ),
+            branches(
+                "cdef void run_amx(int layout, bint two, const Job* job) noexcept nogil:",
+                "Some panels of a matrix times 16 tokens, or 32, in the tile registers of AMX.",
+                "layout",
+                ((f"L_{x.upper()}", f"run_{x}_amx(two, job)") for x in amx),
             ),
             branches(
                 "cdef void run_job(int layout, int T, const Job* job) noexcept nogil:",

@@ -268,7 +268,7 @@ def test_emulated_tiles_are_right_and_small_numbers_refused() -> None:
     module = _kernels.load("amx_emulated").linear
     assert tuning.tiles_are_right(module)
     for numbers in ((15, 32, 32), (16, 31, 32), (16, 32, 31)):
-        with pytest.raises(ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, got"):
+        with pytest.raises(ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, and at"):
             module.use_tiles(*numbers)
 
 

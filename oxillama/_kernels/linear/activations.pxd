@@ -13,7 +13,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.linear.jobs cimport ROW_PAD, Tile
+from oxillama._kernels.linear.tiles cimport ROW_PAD, Tile
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport n_spans
 from oxillama._kernels.simd.bf16 cimport paired, to_bf16

@@ -3,10 +3,9 @@
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.linear.jobs cimport FAR_AHEAD, Job, ROW_PAD, ask, prefetch, put_panel, share
-from oxillama._kernels.linear.sums cimport (
-    add_span, block_scale, code_group, code_place, codes_of, excess_of_block, minimum_pairs, scale_pairs,
-    unpack_panels)
+from oxillama._kernels.linear.tiles cimport (
+    FAR_AHEAD, Job, ROW_PAD, add_span, ask, block_scale, code_group, code_place, codes_of, excess_of_block,
+    minimum_pairs, prefetch, put_panel, scale_pairs, share, unpack_panels)
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.simd.simd cimport *

@@ -18,7 +18,7 @@ from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.activations cimport (
     A_BLOCKS, A_PAIRS, A_ROW, FORMS, Form, fill_tile, form_layout, form_number, form_tile, is_float, is_rows, is_tiles,
     largest_tile, ox_use_tiles, tile_size)
-from oxillama._kernels.linear.jobs cimport Job
+from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.bf16 cimport has_bf16_dot, is_bf16_dot, is_bf16_dot_faster, ox_cpu_has
@@ -83,7 +83,7 @@ cdef struct Call:
     Py_ssize_t products_bytes
 
 
-include "dispatch.pxi"  # run_job
+include "dispatch.pxi"  # run_job, run_unpacked, run_amx
 
 
 cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcept nogil:
@@ -157,7 +157,9 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
             if asks and T == most and t0 // most < n_tiles and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // most * (strip * w.stride // n_tiles)
-            if unpacks and T == OX_TILE:
+            if T > OX_TILE:
+                run_amx(w.layout, T == 32, &job)
+            elif unpacks and T == OX_TILE:
                 run_unpacked(w.layout, &job)
             else:
                 run_job(w.layout, T, &job)
@@ -308,10 +310,10 @@ def use_tiles(int rows, int products, int blocks) -> None:
         blocks: for formats with a scale for each 32 columns, at least 32 (the default).
 
     Raises:
-        ValueError: a number is too small.
+        ValueError: a number is too small, or above 2^30.
     """
-    if rows < 16 or products < 32 or blocks < 32:
-        raise ValueError("rows, products, blocks: expected at least 16, 32 and 32, "
+    if rows < 16 or products < 32 or blocks < 32 or max(rows, products, blocks) > 1 << 30:
+        raise ValueError("rows, products, blocks: expected at least 16, 32 and 32, and at most 2^30, "
                          f"got {rows}, {products} and {blocks}")
     ox_use_tiles(rows, products, blocks)
 

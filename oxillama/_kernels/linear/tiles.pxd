@@ -8,21 +8,354 @@ In each body the layout and T are constants, so the compiler removes the branche
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
-from oxillama._kernels.linear.amx_tiles cimport amx_block_tile, amx_row_tiles, amx_super_tile
-from oxillama._kernels.linear.jobs cimport *
-from oxillama._kernels.linear.sums cimport *
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
 from oxillama._kernels.packing.unpack cimport E5M3_UNIT
 from oxillama._kernels.simd.bf16 cimport paired
 from oxillama._kernels.simd.simd cimport *
 
-
 cdef enum:
+    FAR_AHEAD = 8192  # in place of OX_AHEAD where tiles multiply for as long as the memory takes to read
+    ROW_PAD = 64      # bytes between the tokens of r8 and b8: rows of 2^n bytes would share a few sets of the cache
     MAX_TILE = 24   # panels * tokens: accumulators of a tile
     MAX_SUMS = 24
     HALF_COLS = 256  # columns of a panel of rows that one half multiplies before the other half does
 
+
+# Activations of a tile of T tokens, interleaved as the tile reads them.
+cdef struct Tile:
+    const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
+    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); for AMX (cols / 64, 16, 64) or
+                             # (cols / 32, 16, 32); for OX_MATRIX all of them (cols / 8, T, 8)
+    const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
+    const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
+    const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
+    const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
+    const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
+
+
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    int done                  # tokens at the start of the tile whose results another tile writes
+    const float* bias
+    float scale               # factor of the whole matrix
+    bint accumulate
+    bint dots                 # activations of pairs are bf16, for the instruction that multiplies a pair
+    bint cold                 # the panels come from memory, so the tile prefetches within them
+    uint8_t* products         # memory for what a cold tile computes once for all tokens: codes of the panels as bytes,
+                              # (panels, cols / 4, 16, 4), or for AMX codes times scales, 8192 bytes a block
+    const uint8_t* next       # this tile's share of later panels, which it prefetches
+    Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
+
+
+cdef inline const uint8_t* share(const Job* job, Py_ssize_t p) noexcept nogil:
+    """The part of ``job.next`` that is prefetched together with panel ``p``."""
+    return job.next + (p - job.first) * job.step * (job.cols // 32)
+
+
+cdef inline const uint8_t* ask(const uint8_t* next, Py_ssize_t step) noexcept nogil:
+    """Prefetches ``step`` bytes from ``next`` on, which are needed some panels later; returns their end."""
+    cdef Py_ssize_t i
+    for i in range(0, step, 64):
+        ox_prefetch_far(next + i)
+    return next + step
+
+
+cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
+    """Prefetches ``n`` bytes that lie OX_AHEAD bytes after ``p``, possibly in the next panel."""
+    cdef int i
+    for i in range(0, n, 64):
+        ox_prefetch(p + OX_AHEAD + i)
+
+
+cdef inline void put(f32x16 v, float* out, float scale, const float* bias, Py_ssize_t rows,
+                     bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = scale * v (+ bias), added to the old ``out`` if ``accumulate``."""
+    cdef float lanes[16]
+    cdef Py_ssize_t r
+    v = f32_mul(v, f32_set1(scale))
+    if rows >= 16:
+        if bias != NULL:
+            v = f32_add(v, f32_load(bias))
+        if accumulate:
+            v = f32_add(f32_load(out), v)
+        f32_store(out, v)
+        return
+    f32_store(lanes, v)
+    for r in range(rows):
+        if bias != NULL:
+            lanes[r] = lanes[r] + bias[r]
+        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
+
+
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, int first, const f32x16* acc) noexcept nogil:
+    """Writes the results of panel ``p`` for T tokens of the tile, from token ``first`` on."""
+    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
+    cdef int t
+    for t in range(T):
+        put(acc[t], job.out + (first + t) * job.ld + 16 * p, job.scale, bias, job.rows - 16 * p, job.accumulate)
+
+
+# --- the integer sums and the scales of a block ---------------------------------------------------------
+
+cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
+    """Codes of columns 4 g .. 4 g + 3, of the 32 columns whose codes begin at ``c``."""
+    cdef u8x64 w
+    if code_bits(layout) == 8:
+        return u8_load(c + 64 * g)
+    if code_bits(layout) >= 4:
+        w = u8_load(c + 64 * (g & 3))
+        w = u8_low4(w) if g < 4 else u8_high4(w)
+        if code_bits(layout) == 5:
+            return u8_or(w, u8_move(u8_load(c + 256), g, 4, 0x10))
+        if code_bits(layout) == 6:
+            return u8_or(w, u8_move(u8_load(c + 256 + 64 * (g >> 2)), 2 * (g & 3), 4, 0x30))
+        return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+    if code_bits(layout) == 1:
+        return u8_move(u8_load(c), g, 1, 0x02)
+    w = u8_move(u8_load(c + 64 * (g >> 2)), 2 * (g & 3), 0, 0x03)
+    if code_bits(layout) == 3:
+        w = u8_or(w, u8_move(u8_load(c + 128), g, 2, 0x04))
+    return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+
+
+cdef inline u8x64 group_of(const int layout, const bint unpacked, const uint8_t* c, const int g) noexcept nogil:
+    """`code_group` of a panel, or of unpacked codes."""
+    return u8_load(c + 64 * g) if unpacked else code_group(layout, c, g)
+
+
+cdef inline i32x16 code_dot(const int layout, const bint unpacked, i32x16 acc, u8x64 w, u8x64 x) noexcept nogil:
+    """acc + products of the codes of 4 columns, as `group_of` returns them, and the codes of a token."""
+    if has_signed_codes(layout) and not (unpacked and OX_S8_SHIFT):
+        return s8_dot(acc, w, x)
+    return u7_dot(acc, w, x)
+
+
+cdef inline Py_ssize_t bytes_of_32(const int layout, const bint unpacked) noexcept nogil:
+    """Bytes of the codes of 32 columns in 16 rows."""
+    return 512 if unpacked else 64 * code_bits(layout)
+
+
+cdef inline const uint8_t* codes_of(const bint unpacked, const Job* job, Py_ssize_t p) noexcept nogil:
+    """The codes of panel ``p``; `code_place` is the offset of those of a block."""
+    return job.products + (p - job.first) * 16 * job.cols if unpacked else job.data + p * job.stride
+
+
+cdef inline Py_ssize_t code_place(const int layout, const bint unpacked, Py_ssize_t b) noexcept nogil:
+    return 16 * form_of(layout) * b if unpacked else codes_at(layout, b)
+
+
+cdef inline void unpack_panels(const int layout, const bint shifted, const Job* job) noexcept nogil:
+    """Unpacks the codes of the panels to bytes in ``job.products``, (panels, cols / 4, 16, 4).
+
+    If ``shifted``, signed codes get the excess with which vectors multiply them.
+    """
+    cdef const uint8_t* c
+    cdef u8x64 w
+    cdef uint8_t* out = job.products
+    cdef Py_ssize_t p, b
+    cdef int i, g
+    for p in range(job.first, job.last):
+        for b in range(job.cols // form_of(layout)):
+            prefetch(job.data + p * job.stride + header_at(layout, b), header_bytes(layout))
+            c = job.data + p * job.stride + codes_at(layout, b)
+            for i in range(form_of(layout) // 32):
+                prefetch(c, 64 * code_bits(layout))
+                for g in range(8):
+                    w = code_group(layout, c, g)
+                    u8_store(out + 64 * g, s8_shifted(w) if shifted and has_signed_codes(layout) else w)
+                c = c + 64 * code_bits(layout)
+                out = out + 512
+
+
+cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
+    """Groups whose products are summed in 16 bits before they are widened, on targets where that is faster. Each
+    group adds two products of a code below 2^bits and an activation up to 127."""
+    if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
+        return 1
+    return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
+
+
+cdef inline void add_group(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                           const uint8_t* c, const int g, const int8_t* x) noexcept nogil:
+    """Adds 4 columns times T tokens to ``part``, or first to the 16-bit sums ``run`` of several groups."""
+    cdef u8x64 w = group_of(layout, unpacked, c, g)
+    cdef u8x64 v
+    cdef int held = groups_in_16_bits(layout)
+    cdef int t
+    for t in range(T):
+        v = u8_set4(x + 4 * (g * T + t))
+        if held == 1:
+            part[t] = code_dot(layout, unpacked, part[t], w, v)
+        else:
+            run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
+            if g % held == held - 1:
+                part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
+
+
+cdef inline bint in_matrix_order(const int T) noexcept nogil:
+    """Whether the sums of T tokens are (2 halves, T / 2 pairs of tokens) vectors in matrix order (simd.h), until
+    `to_rows`."""
+    return OX_MATRIX and T > 1
+
+
+cdef inline i32x16 per_token(const int T, const int32_t* values, const int t) noexcept nogil:
+    """The value of each token for the ``t``-th of T vectors of sums."""
+    return mm_pair(values + 2 * (t % (T // 2))) if in_matrix_order(T) else i32_set1(values[t])
+
+
+cdef inline i32x16 per_row(const int T, i32x16 values, const int t) noexcept nogil:
+    """The value of each row for the ``t``-th of T vectors of sums."""
+    return mm_rows(t >= T // 2, values) if in_matrix_order(T) else values
+
+
+cdef inline void to_rows(const int T, i32x16* part) noexcept nogil:
+    """Arranges the sums of T tokens by token: vector t has the 16 rows of token t."""
+    cdef i32x16 low[4]
+    cdef i32x16 high[4]
+    cdef int t
+    if in_matrix_order(T):
+        for t in range(T // 2):
+            low[t], high[t] = part[t], part[T // 2 + t]
+        for t in range(T // 2):
+            part[2 * t] = mm_split(0, low[t], high[t])
+            part[2 * t + 1] = mm_split(1, low[t], high[t])
+
+
+cdef inline void add_8(const int layout, const bint unpacked, const int half, const int T, i32x16* part,
+                       const uint8_t* c, const int g, const int8_t* x) noexcept nogil:
+    """Adds 8 columns, groups ``g`` and ``g + 1``, of half a panel times T tokens to ``part`` in matrix order."""
+    cdef u8x64 w = group_of(layout, unpacked, c, g)
+    cdef u8x64 v = group_of(layout, unpacked, c, g + 1)
+    cdef int t
+    for t in range(T // 2):
+        part[half * (T // 2) + t] = mm_dot(half, part[half * (T // 2) + t], w, v, x + 4 * g * T + 16 * t)
+
+
+cdef inline void add_half_of_32(const int layout, const bint unpacked, const int half, const int T, i32x16* part,
+                                const uint8_t* c, const int8_t* x) noexcept nogil:
+    add_8(layout, unpacked, half, T, part, c, 0, x)
+    add_8(layout, unpacked, half, T, part, c, 2, x)
+    add_8(layout, unpacked, half, T, part, c, 4, x)
+    add_8(layout, unpacked, half, T, part, c, 6, x)
+
+
+cdef inline void add_first_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                              const uint8_t* c, const int8_t* x) noexcept nogil:
+    if in_matrix_order(T):
+        add_8(layout, unpacked, 0, T, part, c, 0, x)
+        add_8(layout, unpacked, 0, T, part, c, 2, x)
+        add_8(layout, unpacked, 1, T, part, c, 0, x)
+        add_8(layout, unpacked, 1, T, part, c, 2, x)
+        return
+    add_group(layout, unpacked, T, part, run, c, 0, x)
+    add_group(layout, unpacked, T, part, run, c, 1, x)
+    add_group(layout, unpacked, T, part, run, c, 2, x)
+    add_group(layout, unpacked, T, part, run, c, 3, x)
+
+
+cdef inline void add_last_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                             const uint8_t* c, const int8_t* x) noexcept nogil:
+    if in_matrix_order(T):
+        add_8(layout, unpacked, 0, T, part, c, 4, x)
+        add_8(layout, unpacked, 0, T, part, c, 6, x)
+        add_8(layout, unpacked, 1, T, part, c, 4, x)
+        add_8(layout, unpacked, 1, T, part, c, 6, x)
+        return
+    add_group(layout, unpacked, T, part, run, c, 4, x)
+    add_group(layout, unpacked, T, part, run, c, 5, x)
+    add_group(layout, unpacked, T, part, run, c, 6, x)
+    add_group(layout, unpacked, T, part, run, c, 7, x)
+
+
+cdef inline void add_32(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                        const int8_t* x) noexcept nogil:
+    if in_matrix_order(T):
+        add_half_of_32(layout, unpacked, 0, T, part, c, x)
+        add_half_of_32(layout, unpacked, 1, T, part, c, x)
+    else:
+        add_first_16(layout, unpacked, T, part, run, c, x)
+        add_last_16(layout, unpacked, T, part, run, c, x)
+
+
+cdef inline void add_two_blocks(const int layout, const bint unpacked, const int T, i32x16* even, i32x16* odd,
+                                i32x16* run, const uint8_t* c, const int8_t* x) noexcept nogil:
+    """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
+    cdef const uint8_t* d = c + bytes_of_32(layout, unpacked)
+    cdef const int8_t* y = x + 32 * T
+    add_group(layout, unpacked, T, even, run, c, 0, x)
+    add_group(layout, unpacked, T, odd, run, d, 0, y)
+    add_group(layout, unpacked, T, even, run, c, 1, x)
+    add_group(layout, unpacked, T, odd, run, d, 1, y)
+    add_group(layout, unpacked, T, even, run, c, 2, x)
+    add_group(layout, unpacked, T, odd, run, d, 2, y)
+    add_group(layout, unpacked, T, even, run, c, 3, x)
+    add_group(layout, unpacked, T, odd, run, d, 3, y)
+    add_group(layout, unpacked, T, even, run, c, 4, x)
+    add_group(layout, unpacked, T, odd, run, d, 4, y)
+    add_group(layout, unpacked, T, even, run, c, 5, x)
+    add_group(layout, unpacked, T, odd, run, d, 5, y)
+    add_group(layout, unpacked, T, even, run, c, 6, x)
+    add_group(layout, unpacked, T, odd, run, d, 6, y)
+    add_group(layout, unpacked, T, even, run, c, 7, x)
+    add_group(layout, unpacked, T, odd, run, d, 7, y)
+
+
+cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
+    cdef f32x16 d
+    if scale_bytes(layout) == 4:
+        return f32_load(<const float*>header)
+    if is_bf16(layout):
+        return f32_load_bf16(<const uint16_t*>header)
+    d = f32_load_f16(<const uint16_t*>header)
+    return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
+
+
+cdef inline i32x16 excess_of_block(const int layout, i32x16 nsum) noexcept nogil:
+    """- code excess * sum of the activations: corrects sums of codes that include the excess."""
+    return i32_shl(nsum, excess_shift(layout)) if dot_excess(layout) else i32_zero()
+
+
+cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    """The ``i``-th pair of sub-block scales as 16-bit integers."""
+    if not has_subs(layout):
+        return i32_set1(0x00010001)
+    if layout == L_K2:
+        return i16_low4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + (64 if has_minima(layout) else 32) + 32 * i)
+
+
+cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    if layout == L_K2:
+        return i16_high4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
+
+
+cdef inline i32x16 add_subs(const int layout, i32x16 total, i32x16 even, i32x16 odd, i32x16 pairs) noexcept nogil:
+    """Adds the sums of two sub-blocks, times their scales if they have any."""
+    if not has_subs(layout):
+        return i32_add(total, i32_add(even, odd))
+    if has_subs_of_16(layout) and code_bits(layout) <= 3 and table_of(layout) == NULL:
+        # 16 products of at most 7 x 127 fit 16 bits
+        return i16_dot(total, i16_pair(even, odd), pairs)
+    even = i32_mul(even, i32_sar(i32_shl(pairs, 16), 16))
+    return i32_add(total, i32_add(even, i32_mul(odd, i32_sar(pairs, 16))))
+
+
+cdef inline f32x16 add_span(const int layout, f32x16 acc, i32x16 part, f32x16 scale) noexcept nogil:
+    """Adds the sums of a span times their scale; a whole row is the first span and the last one."""
+    if layout == L_R8:
+        return f32_mul(f32_from_i32(part), scale)
+    return f32_fma(f32_from_i32(part), scale, acc)
+
+
+# --- the tiles of each kind of layout -------------------------------------------------------------------
 
 cdef inline void float_tile(const int layout, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
                             Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
@@ -494,11 +827,7 @@ cdef inline void float_tiles(const int layout, const int P, const int T, const J
 # what is inlined, and removes the branches of other layouts afterwards.
 
 cdef inline void row_layout(const int layout, int T, const Job* job) noexcept nogil:
-    if OX_AMX and T == 32:
-        amx_row_tiles(layout, 1, job)
-    elif OX_AMX and T == 16:
-        amx_row_tiles(layout, 0, job)
-    elif OX_TILE >= 8 and T == 8:
+    if OX_TILE >= 8 and T == 8:
         row_tiles(layout, OX_PANELS, 8, 1, 1, job)
     elif T == 4:
         row_tiles(layout, OX_PANELS, 4, 1, 1, job)
@@ -520,9 +849,7 @@ cdef inline void float_layout(const int layout, int T, const Job* job) noexcept 
 
 
 cdef inline void block_layout(const int layout, int T, const Job* job) noexcept nogil:
-    if OX_AMX and not has_halves(layout) and T >= 16:
-        amx_block_tile(layout, T == 32, job)
-    elif OX_TILE >= 8 and T == 8:
+    if OX_TILE >= 8 and T == 8:
         block_tiles(layout, False, 8, job)
     elif T == 4:
         block_tiles(layout, False, 4, job)
@@ -533,9 +860,7 @@ cdef inline void block_layout(const int layout, int T, const Job* job) noexcept 
 
 
 cdef inline void super_layout(const int layout, int T, const Job* job) noexcept nogil:
-    if OX_AMX and has_subs(layout) and T >= 16:
-        amx_super_tile(layout, T == 32, job)
-    elif OX_TILE >= 8 and T == 8:
+    if OX_TILE >= 8 and T == 8:
         super_tiles(layout, False, 8, job)
     elif T == 4:
         super_tiles(layout, False, 4, job)
