@@ -90,18 +90,22 @@ def targets() -> dict[str, str | None]:
 
 
 def refusal(target: str) -> str | None:
-    """Why a target of `targets` cannot run in this process or would give other bits, or None.
-
-    Asks the system for registers that a process needs a permission for. Only what uses the target should:
-    with the permission, the system demands larger stacks for signals.
-    """
+    """Why a target cannot run in this process, or None. May ask for registers (`tile_refusal`)."""
     reason, (row,) = targets()[target], (each for each in TARGETS if each.name == target)
-    if reason is None and "amx_tile" in row.features:
-        if error := cpu.ask_for_tiles():
-            return f"this processor has AMX; the kernel refused: {os.strerror(error)}"
-        if not tuning.tiles_are_right(modules_of(row)["linear"]):
-            return "this processor has AMX; its products have other bits than those of vectors"
-    return reason
+    return tile_refusal(row) if reason is None and "amx_tile" in row.features else reason
+
+
+def tile_refusal(target: Target) -> str | None:
+    """Why a target with the tile registers of AMX cannot use them, or would give other bits; None: it can.
+
+    Asks the system for the registers, for which a process needs a permission. Only what uses the target
+    should: with the permission, the system demands larger stacks for signals.
+    """
+    if error := cpu.ask_for_tiles():
+        return f"this processor has AMX; the kernel refused: {os.strerror(error)}"
+    if not tuning.tiles_are_right(modules_of(target)["linear"]):
+        return "this processor has AMX; its products have other bits than those of vectors"
+    return None
 
 
 def modules_of(target: Target) -> dict[str, Any]:
@@ -122,8 +126,8 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     (row,) = (each for each in TARGETS if each.name == target)
     modules = modules_of(row)
-    tile_tokens = tuning.tune(modules["linear"]) if "amx_tile" in row.features else None
-    return Kernels(target, **modules, tile_tokens=tile_tokens)
+    tiles = tuning.tune(modules["linear"]) if "amx_tile" in row.features else None
+    return Kernels(target, **modules, tile_tokens=tiles)
 
 
 def best() -> Kernels:

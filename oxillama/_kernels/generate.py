@@ -224,7 +224,7 @@ def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> 
 
 
 def linear_dispatch(layouts: Mapping[str, Any]) -> str:
-    """``linear/dispatch.pxi``. A function for each layout, another one for its unpacked codes, one for AMX: gcc's
+    """``linear/dispatch.pxi``. A function for each layout, another for its unpacked codes, one for AMX: gcc's
     time grows with the square of a function's size, and a large one keeps sums in memory."""
     kinds = {1: "float", 32: "block", 256: "super"}
     calls = {

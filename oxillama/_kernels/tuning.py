@@ -1,6 +1,7 @@
-"""Whether, and from how many tokens on, products in the tile registers of AMX are right and faster: by measurement.
+"""Measures from how many tokens on products in the tile registers of AMX are faster, and tests their bits.
 
-No bit depends on it. `load` measures once in a process, in some milliseconds; ``OXILLAMA_TUNE=0`` keeps the defaults.
+No bit depends on it. `load` measures once in a process, in some milliseconds. ``OXILLAMA_TUNE=0`` keeps the
+defaults.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ NEVER = 1 << 30
 """More tokens than a product has."""
 
 DEFAULTS = (16, 32, 32)
-"""Tokens of the smallest products in tiles, as `use_tiles` takes them: of rounded rows, of formats with integer scales,
-of formats with blocks of 32 columns."""
+"""Tokens of the smallest products in tiles, as `use_tiles` takes them: of rounded rows, of formats with
+integer scales, of formats with blocks of 32 columns."""
 
 EXAMPLES = {"W8A8": 0, "Q4_K": 2, "Q8_0": 1}
 """A format of each kind, with the number of float16 scales at the beginning of its blocks."""
@@ -53,7 +54,9 @@ def examples(module: LinearModule, rows: int = 128, cols: int = 1024) -> list[Li
         fmt = IN_MEMORY[name]
         if n_scales:
             values = bytes_of(rows * fmt.nbytes(cols))
-            values.reshape(-1, fmt.block_bytes)[:, 1 : 2 * n_scales : 2] &= 0x3B  # finite: upper bytes of scales
+            values.reshape(-1, fmt.block_bytes)[:, 1 : 2 * n_scales : 2] &= (
+                0x3B  # finite: upper bytes of scales
+            )
         else:
             values = bytes_of(rows * cols).astype("<f4").view(np.uint8)
         panels = aligned_empty(pack.packed_bytes(fmt.id, rows, cols))
@@ -92,7 +95,7 @@ def tiles_are_right(module: LinearModule) -> bool:
 
 
 def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> tuple[int, ...]:
-    """Has the module use tiles from those numbers of tokens on from which they are faster; returns the numbers.
+    """Has the module use tiles from the numbers of tokens from which on they are faster; returns the numbers.
 
     ``clock`` gives seconds. A number is `NEVER` where tiles were not faster for any of `COUNTS`.
     """
@@ -105,7 +108,7 @@ def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -
 
 
 def tiles_gain(module: LinearModule, product: Product, clock: Callable[[], float]) -> bool:
-    """Whether tiles are `GAIN` times as fast, by the shortest of `TURNS` turns; the first turn is not counted."""
+    """Whether tiles are `GAIN` times as fast, by the shortest of `TURNS` turns; the first is not counted."""
     shortest = [np.inf, np.inf]
     for turn in range(TURNS + 1):
         for i, counts in enumerate((DEFAULTS, NOWHERE)):

@@ -140,9 +140,7 @@ for name, cols in (*rounded, *supers, *blocks, ("Q1_0", 128)):
 @needs_compiler
 @runs_avx512
 @pytest.mark.skipif(targets()[AMX.name] == "not built", reason="amx is not built")
-def test_the_kernels_of_amx_give_the_bits_of_avx512(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_of_amx_give_the_bits_of_avx512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXILLAMA_TUNE", "0")  # the emulation is slow
     assert executed(tmp_path, PRODUCTS) > 1000
 
@@ -195,13 +193,16 @@ def test_an_automatic_choice_passes_over_a_target_that_is_refused(
     assert _kernels.best() == AVX512.name and refusing.asked == 1
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
     assert _kernels.best() == AVX512.name
-    assert _kernels.refusal(AMX.name) == "this processor has AMX; its products have other bits than those of vectors"
+    assert (
+        _kernels.refusal(AMX.name)
+        == "this processor has AMX; its products have other bits than those of vectors"
+    )
     right = True
     assert _kernels.best() == AMX.name
 
 
 class FakeLinear:
-    """A matrix whose products take a time that depends on whether they are in tiles, by a clock of their module."""
+    """A matrix whose products in tiles take another time than its other ones, by a clock of their module."""
 
     def __init__(self, module: FakeModule, kind: int, cols: int) -> None:
         self.module, self.kind, self.cols, self.rows = module, kind, cols, 1
@@ -225,7 +226,7 @@ class FakeModule:
     def use_tiles(self, *counts: int) -> None:
         self.counts = counts
 
-    def Linear(self, parts: list[Any], cols: int) -> FakeLinear:  # noqa: N802
+    def Linear(self, parts: list[Any], cols: int) -> FakeLinear:
         self.n_made += 1
         return FakeLinear(self, (self.n_made - 1) % 3, cols)
 
@@ -268,7 +269,9 @@ def test_emulated_tiles_are_right_and_small_numbers_refused() -> None:
     module = _kernels.load("amx_emulated").linear
     assert tuning.tiles_are_right(module)
     for numbers in ((15, 32, 32), (16, 31, 32), (16, 32, 31)):
-        with pytest.raises(ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, and at"):
+        with pytest.raises(
+            ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, and at"
+        ):
             module.use_tiles(*numbers)
 
 

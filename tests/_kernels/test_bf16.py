@@ -18,7 +18,7 @@ LEAST = np.float32(2.0**-56)
 
 
 def ways(rows: np.ndarray, cols: int) -> dict[str, Any]:
-    """`Linear`s of a BF16 matrix for each target: by the automatic choice, and by each way that a target has."""
+    """`Linear`s of a BF16 matrix for each target: by the automatic choice, and each way that a target has."""
     found = {}
     for target in PRESENT:
         module, parts = load(target).linear, [packed("BF16", rows, cols)]

@@ -135,7 +135,8 @@ def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int)
 
 
 @pytest.mark.parametrize(
-    "name", ["Q8_0", "Q4_0", "Q5_1", "Q1_0", "IQ4_NL", "MXFP4", "NVFP4", "Q2_K", "Q4_K", "Q6_K", "IQ3_S", "TQ2_0"]
+    "name",
+    ["Q8_0", "Q4_0", "Q5_1", "Q1_0", "IQ4_NL", "MXFP4", "NVFP4", "Q2_K", "Q4_K", "Q6_K", "IQ3_S", "TQ2_0"],
 )
 @on_targets
 def test_tokens_that_share_unpacked_panels_have_the_bits_of_each_alone(target: str, name: str) -> None:

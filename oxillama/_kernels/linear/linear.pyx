@@ -100,6 +100,42 @@ cdef inline bint shares_codes(int layout, Py_ssize_t n_tiles) noexcept nogil:
     return 0 < unpacked_from(layout) <= n_tiles
 
 
+cdef inline Py_ssize_t room_bytes(const Group* group) noexcept nogil:
+    """Bytes for what one thread computes once for all tiles; 0: nothing."""
+    cdef const Part* part = group.stack.parts
+    cdef int _i
+    for _i in range(group.stack.n_parts):
+        if (shares_codes(part.layout, group.count // OX_TILE)
+                or is_tiles(part.form) and largest_tile(part.form, group.count, True) > OX_TILE):
+            return unpacked_panels(group.stack.cols) * 16 * group.stack.cols
+        part += 1
+    return 0
+
+
+cdef inline void run_tile(int layout, int T, bint unpacks, const Job* job) noexcept nogil:
+    """Some panels of a matrix times a tile of T tokens."""
+    if T > OX_TILE:
+        run_amx(layout, T == 32, job)
+    elif unpacks and T == OX_TILE:
+        run_unpacked(layout, job)
+    else:
+        run_job(layout, T, job)
+
+
+cdef inline void amx_shape(const Part* w, bint shared, int columns) noexcept nogil:
+    """Gives the tile registers so many columns, if blocks of 32 columns are multiplied in them."""
+    if shared and w.form == A_BLOCKS:
+        amx_columns(columns)
+
+
+cdef inline Py_ssize_t strip_panels(const Part* w, Py_ssize_t cols, bint unpacks, bint shared,
+                                    Py_ssize_t others) noexcept nogil:
+    """Panels of a strip; ``others`` if nothing is computed once for all tiles."""
+    if unpacks:
+        return unpacked_panels(cols)
+    return others if not shared else 2 if w.form == A_BLOCKS else 1
+
+
 cdef inline Py_ssize_t unpacked_panels(Py_ssize_t cols) noexcept nogil:
     """Panels that are unpacked together."""
     return max(2, UNPACKED_BYTES // (16 * cols))
@@ -109,14 +145,10 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
                  uint8_t* products) noexcept nogil:
     """Multiplies panels p0..p1 of one matrix with all tokens of a group.
 
-    Many tiles: each tile in turn runs over all panels, which stay in the cache. A few tiles: they run over one strip
-    of panels at a time, and each tile prefetches its share of the next strip, so that reading and multiplying
-    overlap; the ``skip`` panels after the last strip belong to other threads. A single tile of r8 or b8 is as fast as
-    the memory and prefetches for itself. Many tiles of them prefetch the next panels, too: otherwise the first tile
-    would wait for the memory.
-
-    ``products`` is memory for what the first tile of a strip computes for all tiles: the codes as bytes, unless there
-    is only one tile, or the products of codes and scales for AMX.
+    Many tiles run over all panels in turn, which stay in the cache. A few tiles run over a strip of panels at a time,
+    and each tile prefetches its share of the next strip, so that reading and multiplying overlap; the ``skip`` panels
+    after the last strip belong to other threads. Tiles of r8 and b8 multiply as fast as the memory reads: many of them
+    prefetch the next panels, too, a single one for itself. ``products``: see `Job`.
     """
     cdef int most = largest_tile(w.form, group.count, products != NULL)
     cdef bint shared = is_tiles(w.form) and most > OX_TILE
@@ -127,7 +159,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef bint few = n_tiles > 0 and not many and strips or unpacks
     cdef bint leads = OX_TILE == 8 and is_rows(w.form) and n_tiles <= 1
     cdef bint asks = is_rows(w.form) and many or few and not leads
-    cdef Py_ssize_t strip = OX_PANELS if few else p1 - p0
+    cdef Py_ssize_t strip = strip_panels(w, group.stack.cols, unpacks, shared, OX_PANELS if few else p1 - p0)
     cdef Py_ssize_t p = p0, t0, first, ahead
     cdef Job job
     cdef int T
@@ -135,13 +167,8 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, group.stack.cols
     job.ld, job.accumulate, job.dots, job.scale = group.out_ld, group.accumulate, w.form == A_PAIRS, w.scale
     job.products = products
-    if unpacks:
-        strip = unpacked_panels(job.cols)
-    elif shared:
-        strip = 2 if w.form == A_BLOCKS else 1
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
-    if shared and w.form == A_BLOCKS:
-        amx_columns(32)
+    amx_shape(w, shared, 32)
     while p < p1:
         job.first, job.last = p, min(p + strip, p1)
         ahead = job.last if job.last < p1 else p1 + skip
@@ -157,16 +184,10 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
             if asks and T == most and t0 // most < n_tiles and ahead + strip <= (w.rows + 15) // 16:
                 job.step = w.stride // (n_tiles * (job.cols // 32)) + 1
                 job.next = w.data + ahead * w.stride + t0 // most * (strip * w.stride // n_tiles)
-            if T > OX_TILE:
-                run_amx(w.layout, T == 32, &job)
-            elif unpacks and T == OX_TILE:
-                run_unpacked(w.layout, &job)
-            else:
-                run_job(w.layout, T, &job)
+            run_tile(w.layout, T, unpacks, &job)
             t0 = first + T
         p = job.last
-    if shared and w.form == A_BLOCKS:
-        amx_columns(64)
+    amx_shape(w, shared, 64)
 
 
 cdef inline Py_ssize_t piece_cols(const Stack* stack) noexcept nogil:
@@ -240,7 +261,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     """
     cdef const Stack* stack
     cdef Py_ssize_t n_fills = 0, n_panels = 0, n_values = 0, n_products = 0, n_units = 0, i
-    cdef int form, threads, k
+    cdef int form, threads
     cdef bint tiles = False  # whether the threads need the tile registers of AMX
     cdef void* room = NULL
     scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
@@ -253,11 +274,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
                     tiles = True
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
-        for k in range(stack.n_parts):
-            form = stack.parts[k].form
-            if (shares_codes(stack.parts[k].layout, groups[i].count // OX_TILE)
-                    or is_tiles(form) and largest_tile(form, groups[i].count, True) > OX_TILE):
-                call.products_bytes = max(call.products_bytes, unpacked_panels(stack.cols) * 16 * stack.cols)
+        call.products_bytes = max(call.products_bytes, room_bytes(&groups[i]))
         groups[i].first_fill = n_fills
         n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * n_pieces(stack)
         n_panels += stack.n_panels

@@ -284,6 +284,19 @@ cdef inline void add_32(const int layout, const bint unpacked, const int T, i32x
         add_last_16(layout, unpacked, T, part, run, c, x)
 
 
+cdef inline void add_whole_block(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                                 const uint8_t* c, const int8_t* x) noexcept nogil:
+    """`add_32` for all columns with one scale: then the sums are arranged by token."""
+    if T == 1:  # a second, independent sum hides the latency of the first
+        part[1] = i32_zero()
+        add_first_16(layout, unpacked, T, part, run, c, x)
+        add_last_16(layout, unpacked, T, part + 1, run, c, x)
+        part[0] = i32_add(part[0], part[1])
+    else:
+        add_32(layout, unpacked, T, part, run, c, x)
+    to_rows(T, part)
+
+
 cdef inline void add_two_blocks(const int layout, const bint unpacked, const int T, i32x16* even, i32x16* odd,
                                 i32x16* run, const uint8_t* c, const int8_t* x) noexcept nogil:
     """Adds 32 columns times T tokens to ``even``, the next 32 to ``odd``; not for 16-bit sums: both share ``run``."""
@@ -461,14 +474,7 @@ cdef inline void block_tile(const int layout, const bint unpacked, const int T, 
             continue
         for t in range(T):
             part[t] = excess_of_block(layout, per_token(T, a.nsum + b * T, t))
-        if T == 1:  # a second, independent sum hides the latency of the first
-            part[1] = i32_zero()
-            add_first_16(layout, unpacked, T, part, run, c, x)
-            add_last_16(layout, unpacked, T, part + 1, run, c, x)
-            part[0] = i32_add(part[0], part[1])
-        else:
-            add_32(layout, unpacked, T, part, run, c, x)
-        to_rows(T, part)
+        add_whole_block(layout, unpacked, T, part, run, c, x)
         add_block(layout, T, acc, part, header, a.scale + b * T, a.nsum + b * T)
         x = x + 32 * T
 

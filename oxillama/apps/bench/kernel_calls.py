@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from oxillama import _kernels
@@ -156,12 +156,12 @@ def product(linear: Any, n: int) -> Product:
 
 def timed_kernels(kernels: Kernels, calls: KernelCalls) -> Kernels:
     """The kernels with all calls counted."""
-    modules = {
+    modules: dict[str, Any] = {
         field.name: TimedModule(field.name, getattr(kernels, field.name), calls)
         for field in fields(kernels)
-        if field.name != "target"
+        if field.name not in ("target", "tile_tokens")
     }
-    return Kernels(kernels.target, **modules)
+    return replace(kernels, **modules)
 
 
 @contextmanager

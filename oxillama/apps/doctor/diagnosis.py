@@ -100,7 +100,7 @@ def diagnose(
 
 
 def better_targets(used: str) -> dict[str, bool]:
-    """Automatic targets preferred to ``used`` that this CPU and system support, with whether each was built."""
+    """Automatic targets preferred to ``used`` that CPU and system support, with whether each was built."""
     found = {}
     for target in TARGETS:
         if target.name == used:
