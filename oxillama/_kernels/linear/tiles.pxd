@@ -143,7 +143,7 @@ cdef inline Py_ssize_t bytes_of_32(const int layout, const bint unpacked) noexce
 
 
 cdef inline const uint8_t* codes_of(const bint unpacked, const Job* job, Py_ssize_t p) noexcept nogil:
-    """The codes of panel ``p``; `code_place` is the offset of those of a block."""
+    """The codes of panel ``p``. `code_place` is the offset of a block's codes."""
     return job.products + (p - job.first) * 16 * job.cols if unpacked else job.data + p * job.stride
 
 
