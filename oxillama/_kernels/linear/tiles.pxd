@@ -25,8 +25,8 @@ cdef enum:
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
-    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD); for AMX (cols / 64, 16, 64) or
-                             # (cols / 32, 16, 32); for OX_MATRIX all of them (cols / 8, T, 8)
+    # for AMX (cols / 64, 16, 64) or (cols / 32, 16, 32), for OX_MATRIX (cols / 8, T, 8), else:
+    const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* nsum16    # (cols / 16, T): minus the sum of 16 codes
@@ -48,8 +48,9 @@ cdef struct Job:
     bint accumulate
     bint dots                 # activations of pairs are bf16, for the instruction that multiplies a pair
     bint cold                 # the panels come from memory, so the tile prefetches within them
-    uint8_t* products         # memory for what a cold tile computes once for all tokens: codes of the panels as bytes,
-                              # (panels, cols / 4, 16, 4), or for AMX codes times scales, 8192 bytes a block
+    # what a cold tile computes once for all tokens: codes of the panels as bytes, (panels, cols / 4, 16, 4), or for AMX
+    # codes times scales, 8192 bytes a block
+    uint8_t* products
     const uint8_t* next       # this tile's share of later panels, which it prefetches
     Py_ssize_t step           # bytes of ``next`` to prefetch per 32 columns of a panel; 0: none
 
@@ -160,12 +161,12 @@ cdef inline void unpack_panels(const int layout, const bint shifted, const Job* 
     cdef u8x64 w
     cdef uint8_t* out = job.products
     cdef Py_ssize_t p, b
-    cdef int i, g
+    cdef int _i, g
     for p in range(job.first, job.last):
         for b in range(job.cols // form_of(layout)):
             prefetch(job.data + p * job.stride + header_at(layout, b), header_bytes(layout))
             c = job.data + p * job.stride + codes_at(layout, b)
-            for i in range(form_of(layout) // 32):
+            for _i in range(form_of(layout) // 32):
                 prefetch(c, 64 * code_bits(layout))
                 for g in range(8):
                     w = code_group(layout, c, g)
@@ -532,7 +533,7 @@ cdef inline void byte_tile(const int layout, const bint unpacked, const int P, c
     cdef const uint8_t* next = share(job, p + (first != 0))
     cdef const int8_t* x = job.tile.codes + 4 * first
     cdef i32x16 part[8]
-    cdef u8x64 v
+    cdef u8x64 w, v
     cdef const uint8_t* codes = codes_of(unpacked, job, p)
     cdef Py_ssize_t apart = 16 * job.cols if unpacked else job.stride, b, at
     cdef int g, t, i
@@ -551,8 +552,8 @@ cdef inline void byte_tile(const int layout, const bint unpacked, const int P, c
             for t in range(T):
                 v = u8_keep(u8_set4(x + 4 * (g * 8 + t)))
                 for i in range(P):
-                    part[i * T + t] = code_dot(layout, unpacked, part[i * T + t], u8_load(codes + i * apart + at + 64 * g),
-                                               v)
+                    w = u8_load(codes + i * apart + at + 64 * g)
+                    part[i * T + t] = code_dot(layout, unpacked, part[i * T + t], w, v)
         for i in range(P):
             add_block(layout, T, acc + i * T, part + i * T, panel + i * job.stride + header_at(layout, b),
                       job.tile.scale + b * 8 + first, job.tile.nsum + b * 8 + first)
