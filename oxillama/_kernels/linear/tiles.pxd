@@ -25,7 +25,7 @@ cdef enum:
 # Activations of a tile of T tokens, interleaved as the tile reads them.
 cdef struct Tile:
     const float* values      # (cols, T) of float layouts; of pairs bf16 (cols / 2, T, 2), or float32 (cols, T)
-    # for AMX (cols / 64, 16, 64) or (cols / 32, 16, 32), for OX_MATRIX (cols / 8, T, 8), else:
+    # AMX takes codes as (cols / 64, 16, 64) or (cols / 32, 16, 32), OX_MATRIX as (cols / 8, T, 8).
     const int8_t* codes      # (cols / 4, T, 4); of r8 and b8 (T, cols + ROW_PAD)
     const float* scale       # (blocks, T), a block being 32 or 256 columns; of r8 and b8 (T, spans)
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
