@@ -97,6 +97,9 @@ def call(id: Any, name: str, arguments: Any) -> None:
 def main() -> None:
     if KIND == "mute":
         time.sleep(3600)
+    if KIND == "late":  # until a file is there
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.05)
     if KIND == "fails":
         print("cannot go on", file=sys.stderr, flush=True)
         sys.exit(4)

@@ -45,6 +45,7 @@ class ServerStatus:
     Attributes:
         failure: why the server is not connected, or has no tools; None without a failure.
         n_tools: number of tools in its last list.
+        is_listing: whether a list has been asked for, and has not come.
         stderr: the end of its program's stderr, and lines of its stdout that are not messages.
     """
 
@@ -52,6 +53,7 @@ class ServerStatus:
     is_connected: bool
     failure: str | None
     n_tools: int
+    is_listing: bool
     stderr: str
 
 
@@ -181,7 +183,9 @@ class McpClient:
     def servers(self) -> list[ServerStatus]:
         """The state of each server."""
         return [
-            ServerStatus(name, each.is_connected, each.state, len(each.tools), each.stderr.text)
+            ServerStatus(
+                name, each.is_connected, each.state, len(each.tools), each.is_listing, each.stderr.text
+            )
             for name, each in self._connections.items()
         ]
 

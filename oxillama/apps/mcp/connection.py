@@ -48,6 +48,10 @@ class Shared:
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._task
 
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
     async def run(self) -> None:
         """Waits for the job that runs, or else for a new one. Raises its error."""
         await asyncio.shield(self.start())
@@ -98,6 +102,11 @@ class Connection:
     def state(self) -> str | None:
         """`failure`, or a word for a server that has not listed its tools yet; None for one that has."""
         return self.failure or ("it has not listed its tools yet" if self._has_to_list else None)
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether a list of tools has been asked for, and has not come."""
+        return self._listing.is_running
 
     # --- the session --------------------------------------------------------------------------------
 

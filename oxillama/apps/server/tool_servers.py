@@ -24,7 +24,10 @@ SAME_SITE = ("same-origin", "none")
 """Values of the header ``Sec-Fetch-Site`` of the server's own page and of a typed address."""
 
 LIST_SECONDS = 5.0
-"""Seconds for which the page's list waits for servers that have not answered; their tools are left out."""
+"""Seconds for which the page's list waits for servers that have not answered.
+
+Their tools are left out, and ``is_listing`` tells the page to ask again.
+"""
 
 
 class ToolServers:
@@ -122,7 +125,10 @@ async def list_tools(request: Request) -> Response:
     if not servers:
         return JsonAnswer({"tools": [], "servers": []})
     tools = await connected(request, servers.client.atools(seconds=LIST_SECONDS))
-    states = [{"name": each.name, "failure": each.failure} for each in servers.client.servers()]
+    states = [
+        {"name": each.name, "failure": each.failure, "is_listing": each.is_listing}
+        for each in servers.client.servers()
+    ]
     return JsonAnswer({"tools": [as_json(tool) for tool in tools], "servers": states})
 
 

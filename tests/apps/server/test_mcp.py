@@ -239,6 +239,7 @@ def test_a_tool_server_that_never_answers_holds_up_its_own_chats_alone(mute: Cli
     found = mute.ask("/mcp/tools").json
     assert {tool["server"] for tool in found["tools"]} == {"raw"}
     failures = {each["name"]: each["failure"] for each in found["servers"]}
+    assert {each["name"] for each in found["servers"] if each["is_listing"]} == {"mute"}
     assert failures["raw"] is None and failures["mute"] == "it has not listed its tools yet"
     assert time.monotonic() - began < 60
 

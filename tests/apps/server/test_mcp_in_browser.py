@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oxillama import InferenceEngine
+from oxillama.apps.server import tool_servers
 from tests.apps.server.test_page_in_browser import RECORD
 from tests.support.browser import Page
 from tests.support.paths import ROOT
@@ -68,6 +69,22 @@ def test_a_call_runs_when_it_is_allowed(page: Page, client: Client) -> None:
     assert second["messages"][-1]["content"] == "<b>done</b>\n" * 20
     assert page.one(".message.tool summary").text == "<b>done</b> … (240 characters)"
     assert not page.all(".message.tool b")
+
+
+def test_tools_that_are_listed_late(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_servers, "LIST_SECONDS", 0.1)
+    gate, config = tmp_path / "gate", tmp_path / "config.json"
+    servers = {"late": {"command": sys.executable, "args": [RAW, "late", str(gate)]}}
+    config.write_text(json.dumps({"mcpServers": servers}))
+    engine = InferenceEngine.from_gguf(tool_model(tmp_path / "m.gguf", NO_THOUGHTS), num_threads=1)
+    with serving(engine, mcp=config, mcp_connect_seconds=600) as client:
+        page.ready(client.server.url)
+        count = "return document.querySelectorAll('.served-tools {}').length"
+        page.until(lambda: page.run(count.format("p")) == 1)  # why there are none
+        assert page.run(count.format("code")) == 0
+        gate.touch()
+        page.until(lambda: page.run(count.format("code")) == 6)
+        assert page.run(count.format("p.about strong")) == 0
 
 
 @pytest.mark.slow

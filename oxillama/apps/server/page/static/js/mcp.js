@@ -7,6 +7,7 @@ import { shown } from "./tree.js";
 
 const MOST_UNASKED = 8; // calls behind one message of the user
 const LONG = 160; // characters of a result
+const AGAIN = 1000; // milliseconds until servers that have not listed their tools are asked again
 const REFUSED = "The user refused the call.";
 
 /**
@@ -31,8 +32,10 @@ export class ServedTools {
     this.server = server;
     /** @type {Tool[]} */
     this.tools = [];
-    /** @type {{name: string, failure: string | null}[]} */
+    /** @type {{name: string, failure: string | null, is_listing: boolean}[]} */
     this.servers = [];
+    this.timer = 0;
+    this.known = "";
     this.off = new Set(recall("tools-off").split(" "));
     /** @type {Map<string, Set<string>>} digests of tools by the id of a conversation. */
     this.allowed = new Map();
@@ -47,14 +50,22 @@ export class ServedTools {
     });
   }
 
-  /** Asks the server for its tools. */
+  /** Asks the server for its tools, and again while one of its MCP servers is slow to list them. */
   async refresh() {
+    clearTimeout(this.timer);
     try {
       ({ tools: this.tools, servers: this.servers } = await this.api.get("mcp/tools"));
     } catch {
       return; // which the next request says better
     }
+    if (this.servers.some((each) => each.is_listing)) {
+      clearTimeout(this.timer); // of a call that was as fast
+      this.timer = setTimeout(() => this.refresh(), AGAIN);
+    }
     this.#offer();
+    const known = JSON.stringify([this.tools, this.servers]);
+    if (known === this.known) return; // a box keeps the focus
+    this.known = known;
     this.panel.replaceChildren(...(this.servers.length ? [this.#list()] : []));
   }
 
