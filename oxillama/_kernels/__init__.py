@@ -51,6 +51,8 @@ class Kernels:
     Attributes:
         target: name of the target in `oxillama.base.targets`.
         tile_tokens: tokens of the smallest products in tiles of AMX (`tuning.tune`); None without them.
+        unpacks_quick: whether unsigned 4-bit codes are unpacked once for many tokens
+            (`tuning.tune_unpacking`).
         linear: `Linear`, packed matrices times activations.
         attention: `KvShape` and `PagedBatch`, attention over paged keys and values.
         quantize: `quantize`, from floats to the blocks of GGUF files.
@@ -73,6 +75,7 @@ class Kernels:
     roofline: RooflineModule
     sampling: SamplingModule
     tile_tokens: tuple[int, ...] | None = None
+    unpacks_quick: bool = True
 
 
 @functools.cache
@@ -127,7 +130,8 @@ def load(target: str) -> Kernels:
     (row,) = (each for each in TARGETS if each.name == target)
     modules = modules_of(row)
     tiles = tuning.tune(modules["linear"]) if "amx_tile" in row.features else None
-    return Kernels(target, **modules, tile_tokens=tiles)
+    unpacks = tuning.tune_unpacking(modules["linear"])
+    return Kernels(target, **modules, tile_tokens=tiles, unpacks_quick=unpacks)
 
 
 def best() -> Kernels:

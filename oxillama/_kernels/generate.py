@@ -106,6 +106,12 @@ def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
                 0,
             ),
             fact(
+                "bint is_measured",
+                "`unpacked_from` holds on machines where `tuning` finds unpacked codes faster.",
+                lambda x: x.bits == 4 and x.subs > 0 and (not x.values or is_biased(x)),
+                False,
+            ),
+            fact(
                 "int scale_bytes",
                 "Bytes of a scale of a block, of a scale of half a block, or of a float.",
                 lambda x: 4 if x.scale == "f32" else 2,

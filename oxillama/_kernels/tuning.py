@@ -1,7 +1,7 @@
-"""Measures from how many tokens on products in the tile registers of AMX are faster, and tests their bits.
+"""Measures which ways to multiply are faster, and tests the bits of products in the tile registers of AMX.
 
-No bit depends on it. `load` measures once in a process, in some milliseconds. ``OXILLAMA_TUNE=0`` keeps the
-defaults.
+No bit of a product depends on what is measured. `load` measures once in a process, in some milliseconds.
+``OXILLAMA_TUNE=0`` keeps the defaults.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,15 +32,24 @@ integer scales, of formats with blocks of 32 columns."""
 EXAMPLES = {"W8A8": 0, "Q4_K": 2, "Q8_0": 1}
 """A format of each kind, with the number of float16 scales at the beginning of its blocks."""
 
+QUICK = {"IQ3_S": 1}
+"""The same for the codes of `use_unpacked`."""
+
+MANY = 128
+"""Tokens that share unpacked codes, on every target."""
+
 COUNTS = (16, 32, 64), (32, 64, 128), (32, 64, 128)
 """Numbers of tokens that are tried for each."""
 
 NOWHERE = (NEVER,) * 3
 
 GAIN = 1.03
-"""Tiles are used where they are at least so many times as fast."""
+"""Another way than the default is used where it is at least so many times as fast."""
 
 TURNS = 5
+
+LATE_SECONDS = 2e-3
+"""A product that takes longer is not measured: its target has no vectors, or the machine is too busy."""
 
 
 def bytes_of(n: int) -> np.ndarray:
@@ -47,10 +57,12 @@ def bytes_of(n: int) -> np.ndarray:
     return (np.arange(n, dtype=np.uint32) * np.uint32(2654435761) >> np.uint32(13)).astype(np.uint8)
 
 
-def examples(module: LinearModule, rows: int = 128, cols: int = 1024) -> list[Linear]:
-    """A matrix of each of `EXAMPLES`."""
+def examples(
+    module: LinearModule, formats: Mapping[str, int] = EXAMPLES, rows: int = 128, cols: int = 1024
+) -> list[Linear]:
+    """A matrix of each of some formats, with values that do not matter."""
     found = []
-    for name, n_scales in EXAMPLES.items():
+    for name, n_scales in formats.items():
         fmt = IN_MEMORY[name]
         if n_scales:
             values = bytes_of(rows * fmt.nbytes(cols))
@@ -102,19 +114,42 @@ def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -
     found = list(DEFAULTS)
     if os.environ.get("OXILLAMA_TUNE") != "0":
         for i, linear in enumerate(examples(module)):
-            found[i] = next((n for n in COUNTS[i] if tiles_gain(module, Product(linear, n), clock)), NEVER)
+            ways = partial(module.use_tiles, *DEFAULTS), partial(module.use_tiles, *NOWHERE)
+            found[i] = next((n for n in COUNTS[i] if is_faster(*ways, Product(linear, n), clock)), NEVER)
     module.use_tiles(*found)
     return tuple(found)
 
 
-def tiles_gain(module: LinearModule, product: Product, clock: Callable[[], float]) -> bool:
-    """Whether tiles are `GAIN` times as fast, by the shortest of `TURNS` turns; the first is not counted."""
+def tune_unpacking(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> bool:
+    """Has the module unpack `QUICK` codes once for many tokens if that is faster; returns whether it is."""
+    found = True
+    if os.environ.get("OXILLAMA_TUNE") != "0":
+        (linear,) = examples(module, QUICK, rows=64, cols=2048)
+        ways = partial(module.use_unpacked, True), partial(module.use_unpacked, False)
+        found = is_faster(*ways, Product(linear, MANY), clock)
+    module.use_unpacked(found)
+    return found
+
+
+def is_faster(
+    use: Callable[[], None],
+    other: Callable[[], None],
+    product: Callable[[], object],
+    clock: Callable[[], float],
+) -> bool:
+    """Whether a product is `GAIN` times as fast after ``use()`` as after ``other()``.
+
+    The shortest of `TURNS` turns counts; a first turn does not.
+    """
     shortest = [np.inf, np.inf]
     for turn in range(TURNS + 1):
-        for i, counts in enumerate((DEFAULTS, NOWHERE)):
-            module.use_tiles(*counts)
+        for i, way in enumerate((use, other)):
+            way()
             begin = clock()
             product()
+            seconds = clock() - begin
             if turn:
-                shortest[i] = min(shortest[i], clock() - begin)
+                shortest[i] = min(shortest[i], seconds)
+            elif seconds > LATE_SECONDS:
+                return False
     return shortest[0] * GAIN < shortest[1]

@@ -257,6 +257,43 @@ def test_without_tuning_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> No
     assert tuning.tune(module) == module.counts == tuning.DEFAULTS and module.now == 0
 
 
+@pytest.mark.parametrize(
+    ("together", "apart", "tunes", "found"),
+    [
+        (1e-4, 1.1e-4, True, True),
+        (1e-4, 1.02e-4, True, False),  # too little
+        (1e-4, 9e-5, True, False),
+        (1e-4, 9e-5, False, True),
+        (1e-2, 2e-2, True, False),  # too late
+    ],
+)
+def test_codes_are_unpacked_once_where_that_is_faster(
+    together: float, apart: float, tunes: bool, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Module:
+        """Kernels whose products take some seconds of a clock."""
+
+        now, n_products, unpacks, cols, rows = 0.0, 0, True, 2048, 64
+
+        def use_unpacked(self, quick: bool) -> None:
+            self.unpacks = quick
+
+        def Linear(self, parts: list[Any], cols: int) -> Module:
+            return self
+
+        def scratch_bytes(self, n: int) -> int:
+            return 0
+
+        def apply(self, *arguments: object) -> None:
+            self.n_products += 1
+            self.now += together if self.unpacks else apart
+
+    monkeypatch.setenv("OXILLAMA_TUNE", "1" if tunes else "0")
+    module: Any = Module()
+    assert tuning.tune_unpacking(module, lambda: module.now) == module.unpacks == found
+    assert module.n_products == (0 if not tunes else 1 if together > 1e-3 else 12)
+
+
 @pytest.mark.parametrize("wrong", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
 def test_products_with_other_bits_are_noticed(wrong: tuple[bool, ...]) -> None:
     module: Any = FakeModule(HALF, HALF, HALF, wrong=wrong)
@@ -284,10 +321,11 @@ def test_doctor_says_why_amx_is_not_used(
         return found.removeprefix(name).strip()
 
     linear = SimpleNamespace(BF16_DOT=True, BF16_DOT_IS_FASTER=False)
-    used = SimpleNamespace(target=AVX512.name, linear=linear, tile_tokens=None)
+    used = SimpleNamespace(target=AVX512.name, linear=linear, tile_tokens=None, unpacks_quick=False)
     monkeypatch.setattr(_kernels, "best", lambda: used)
     assert row("target amx") == REFUSED
     assert row("pairs of bf16") == "by fused multiply-adds: faster here"
+    assert row("unsigned codes of 4 bits") == "unpacked for each tile of tokens: faster here"
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
     monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
     monkeypatch.setattr(tuning, "tiles_are_right", lambda module: True)

@@ -146,8 +146,13 @@ def test_tokens_that_share_unpacked_panels_have_the_bits_of_few(target: str, nam
     layer = linear(target, [(name, matrix(name, 13 * 16 - 3, cols))], cols)
     x = normal(n, cols, seed=2)
     few = np.concatenate([apply(layer, x[i : i + 8]) for i in range(0, n, 8)])  # one tile, or two of 4
-    for n_threads in (1, 2):
-        assert same_bits(apply(layer, x, n_threads), few)
+    kernels = load(target)
+    try:
+        for unpacks, n_threads in ((True, 1), (True, 2), (False, 2)):
+            kernels.linear.use_unpacked(unpacks)
+            assert same_bits(apply(layer, x, n_threads), few)
+    finally:
+        kernels.linear.use_unpacked(kernels.unpacks_quick)
 
 
 @settings(max_examples=60, deadline=None)

@@ -81,7 +81,7 @@ def test_the_stubs_are_written_from_the_sources_as_they_are(tmp_path: Path) -> N
 
 def test_every_module_of_a_target_has_a_type() -> None:
     annotations = {name.rpartition(".")[2]: f"{name.rpartition('.')[2].title()}Module" for name in PER_TARGET}
-    others = {"target": "str", "tile_tokens": "tuple[int, ...] | None"}
+    others = {"target": "str", "tile_tokens": "tuple[int, ...] | None", "unpacks_quick": "bool"}
     assert {**annotations, **others} == _kernels.Kernels.__annotations__
 
 

@@ -218,6 +218,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
         ),
         "Linear": call(k.linear.Linear, "matrices cols=64 bias?=f27", matrices=matrices),
         "computes_bf16_dot": call(k.linear.computes_bf16_dot, "way=1"),
+        "use_unpacked": call(k.linear.use_unpacked, "quick=True"),
         "use_tiles": call(k.linear.use_tiles, "rows=16 products=32 blocks=32"),
         "Linear.give": call(late.give, "panels?", panels=[panels]),
         "Linear.scratch_bytes": call(layer.scratch_bytes, "n*=3"),

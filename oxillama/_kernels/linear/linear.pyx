@@ -38,6 +38,9 @@ cdef enum:
     STRIP_BYTES = 1 << 18  # panels that a few tiles process together: these and the next ones stay in the cache
 
 
+cdef bint unpacks_quick_codes = True  # `use_unpacked`
+
+
 cdef struct Part:
     const uint8_t* data
     int layout
@@ -97,7 +100,7 @@ cdef inline int tile_at(int form, Py_ssize_t t0, Py_ssize_t n, int most) noexcep
 
 cdef inline bint shares_codes(int layout, Py_ssize_t n_tiles) noexcept nogil:
     """Whether so many full tiles share unpacked codes."""
-    return 0 < unpacked_from(layout) <= n_tiles
+    return 0 < unpacked_from(layout) <= n_tiles and (unpacks_quick_codes or not is_measured(layout))
 
 
 cdef inline Py_ssize_t room_bytes(const Group* group) noexcept nogil:
@@ -333,6 +336,13 @@ def use_tiles(int rows, int products, int blocks) -> None:
         raise ValueError("rows, products, blocks: expected at least 16, 32 and 32, and at most 2^30, "
                          f"got {rows}, {products} and {blocks}")
     ox_use_tiles(rows, products, blocks)
+
+
+def use_unpacked(bint quick) -> None:
+    """Sets whether unsigned 4-bit codes with sub-blocks, which one or two instructions unpack, are unpacked once for
+    all tokens of a long product, as other codes are. No bit depends on it. No product may run meanwhile."""
+    global unpacks_quick_codes
+    unpacks_quick_codes = quick
 
 
 def computes_bf16_dot(int way) -> bool:

@@ -383,9 +383,11 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
             acc[p * T + t] = f32_zero()
     for k in range(cols):
         for p in range(P):
-            w[p] = float_load(layout, panel + p * stride, k)
             ox_prefetch(panel + p * stride + 16 * scale_bytes(layout) * k + OX_AHEAD)
-        for t in range(T):
+            w[p] = float_load(layout, panel + p * stride, k)
+            if T == 1:  # a load at a time: four take the registers of the sums
+                acc[p] = f32_fma(w[p], f32_set1(a.values[k]), acc[p])
+        for t in range(T if T > 1 else 0):
             x = f32_keep(f32_set1(a.values[k * T + t]))
             for p in range(P):
                 acc[p * T + t] = f32_fma(w[p], x, acc[p * T + t])
@@ -416,6 +418,10 @@ cdef inline void pair_tile(const bint dots, const int P, const int T, const uint
                 v = u8_set4(<const int8_t*>(x + k * T + t))
                 for p in range(P):
                     acc[p * T + t] = bf16_dot(acc[p * T + t], w[p], v)
+        elif T == 1:  # a panel at a time: four take the registers of the sums
+            for p in range(P):
+                acc[p] = f32_fma(f32_from_high16(w[p]), f32_set1(x[2 * k + 1]), acc[p])
+                acc[p] = f32_fma(f32_from_low16(w[p]), f32_set1(x[2 * k]), acc[p])
         else:
             for p in range(P):
                 f[p] = f32_from_high16(w[p])

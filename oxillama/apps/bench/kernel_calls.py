@@ -159,7 +159,7 @@ def timed_kernels(kernels: Kernels, calls: KernelCalls) -> Kernels:
     modules: dict[str, Any] = {
         field.name: TimedModule(field.name, getattr(kernels, field.name), calls)
         for field in fields(kernels)
-        if field.name not in ("target", "tile_tokens")
+        if field.name not in ("target", "tile_tokens", "unpacks_quick")
     }
     return replace(kernels, **modules)
 
