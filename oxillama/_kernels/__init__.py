@@ -50,7 +50,7 @@ class Kernels:
 
     Attributes:
         target: name of the target in `oxillama.base.targets`.
-        tile_tokens: tokens of the smallest products in tiles of AMX (`tuning.tune`); None without them.
+        tile_tokens: tokens of the smallest products in tiles of AMX (`tile_tuning.tune`); None without them.
         unpacks_quick: whether unsigned 4-bit codes are unpacked once for many tokens
             (`tuning.tune_unpacking`).
         linear: `Linear`, packed matrices times activations.
@@ -106,7 +106,9 @@ def tile_refusal(target: Target) -> str | None:
     """
     if error := cpu.ask_for_tiles():
         return f"this processor has AMX; the kernel refused: {os.strerror(error)}"
-    if not tuning.tiles_are_right(modules_of(target)["linear"]):
+    from oxillama._kernels import tile_tuning  # on use: few processors have AMX
+
+    if not tile_tuning.tiles_are_right(modules_of(target)["linear"]):
         return "this processor has AMX; its products have other bits than those of vectors"
     return None
 
@@ -129,7 +131,11 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     (row,) = (each for each in TARGETS if each.name == target)
     modules = modules_of(row)
-    tiles = tuning.tune(modules["linear"]) if "amx_tile" in row.features else None
+    tiles = None
+    if "amx_tile" in row.features:
+        from oxillama._kernels import tile_tuning
+
+        tiles = tile_tuning.tune(modules["linear"])
     unpacks = tuning.tune_unpacking(modules["linear"])
     return Kernels(target, **modules, tile_tokens=tiles, unpacks_quick=unpacks)
 

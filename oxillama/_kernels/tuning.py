@@ -1,12 +1,11 @@
-"""Measures which ways to multiply are faster, and tests the bits of products in the tile registers of AMX.
+"""Measures which of two ways to multiply is faster on this machine.
 
-No bit of a product depends on what is measured. `load` measures once in a process, in some milliseconds.
+No bit of a product depends on that. `load` measures once in a process, in some milliseconds.
 ``OXILLAMA_TUNE=0`` keeps the defaults.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -22,26 +21,11 @@ from oxillama.base.formats import IN_MEMORY, LAYOUTS
 if TYPE_CHECKING:
     from oxillama._kernels.linear.linear import Linear, LinearModule
 
-NEVER = 1 << 30
-"""More tokens than a product has."""
-
-DEFAULTS = (16, 32, 32)
-"""Tokens of the smallest products in tiles, as `use_tiles` takes them: of rounded rows, of formats with
-integer scales, of formats with blocks of 32 columns."""
-
-EXAMPLES = {"W8A8": 0, "Q4_K": 2, "Q8_0": 1}
-"""A format of each kind, with the number of float16 scales at the beginning of its blocks."""
-
 QUICK = {"IQ3_S": 1}
-"""The same for the codes of `use_unpacked`."""
+"""A format with the codes of `use_unpacked`, and the float16 scales at the beginning of its blocks."""
 
 MANY = 128
 """Tokens that share unpacked codes, on every target."""
-
-COUNTS = (16, 32, 64), (32, 64, 128), (32, 64, 128)
-"""Numbers of tokens that are tried for each."""
-
-NOWHERE = (NEVER,) * 3
 
 GAIN = 1.03
 """Another way than the default is used where it is at least so many times as fast."""
@@ -58,17 +42,15 @@ def bytes_of(n: int) -> np.ndarray:
 
 
 def examples(
-    module: LinearModule, formats: Mapping[str, int] = EXAMPLES, rows: int = 128, cols: int = 1024
+    module: LinearModule, formats: Mapping[str, int], rows: int = 128, cols: int = 1024
 ) -> list[Linear]:
-    """A matrix of each of some formats, with values that do not matter."""
+    """A matrix of each format, with the same values each time."""
     found = []
     for name, n_scales in formats.items():
         fmt = IN_MEMORY[name]
         if n_scales:
             values = bytes_of(rows * fmt.nbytes(cols))
-            values.reshape(-1, fmt.block_bytes)[:, 1 : 2 * n_scales : 2] &= (
-                0x3B  # finite: upper bytes of scales
-            )
+            values.reshape(-1, fmt.block_bytes)[:, 1 : 2 * n_scales : 2] &= 0x3B  # scales become finite
         else:
             values = bytes_of(rows * cols).astype("<f4").view(np.uint8)
         panels = aligned_empty(pack.packed_bytes(fmt.id, rows, cols))
@@ -89,35 +71,6 @@ class Product:
     def __call__(self) -> np.ndarray:
         self._linear.apply(self._x, self.out, self._scratch, 1)
         return self.out
-
-
-@functools.cache
-def tiles_are_right(module: LinearModule) -> bool:
-    """Whether products in tiles have the bits of products in vectors."""
-    for linear in examples(module):
-        product = Product(linear, 51)  # 32 tokens, 16, and the rest
-        module.use_tiles(*DEFAULTS)
-        in_tiles = product().copy()
-        module.use_tiles(*NOWHERE)
-        same = in_tiles.tobytes() == product().tobytes()
-        module.use_tiles(*DEFAULTS)
-        if not same:
-            return False
-    return True
-
-
-def tune(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> tuple[int, ...]:
-    """Has the module use tiles from the numbers of tokens from which on they are faster; returns the numbers.
-
-    ``clock`` gives seconds. A number is `NEVER` where tiles were not faster for any of `COUNTS`.
-    """
-    found = list(DEFAULTS)
-    if os.environ.get("OXILLAMA_TUNE") != "0":
-        for i, linear in enumerate(examples(module)):
-            ways = partial(module.use_tiles, *DEFAULTS), partial(module.use_tiles, *NOWHERE)
-            found[i] = next((n for n in COUNTS[i] if is_faster(*ways, Product(linear, n), clock)), NEVER)
-    module.use_tiles(*found)
-    return tuple(found)
 
 
 def tune_unpacking(module: LinearModule, clock: Callable[[], float] = time.perf_counter) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, _kernels
-from oxillama._kernels import cpu, targets, tuning
+from oxillama._kernels import cpu, targets, tile_tuning, tuning
 from oxillama.apps.cli import doctor
 from oxillama.base.targets import AMX, AVX512, TARGETS
 from tests.support.paths import ROOT
@@ -189,7 +189,7 @@ def test_an_automatic_choice_passes_over_a_target_that_is_refused(
     monkeypatch.setattr(_kernels, "load", lambda name: name)
     monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
     right = False
-    monkeypatch.setattr(tuning, "tiles_are_right", lambda module: right)
+    monkeypatch.setattr(tile_tuning, "tiles_are_right", lambda module: right)
     assert _kernels.best() == AVX512.name and refusing.asked == 1
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
     assert _kernels.best() == AVX512.name
@@ -213,14 +213,14 @@ class FakeLinear:
     def apply(self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int) -> None:
         in_tiles = len(x) >= self.module.counts[self.kind]
         out[:] = x[:, :1] + (self.module.wrong[self.kind] and in_tiles)
-        self.module.now += self.module.tile_seconds[self.kind](len(x)) if in_tiles else len(x)
+        self.module.now += 1e-6 * (self.module.tile_micros[self.kind](len(x)) if in_tiles else len(x))
 
 
 class FakeModule:
     """Kernels with tiles, as `tuning` uses them."""
 
-    def __init__(self, *tile_seconds: Callable[[int], float], wrong: tuple[bool, ...] = (False,) * 3) -> None:
-        self.tile_seconds, self.wrong, self.now, self.n_made = tile_seconds, wrong, 0.0, 0
+    def __init__(self, *tile_micros: Callable[[int], float], wrong: tuple[bool, ...] = (False,) * 3) -> None:
+        self.tile_micros, self.wrong, self.now, self.n_made = tile_micros, wrong, 0.0, 0
         self.counts: tuple[int, ...] = ()
 
     def use_tiles(self, *counts: int) -> None:
@@ -231,30 +231,30 @@ class FakeModule:
         return FakeLinear(self, (self.n_made - 1) % 3, cols)
 
 
-HALF, SETUP, SLOW = (lambda n: n / 2), (lambda n: 20 + n / 2), (lambda n: n * 0.99)
+HALF, SETUP, SLOW = (lambda n: n / 2), (lambda n: 20 + n / 2), (lambda n: n * 0.99)  # microseconds
 
 
 @pytest.mark.parametrize(
-    ("seconds", "counts"),
+    ("micros", "counts"),
     [
         ((HALF, HALF, HALF), (16, 32, 32)),
         ((SETUP, SETUP, HALF), (64, 64, 32)),
-        ((SLOW, HALF, SETUP), (tuning.NEVER, 32, 64)),
-        ((HALF, SLOW, SLOW), (16, tuning.NEVER, tuning.NEVER)),
+        ((SLOW, HALF, SETUP), (tile_tuning.NEVER, 32, 64)),
+        ((HALF, SLOW, SLOW), (16, tile_tuning.NEVER, tile_tuning.NEVER)),
     ],
 )
 def test_tiles_are_used_from_where_they_are_faster(
-    seconds: tuple[Callable[[int], float], ...], counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    micros: tuple[Callable[[int], float], ...], counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OXILLAMA_TUNE", raising=False)
-    module: Any = FakeModule(*seconds)
-    assert tuning.tune(module, lambda: module.now) == module.counts == counts
+    module: Any = FakeModule(*micros)
+    assert tile_tuning.tune(module, lambda: module.now) == module.counts == counts
 
 
 def test_without_tuning_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXILLAMA_TUNE", "0")
     module: Any = FakeModule(SLOW, SLOW, SLOW)
-    assert tuning.tune(module) == module.counts == tuning.DEFAULTS and module.now == 0
+    assert tile_tuning.tune(module) == module.counts == tile_tuning.DEFAULTS and module.now == 0
 
 
 @pytest.mark.parametrize(
@@ -297,14 +297,14 @@ def test_codes_are_unpacked_once_where_that_is_faster(
 @pytest.mark.parametrize("wrong", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
 def test_products_with_other_bits_are_noticed(wrong: tuple[bool, ...]) -> None:
     module: Any = FakeModule(HALF, HALF, HALF, wrong=wrong)
-    assert tuning.tiles_are_right(module) == (not any(wrong))
-    assert module.counts == tuning.DEFAULTS
+    assert tile_tuning.tiles_are_right(module) == (not any(wrong))
+    assert module.counts == tile_tuning.DEFAULTS
 
 
 @pytest.mark.skipif(targets()["amx_emulated"] is not None, reason="amx_emulated cannot run here")
 def test_emulated_tiles_are_right_and_small_numbers_refused() -> None:
     module = _kernels.load("amx_emulated").linear
-    assert tuning.tiles_are_right(module)
+    assert tile_tuning.tiles_are_right(module)
     for numbers in ((15, 32, 32), (16, 31, 32), (16, 32, 31)):
         with pytest.raises(
             ValueError, match="rows, products, blocks: expected at least 16, 32 and 32, and at"
@@ -328,8 +328,8 @@ def test_doctor_says_why_amx_is_not_used(
     assert row("unsigned codes of 4 bits") == "unpacked for each tile of tokens: faster here"
     monkeypatch.setattr(refusing, "ask_for_tiles", lambda: 0)
     monkeypatch.setattr(_kernels, "modules_of", lambda target: {"linear": None})
-    monkeypatch.setattr(tuning, "tiles_are_right", lambda module: True)
-    used.target, used.tile_tokens = AMX.name, (16, tuning.NEVER, 64)
+    monkeypatch.setattr(tile_tuning, "tiles_are_right", lambda module: True)
+    used.target, used.tile_tokens = AMX.name, (16, tile_tuning.NEVER, 64)
     assert row("target amx") == "used"
     assert row("AMX, rounded rows") == "from 16 tokens on"
     assert row("AMX, integer scales") == "not used: slower here"

@@ -90,7 +90,7 @@ def examine() -> dict[str, Any]:
 
 def choices(kernels: Kernels) -> dict[str, str]:
     """What was chosen by measurement when the kernels were loaded, by subject."""
-    from oxillama._kernels.tuning import NEVER
+    from oxillama._kernels.tile_tuning import NEVER
 
     found = {}
     if kernels.linear.BF16_DOT:
