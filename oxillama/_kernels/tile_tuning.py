@@ -1,4 +1,4 @@
-"""Products in the tile registers of AMX: tests their bits, measures from how many tokens on they are faster."""
+"""Products in the tile registers of AMX: tests their bits, finds from how many tokens on they are faster."""
 
 from __future__ import annotations
 
