@@ -31,6 +31,9 @@ from oxillama.engine.features.media.parts import Placed
 from oxillama.models.media.kinds import first_bytes, is_sound
 
 FIELDS = ("model", "state", "questions", "assets", "files", "images", "videos", "keep_alive", "stream")
+ANY_MODEL = "jev-latest"
+"""The name that TypeSafe's SDK sends for a caller who gives none (typesafe-sdk 0.7.5, ``constants.py``)."""
+
 MOST_FILES = 8
 """Media of the fields "files" and "images"."""
 

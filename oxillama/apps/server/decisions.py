@@ -19,7 +19,7 @@ from oxillama.apps.server.errors import ApiError, api_error
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.media import ClientMedia
 from oxillama.apps.server.openai.vectors import all_of
-from oxillama.apps.server.running import chosen, connected, in_thread
+from oxillama.apps.server.running import chosen, connected, in_thread, served
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.features.decisions.answers import Decision
 from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
@@ -130,7 +130,8 @@ async def system_one(request: Request) -> Response:
     body = await read_form(request, with_assets)
     body = await read_json(request) if body is None else body
     asked = await in_thread(answerable, systemone.asked_of, body, 422)
-    here, engine = await chosen(request, asked.model)
+    is_default = asked.model == systemone.ANY_MODEL and served(request).models.get(asked.model) is None
+    here, engine = await chosen(request, None if is_default else asked.model)
     head = engine.model.spec.decision  # some kinds have keys of their own
     kind = "" if head is None else head.kind
     asked = await in_thread(answerable, partial(systemone.asked_of, kind=kind), body, 422)

@@ -18,11 +18,12 @@ from oxillama import EngineConfig
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.batch.rows import Rows
 from oxillama.apps.cli import main
+from oxillama.apps.server.models import Hosted
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.decisions import answers
 from tests.support.decision_models import chat_file, decision_file
 from tests.support.paths import SHARED
-from tests.support.server import Answer, Client, serving
+from tests.support.server import Answer, Client, serving, serving_models
 
 CLIENTS = SHARED / "parity-decisions" / "decision_clients.py"
 STATE = "The parcel was due on Monday and came on Thursday."
@@ -94,6 +95,15 @@ def test_system_one(client: Client) -> None:
     assert answers.peak_of_score(list(bad["probabilities"].values())) == bad["confidence"]
     alone = system_one(client, questions={"a": SYSTEM_ONE["questions"]["a"]}).json
     assert alone["answers"]["a"] == which and alone["usage"]["input_tokens"] < body["usage"]["input_tokens"]
+
+
+def test_the_model_of_the_sdk_is_the_first_unless_one_has_the_name(client: Client) -> None:
+    found = system_one(client, model="jev-latest")
+    assert found.status == 200 and found.json["model"] == "m"
+    assert system_one(client, model="jev-late").status == 404
+    assert openai(client, model="jev-latest").status == 404  # another SDK
+    with serving_models(Hosted("m", engine_of()), Hosted("jev-latest", engine_of(""))) as both:
+        assert system_one(both, model="jev-latest").json["model"] == "jev-latest"
 
 
 def test_openai(client: Client) -> None:
