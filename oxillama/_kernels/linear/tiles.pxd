@@ -247,32 +247,19 @@ cdef inline void add_half_of_32(const int layout, const bint unpacked, const int
     add_8(layout, unpacked, half, T, part, c, 6, x)
 
 
-cdef inline void add_first_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
-                              const uint8_t* c, const int8_t* x) noexcept nogil:
+cdef inline void add_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
+                        const uint8_t* c, const int g, const int8_t* x) noexcept nogil:
+    """Adds 16 of 32 columns, from group ``g`` on, times T tokens to ``part``."""
     if in_matrix_order(T):
-        add_8(layout, unpacked, 0, T, part, c, 0, x)
-        add_8(layout, unpacked, 0, T, part, c, 2, x)
-        add_8(layout, unpacked, 1, T, part, c, 0, x)
-        add_8(layout, unpacked, 1, T, part, c, 2, x)
+        add_8(layout, unpacked, 0, T, part, c, g, x)
+        add_8(layout, unpacked, 0, T, part, c, g + 2, x)
+        add_8(layout, unpacked, 1, T, part, c, g, x)
+        add_8(layout, unpacked, 1, T, part, c, g + 2, x)
         return
-    add_group(layout, unpacked, T, part, run, c, 0, x)
-    add_group(layout, unpacked, T, part, run, c, 1, x)
-    add_group(layout, unpacked, T, part, run, c, 2, x)
-    add_group(layout, unpacked, T, part, run, c, 3, x)
-
-
-cdef inline void add_last_16(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
-                             const uint8_t* c, const int8_t* x) noexcept nogil:
-    if in_matrix_order(T):
-        add_8(layout, unpacked, 0, T, part, c, 4, x)
-        add_8(layout, unpacked, 0, T, part, c, 6, x)
-        add_8(layout, unpacked, 1, T, part, c, 4, x)
-        add_8(layout, unpacked, 1, T, part, c, 6, x)
-        return
-    add_group(layout, unpacked, T, part, run, c, 4, x)
-    add_group(layout, unpacked, T, part, run, c, 5, x)
-    add_group(layout, unpacked, T, part, run, c, 6, x)
-    add_group(layout, unpacked, T, part, run, c, 7, x)
+    add_group(layout, unpacked, T, part, run, c, g, x)
+    add_group(layout, unpacked, T, part, run, c, g + 1, x)
+    add_group(layout, unpacked, T, part, run, c, g + 2, x)
+    add_group(layout, unpacked, T, part, run, c, g + 3, x)
 
 
 cdef inline void add_32(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run, const uint8_t* c,
@@ -281,8 +268,8 @@ cdef inline void add_32(const int layout, const bint unpacked, const int T, i32x
         add_half_of_32(layout, unpacked, 0, T, part, c, x)
         add_half_of_32(layout, unpacked, 1, T, part, c, x)
     else:
-        add_first_16(layout, unpacked, T, part, run, c, x)
-        add_last_16(layout, unpacked, T, part, run, c, x)
+        add_16(layout, unpacked, T, part, run, c, 0, x)
+        add_16(layout, unpacked, T, part, run, c, 4, x)
 
 
 cdef inline void add_whole_block(const int layout, const bint unpacked, const int T, i32x16* part, i32x16* run,
@@ -290,8 +277,8 @@ cdef inline void add_whole_block(const int layout, const bint unpacked, const in
     """`add_32` for all columns with one scale: then the sums are arranged by token."""
     if T == 1:  # a second, independent sum hides the latency of the first
         part[1] = i32_zero()
-        add_first_16(layout, unpacked, T, part, run, c, x)
-        add_last_16(layout, unpacked, T, part + 1, run, c, x)
+        add_16(layout, unpacked, T, part, run, c, 0, x)
+        add_16(layout, unpacked, T, part + 1, run, c, 4, x)
         part[0] = i32_add(part[0], part[1])
     else:
         add_32(layout, unpacked, T, part, run, c, x)
@@ -517,12 +504,12 @@ cdef inline void add_halves(const int layout, const bint unpacked, const int T, 
     cdef int t
     for t in range(T):
         part[t] = excess_of_block(layout, per_token(T, nsum16, t))
-    add_first_16(layout, unpacked, T, part, run, c, x)
+    add_16(layout, unpacked, T, part, run, c, 0, x)
     to_rows(T, part)
     for t in range(T):
         sum[t] = f32_mul(f32_from_i32(part[t]), first)
         part[t] = excess_of_block(layout, per_token(T, nsum16 + T, t))
-    add_last_16(layout, unpacked, T, part, run, c, x)
+    add_16(layout, unpacked, T, part, run, c, 4, x)
     to_rows(T, part)
     for t in range(T):
         sum[t] = f32_fma(f32_from_i32(part[t]), last, sum[t])
@@ -718,8 +705,8 @@ cdef inline void super_tile(const int layout, const bint unpacked, const int T, 
             for t in range(T):
                 even[t] = odd[t] = i32_zero()
             if has_subs_of_16(layout):
-                add_first_16(layout, unpacked, T, even, run, c, x)
-                add_last_16(layout, unpacked, T, odd, run, c, x)
+                add_16(layout, unpacked, T, even, run, c, 0, x)
+                add_16(layout, unpacked, T, odd, run, c, 4, x)
             else:
                 if T == 8 and not OX_MATRIX:  # twice as many independent sums hide the latency of a product
                     add_two_blocks(layout, unpacked, T, even, odd, run, c, x)
