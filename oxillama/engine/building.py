@@ -87,10 +87,12 @@ def load_weights(
 def weight_store(packed: Any, config: EngineConfig) -> Callable[[Packer], WeightStore]:
     """Makes what brings the panels of a model's linear layers: from its packed file, if it has one.
 
-    Under a budget, panels come and go.
+    Under a budget, panels come and go. Raises ConfigError if ``numa`` cannot be honoured.
     """
     if config.offload_budget is not None:
         return partial(features.load("offload"), packed, config)
+    if config.numa == "split":
+        return features.load("split weights")(packed)  # type: ignore[no-any-return]
     if packed is None:
         return ResidentStore
     from oxillama.models.weights.packed_store import PackedStore  # on use: few models are packed
@@ -112,7 +114,12 @@ def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: b
 
 def new_pool(model: Decoder, config: EngineConfig) -> CachePool:
     """The empty memory of a model's sequences."""
-    return cache_pool(model, config.kv_type, config.page_size, config.kv_memory_limit)
+    pool = cache_pool(model, config.kv_type, config.page_size, config.kv_memory_limit)
+    if config.numa == "split":
+        place = features.load("interleaved pages")()
+        for group in pool.groups:
+            group.place = place
+    return pool
 
 
 def matrix_bytes(model: Decoder) -> int:

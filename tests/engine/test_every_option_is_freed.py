@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig, SchedulerConfig, demo
 from oxillama.base.config.option import declared
 from oxillama.gguf.model_file import ModelFile
+from oxillama.models.weights import nodes
 from tests.support.media import projector_file
 from tests.support.spread import each
 from tests.support.waiting import until
@@ -51,6 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "offload_pinned": {"offload_budget": 3 << 20, "offload_pinned": ("blk.0.*",)},
     "offload_probe": {"offload_budget": 3 << 20, "offload_probe": False},
     "offload_access": {"offload_budget": 3 << 20, "packed": "make", "offload_access": "direct"},
+    "numa": {"numa": "split"} if sys.platform == "linux" else {},
     "scheduler": {"scheduler": SchedulerConfig(max_sequences=2)},
     "trace": {"trace": "trace.json"},
 }
@@ -92,7 +95,9 @@ def test_the_table_has_every_option() -> None:
 
 
 @pytest.mark.parametrize("name", each(OPTIONS, 4))
-def test_an_option_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+def test_an_option_leaves_nothing_behind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "read_nodes", lambda: [nodes.Node(0, (0,)), nodes.Node(0, (1,))])
+    monkeypatch.setattr(nodes, "place", lambda memory, nodes: None)
     write_files(tmp_path)
     used(tmp_path, OPTIONS[name])  # what is imported and cached once
     gc.collect()

@@ -219,8 +219,11 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
         "Linear": call(k.linear.Linear, "matrices cols=64 bias?=f27", matrices=matrices),
         "computes_bf16_dot": call(k.linear.computes_bf16_dot, "way=1"),
         "use_unpacked": call(k.linear.use_unpacked, "quick=True"),
+        "use_nodes": call(k.linear.use_nodes, "nodes?* n_threads=2", nodes=i32(0, -1, 0)),
+        "units_taken": call(k.linear.units_taken),
         "use_tiles": call(k.linear.use_tiles, "rows=16 products=32 blocks=32"),
         "Linear.give": call(late.give, "panels?", panels=[panels]),
+        "Linear.unit_panels": call(layer.unit_panels, "n*=3 n_threads=1"),
         "Linear.scratch_bytes": call(layer.scratch_bytes, "n*=3"),
         "Linear.apply": call(
             layer.apply,
@@ -449,7 +452,11 @@ def of_cpu() -> dict[str, Maker]:
 
 
 def of_team() -> dict[str, Maker]:
-    return {"processors": call(team.processors, "n_threads=1"), "spread": call(team.spread, "n_threads=1")}
+    return {
+        "processors": call(team.processors, "n_threads=1"),
+        "spread": call(team.spread, "n_threads=1"),
+        "place": call(team.place, "memory!*=u9 nodes*0", nodes=i32(0, 1)),
+    }
 
 
 def of_page_table() -> dict[str, Maker]:

@@ -10,6 +10,7 @@ cimport numpy as cnp
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport uint8_t, uintptr_t
 from libc.stdlib cimport free as free_memory, malloc
+from libc.string cimport memset
 
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
@@ -28,6 +29,16 @@ from oxillama.base.formats import LONGEST_ROW
 
 cnp.import_array()
 
+cdef extern from "nodes.h":
+    enum:
+        OX_MAX_NODES  # of `use_nodes`
+        OX_NODE_CPUS
+    const int ox_nodes
+    const int ox_node_threads
+    void ox_use_nodes(int nodes, const int* node_of, int n_cpus, int n_threads)
+    int ox_enter_node(int t, int nodes) nogil
+    long long ox_add(long long* counter, long long n) nogil
+
 cdef enum:
     MAX_PARTS = 16
     MAX_GROUPS = 512
@@ -39,6 +50,7 @@ cdef enum:
 
 
 cdef bint unpacks_quick_codes = True  # `use_unpacked`
+cdef long long own_units = 0, other_units = 0  # `units_taken`
 
 
 cdef struct Part:
@@ -84,6 +96,14 @@ cdef struct Call:
     Py_ssize_t skip        # panels that other threads compute between two chunks of one thread
     uint8_t* products      # (threads, products_bytes), for unpacked panels; NULL: none are
     Py_ssize_t products_bytes
+
+
+# The units of a node in a call, a cache line that its threads count in.
+cdef struct NodeWork:
+    long long taken        # may exceed `units`: threads that find none count, too
+    long long units
+    long long own, others  # units, of this node and of others, that threads of this node have run
+    long long unused[4]
 
 
 include "dispatch.pxi"  # run_job, run_unpacked, run_amx
@@ -256,6 +276,67 @@ cdef void run(const Call* call, Py_ssize_t unit, int thread) noexcept nogil:
             panels(w, p0, p1, group, call.skip, products)
 
 
+cdef inline Py_ssize_t n_units_of(const Group* group, Py_ssize_t chunk) noexcept nogil:
+    """Units of `run` of a group."""
+    return (group.stack.n_panels + chunk - 1) // chunk
+
+
+cdef inline Py_ssize_t first_of(int node, int nodes, Py_ssize_t n_units) noexcept nogil:
+    """The first of a group's units that belong to a node: unit u belongs to node u * nodes // n_units."""
+    return (node * n_units + nodes - 1) // nodes
+
+
+cdef Py_ssize_t run_node(const Call* call, NodeWork* work, int node, int nodes, int thread) noexcept nogil:
+    """Runs the units of a node that no other thread takes; returns how many."""
+    cdef Py_ssize_t before = 0, end, first, n = 0, i
+    cdef const Group* group = call.groups
+    if ox_add(&work.taken, 0) >= work.units:
+        return 0
+    i = ox_add(&work.taken, 1)
+    while i < work.units:
+        first = first_of(node, nodes, n_units_of(group, call.chunk))
+        end = before + first_of(node + 1, nodes, n_units_of(group, call.chunk)) - first
+        if i < end:
+            run(call, group.first_unit + first + i - before, thread)
+            i = ox_add(&work.taken, 1)
+            n += 1
+        else:
+            before = end
+            group += 1
+    return n
+
+
+cdef void run_nodes(const Call* call, NodeWork* work, int nodes, int thread) noexcept nogil:
+    """Runs units in a thread of a team: those of its own node first, then those that the next nodes have left."""
+    cdef int own = ox_enter_node(thread, nodes), node = own, _i
+    ox_add(&work[own].own, run_node(call, work + own, own, nodes, thread))
+    for _i in range(1, nodes):
+        node = node + 1 if node + 1 < nodes else 0
+        ox_add(&work[own].others, run_node(call, work + node, node, nodes, thread))
+
+
+cdef void multiply_on_nodes(const Call* call, int nodes, bint tiles, int threads) noexcept nogil:
+    """Runs all units of a call, each in the node that has its panels, unless other nodes have no work any more."""
+    cdef NodeWork room[OX_MAX_NODES + 1]
+    cdef NodeWork* work = <NodeWork*>((<uintptr_t>room + 63) & ~<uintptr_t>63)
+    cdef Py_ssize_t i
+    cdef int node
+    memset(work, 0, nodes * sizeof(NodeWork))
+    for node in range(nodes):
+        for i in range(call.n_groups):
+            work[node].units += (first_of(node + 1, nodes, n_units_of(&call.groups[i], call.chunk))
+                                 - first_of(node, nodes, n_units_of(&call.groups[i], call.chunk)))
+    with parallel(num_threads=threads):
+        if tiles:
+            amx_configure()
+        run_nodes(call, work, nodes, threadid())
+        if tiles:
+            amx_release()
+    for node in range(nodes):
+        ox_add(&own_units, work[node].own)
+        ox_add(&other_units, work[node].others)
+
+
 cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch, int n_threads,
                    Py_ssize_t least=400000) noexcept nogil:
     """Multiplies groups whose matrices, rows, inputs and outputs are set.
@@ -264,7 +345,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     """
     cdef const Stack* stack
     cdef Py_ssize_t n_fills = 0, n_panels = 0, n_values = 0, n_products = 0, n_units = 0, i
-    cdef int form, threads
+    cdef int form, threads, nodes = ox_nodes
     cdef bint tiles = False  # whether the threads need the tile registers of AMX
     cdef void* room = NULL
     scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
@@ -287,10 +368,10 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     call.chunk = chunk_panels(n_panels, &groups[n_groups - 1], n_threads)
     for i in range(n_groups):
         groups[i].first_unit = n_units
-        n_units += (groups[i].stack.n_panels + call.chunk - 1) // call.chunk
+        n_units += n_units_of(&groups[i], call.chunk)
     # starting threads costs microseconds: a few hundred thousand multiplications are faster on one
     threads = n_threads if n_products >= least and n_threads > 1 else 1
-    call.skip = call.chunk * (threads - 1)
+    call.skip = call.chunk * (min(threads, (ox_node_threads + nodes - 1) // nodes) - 1 if nodes > 1 else threads - 1)
     if call.products_bytes:  # without memory for them the vectors multiply
         room = malloc(threads * call.products_bytes + 64)
         if room != NULL:
@@ -308,6 +389,8 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             run(call, i, 0)
         if tiles:
             amx_release()
+    elif nodes > 1:
+        multiply_on_nodes(call, nodes, tiles, threads)
     else:
         with parallel(num_threads=threads):
             if tiles:
@@ -343,6 +426,45 @@ def use_unpacked(bint quick) -> None:
     all tokens of a long product, as other codes are. No bit depends on it. No product may run meanwhile."""
     global unpacks_quick_codes
     unpacks_quick_codes = quick
+
+
+def use_nodes(cnp.ndarray nodes: np.ndarray | None, int n_threads) -> None:
+    """Splits the units of products over the NUMA nodes of a machine: of a matrix's n units, node k of N has those with
+    u * N // n = k, and threads t with t * N // n_threads = k, which take its units first. No bit depends on it.
+
+    A thread binds itself to the processors of its node when it first takes part in a product, and stays bound, also
+    after a call with None. A product that runs meanwhile may bind its threads to the nodes of before.
+
+    Args:
+        nodes: int32 (processors,), the node of each processor, 0, 1, ...; -1: no thread is bound to it. None for one
+            node and threads that are not bound, the default.
+        n_threads: of most products.
+
+    Raises:
+        ValueError: there are more than 64 nodes or more processors than a mask of Linux has, a node has none, or there
+            is more than one node without Linux or without OpenMP.
+    """
+    global own_units, other_units
+    cdef const int* node_of = NULL
+    cdef Py_ssize_t n_cpus = 0, i
+    cdef int n_nodes = 1
+    check_threads(n_threads)
+    if nodes is not None:
+        node_of, n_cpus = i32_data(nodes, 0, "nodes"), cnp.PyArray_SIZE(nodes)
+        if n_cpus > OX_NODE_CPUS:
+            raise ValueError(f"nodes: expected at most {OX_NODE_CPUS} processors, got {n_cpus}")
+        found = {node_of[i] for i in range(n_cpus) if node_of[i] != -1}
+        if found != set(range(len(found))) or not 1 <= len(found) <= OX_MAX_NODES:
+            raise ValueError(f"nodes: expected 0, 1, ..., at most {OX_MAX_NODES - 1}, got {sorted(found)}")
+        n_nodes = len(found)
+    own_units = other_units = 0
+    ox_use_nodes(n_nodes, node_of, n_cpus, n_threads)
+
+
+def units_taken() -> tuple[int, int]:
+    """Units of products since `use_nodes` that threads of their own node have run, and that others have. Products on
+    one thread, and all with one node, are not counted."""
+    return own_units, other_units
 
 
 def computes_bf16_dot(int way) -> bool:
@@ -488,6 +610,15 @@ cdef class Linear:
         if not fits(n, self.token_bytes, PY_SSIZE_T_MAX - 64):
             raise ValueError(f"n: expected an integer >= 0 whose scratch fits the memory, got {n}")
         return n * self.token_bytes + 64
+
+    def unit_panels(self, Py_ssize_t n, int n_threads) -> int:
+        """Panels of a unit of work when ``n`` tokens are multiplied by this `Linear` alone; the last may be shorter."""
+        cdef Group group
+        if n < 0:
+            raise ValueError(f"n: expected an integer >= 0, got {n}")
+        check_threads(n_threads)
+        group.stack, group.count = &self.stack, n
+        return chunk_panels(self.stack.n_panels, &group, n_threads)
 
     def apply(self, cnp.ndarray x, cnp.ndarray out, cnp.ndarray scratch, int n_threads, bint accumulate=False,
               tuple plans: tuple[LowRankPlan, ...] = ()):

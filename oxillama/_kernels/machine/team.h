@@ -1,4 +1,4 @@
-/* The processors of an OpenMP team's threads, and moving apart threads that share a processor. */
+/* The processors of an OpenMP team's threads, moving apart threads that share one, and the NUMA nodes of memory. */
 #ifndef OX_TEAM_H
 #define OX_TEAM_H
 #ifndef _GNU_SOURCE
@@ -96,5 +96,37 @@ static int ox_spread(int n, int *cpus) {
     return 0;
 }
 #endif
+
+#include <errno.h>
+#include <stddef.h>
+#ifdef __linux__
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+enum { OX_NODE_BITS = 1024 }; /* more than Linux has */
+
+/* Asks for the whole pages of some memory to lie in a node, as far as it has room, or in several nodes in turn, also
+   those pages that were touched before. Returns 0, or the system's error. */
+static int ox_place(char *memory, size_t n_bytes, const int *nodes, int n_nodes) {
+#if defined(__linux__) && defined(SYS_mbind)
+    enum { PREFERRED = 1, INTERLEAVE = 3, MOVE = 2, BITS = 8 * sizeof(long) }; /* of linux/mempolicy.h */
+    unsigned long mask[OX_NODE_BITS / BITS] = {0};
+    uintptr_t page = sysconf(_SC_PAGESIZE), first, last;
+    int i;
+    for (i = 0; i < n_nodes; i++) mask[nodes[i] / BITS] |= 1ul << nodes[i] % BITS;
+    first = ((uintptr_t)memory + page - 1) / page * page;
+    last = ((uintptr_t)memory + n_bytes) / page * page;
+    if (first >= last) return 0;
+    /* the kernel takes one bit less than it is told */
+    return syscall(SYS_mbind, first, last - first, n_nodes > 1 ? INTERLEAVE : PREFERRED, mask, OX_NODE_BITS + 1l, MOVE)
+               ? errno
+               : 0;
+#else
+    (void)memory, (void)n_bytes, (void)nodes, (void)n_nodes;
+    return ENOSYS;
+#endif
+}
 
 #endif

@@ -185,7 +185,7 @@ def of_memory(machine: Machine, weights: int | None) -> Iterator[Finding]:
             "memory lies in the NUMA node whose thread touched it first, so one node may serve all threads",
             machine.numa_policy,
             "interleave",
-            "compare with numactl --interleave=all oxillama ..., and keep the faster",
+            "compare with --numa split and with numactl --interleave=all oxillama ..., and keep the fastest",
         )
     free = machine.free_memory
     if weights is not None and free is not None and free < weights:

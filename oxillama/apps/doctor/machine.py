@@ -13,6 +13,7 @@ from pathlib import Path
 
 from oxillama.apps.bench.machine import CPU_FLAGS, cpuinfo
 from oxillama.base.cgroups import ROOT, cgroups, cpu_quota, text, whole
+from oxillama.base.system_files import numbers, table
 
 
 @dataclass(frozen=True)
@@ -107,25 +108,6 @@ def read_machine(root: Path = ROOT) -> Machine:
         memory_limit=limit,
         memory_charged=charged,
     )
-
-
-def table(path: Path) -> dict[str, str]:
-    """The "key: value" lines of a file as a dict; empty if it cannot be read."""
-    pairs = (line.partition(":") for line in (text(path) or "").splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def numbers(listed: str | None) -> set[int]:
-    """The numbers in a list like "0-3,8", Linux's notation; empty for None and invalid texts."""
-    found: set[int] = set()
-    try:
-        for part in (listed or "").split(","):
-            if part.strip():
-                first, _, last = part.partition("-")
-                found |= set(range(int(first), int(last or first) + 1))
-    except ValueError:
-        return set()
-    return found
 
 
 def count(found: set[int]) -> int | None:

@@ -206,6 +206,10 @@ class EngineConfig(Options):
         help='how a packed file is read under a budget: "cached" through the system\'s cache of files; '
              '"direct" past it where the system can (Linux), which costs less where the cache cannot keep '
              'the file; "auto" past it if more bytes do not stay in memory than memory is available')
+    numa: str = option("off", choices=("off", "split"),
+        help='"split" puts some rows of each matrix into the memory of each NUMA node, and has threads that '
+             "are bound to the node multiply them: on Linux, without packed file and budget. "
+             '"off" leaves memory and threads where the system puts them. The bits are the same')
     scheduler: SchedulerConfig = option(SchedulerConfig(), cli=False,
         check=partial(checks.instance, kind=SchedulerConfig),
         help="how requests share the engine")
@@ -219,6 +223,7 @@ class EngineConfig(Options):
         super().__post_init__()
         if offload_policy is not None:
             vars(self).update(self._offloaded(offload_policy))
+            self._check_together()
 
     def _check_together(self) -> None:
         if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
@@ -229,6 +234,9 @@ class EngineConfig(Options):
             raise ConfigError(f"compute: {self.compute} cannot be combined with quantize, which runs in int8")
         if self.draft_corpus and self.speculate not in (None, "lookup", "auto", "off"):
             raise ConfigError(f"draft_corpus: speculate {os.fspath(self.speculate)} looks nothing up")
+        for name in ("packed", "offload_budget") if self.numa != "off" else ():
+            if (value := getattr(self, name)) not in ("auto", "off", None):
+                raise ConfigError(f"numa: {self.numa} cannot be combined with {name} {value}")
 
     def _offloaded(self, policy: OffloadPolicy) -> dict[str, Any]:
         """The fields of a policy. Raises ConfigError if others were given beside it."""
@@ -240,7 +248,7 @@ class EngineConfig(Options):
 
     def with_offload(self, policy: OffloadPolicy) -> EngineConfig:
         """A copy with ``offload_budget`` and ``offload_pinned`` taken from a policy."""
-        return self._changed(**fields_of("policy", policy))
+        return self._with(fields_of("policy", policy))
 
     @property
     def quantize_format(self) -> str | None:

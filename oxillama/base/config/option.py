@@ -156,7 +156,7 @@ class Options:
         return str(call_text(self))
 
     def _check_together(self) -> None:
-        """Raises ConfigError for values that cannot be combined. Runs once for an object."""
+        """Raises ConfigError for values that cannot be combined. May run again."""
 
     def _with(self: Self, given: Mapping[str, Any]) -> Self:
         """A copy with other values, of which only these are checked, and all together. Raises ConfigError."""

@@ -113,6 +113,7 @@ class PagePool:
         has_window: whether those rows do not see all positions before them.
         stride: bytes of memory a page takes, counted against the limit.
         table: where the pages lie, for the kernels.
+        place: called with the memory of each new slab, uint8 (pages, bytes), before it is written; or None.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class PagePool:
         self._own_stride = -(-self._own_bytes // 64) * 64
         self.table: PageTable = PageTable(self._own_bytes)
         self._slab_pages = max(1, SLAB_BYTES // self.stride) if alone or not self.limit.is_limited else 1
+        self.place: Callable[[np.ndarray], object] | None = None
         self._slabs: list[_Slab] = []
         self.reference_counts: list[int] = []
         self._free: list[int] = []
@@ -273,6 +275,8 @@ class PagePool:
         self.limit.make_room(slab.n * self.stride)
         try:
             memory = aligned_empty(slab.n * self._own_stride).reshape(slab.n, self._own_stride)
+            if self.place is not None:
+                self.place(memory)
             self.table.put(slab.first, memory)
         except MemoryError as error:
             message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"

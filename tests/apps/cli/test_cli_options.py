@@ -29,7 +29,7 @@ def other_value(cls: type, name: str) -> Any:
         "allowed_tokens": (3,), "regex": "a*", "choices": ("x",), "stop": ("x",),
         "adapters": (("a=b.gguf", 0.5),), "offload_pinned": ("output.weight",), "offload_budget": 4096,
         "packed": "make", "packed_access": "read", "offload_access": "direct", "speculate": "lookup",
-        "draft_corpus": ("notes.txt",), "trace": "trace.json", "mmproj": "mmproj.gguf",
+        "numa": "split", "draft_corpus": ("notes.txt",), "trace": "trace.json", "mmproj": "mmproj.gguf",
         "draft_acceptance": "rejection", "order": ("top_k", "typical_p", "temperature"),
     }  # fmt: skip
     if name in special:

@@ -11,11 +11,11 @@ from oxillama.apps.doctor.machine import (
     CpuTime,
     Machine,
     Shares,
-    numbers,
     read_cpu_time,
     read_machine,
     shares,
 )
+from oxillama.base.system_files import numbers
 
 LARGE = {
     "proc/cpuinfo": "model name\t: Fast 9\nflags\t\t: fpu avx2 fma hypervisor\n\nmodel name\t: Fast 9\n",

@@ -155,6 +155,8 @@ class StagedEngine(InferenceEngine):
         for name in ALONE:
             if getattr(config, name) is not None:
                 raise ConfigError(f"{name}: cannot be honoured in a pipeline")
+        if config.numa != "off":
+            raise ConfigError("numa: cannot be honoured in a pipeline")
         if config.adapters:
             raise ConfigError("adapters: cannot be honoured in a pipeline")
         if stages < 2:
