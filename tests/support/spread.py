@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-CASES = 16
+CASES = 10
 """Cases of a test that run every time, if all tests of the project run."""
 
 ARCHITECTURES = frozenset(
