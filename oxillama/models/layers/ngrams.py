@@ -21,6 +21,9 @@ from oxillama.models.workspace import Batch, Step
 
 TABLE = "per_layer_token_embd.weight"
 
+BLOCK = 64
+"""Rows that are computed together: their temporary arrays stay in the cache, and the allocator reuses them."""
+
 
 class NgramEmbedding(RecurrentBlock):
     """The embeddings of layer ``i``. Its state has the last tokens and the last inputs of the convolution."""
@@ -56,28 +59,36 @@ class NgramEmbedding(RecurrentBlock):
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, streams d) = what is added to the streams h, or out + that; out may be h."""
-        rows, n, d, n_threads, vector = len(h), self.n, self.d, step.n_threads, self.kernels.vector
+        rows, n, d = len(h), self.n, self.d
         e = np.empty((rows * self.sizes.n_heads, self.sizes.width), np.float32)
         self.table.lookup(self.numbers(step.batch).reshape(-1), e)
         both = np.empty((rows, n * d + d), np.float32)
         self.key_and_value.apply(e.reshape(rows, d), both, step)
-        key, query = np.ascontiguousarray(both[:, : n * d]), h.copy()
-        of_key, of_query, of_conv = self.norms
-        of_key.apply(key, n_threads)
-        of_query.apply(query, n_threads)
-        products = np.multiply(key, query, dtype=np.float64).reshape(rows, n, d)
-        sums = np.cumsum(products, axis=2)[:, :, -1]  # adds the products in order
-        scores = (sums / np.sqrt(d)).astype(np.float32)
-        roots = np.sign(scores) * np.sqrt(np.maximum(np.abs(scores), np.float32(1e-6)))
-        vector.activate(roots, "sigmoid", roots, n_threads)
-        values = (roots[:, :, None] * both[:, None, n * d :]).reshape(rows, n * d)
-        normed = values.copy()
-        of_conv.apply(normed, n_threads)
-        values += self.convolved(normed, step)
+        values = np.empty((rows, n, d), np.float32)
+        for i in range(0, rows, BLOCK):
+            part = slice(i, i + BLOCK)
+            roots = self.gates(both[part, : n * d], h[part], step.n_threads)
+            np.multiply(roots[:, :, None], both[part, None, n * d :], out=values[part])
+        flat = values.reshape(rows, n * d)
+        normed = flat.copy()
+        self.norms[2].apply(normed, step.n_threads)
+        flat += self.convolved(normed, step)
         if accumulate:
-            out += values
+            out += flat
         else:
-            out[:] = values
+            out[:] = flat
+
+    def gates(self, key: np.ndarray, h: np.ndarray, n_threads: int) -> np.ndarray:
+        """float32 (rows, streams): the factor of W_v e in each stream, from W_k e (rows, streams d) and h."""
+        key, query = np.ascontiguousarray(key), h.copy()
+        for norm, x in zip(self.norms, (key, query)):
+            norm.apply(x, n_threads)
+        products = np.multiply(key, query, dtype=np.float64).reshape(-1, self.n, self.d)
+        sums = np.cumsum(products, axis=2)[:, :, -1]  # adds the products in order
+        scores = (sums / np.sqrt(self.d)).astype(np.float32)
+        roots = np.sign(scores) * np.sqrt(np.maximum(np.abs(scores), np.float32(1e-6)))
+        self.kernels.vector.activate(roots, "sigmoid", roots, n_threads)
+        return roots
 
     def numbers(self, batch: Batch) -> np.ndarray:
         """int32 (n, heads): the rows of the table for each row of the batch."""
@@ -108,9 +119,11 @@ class NgramEmbedding(RecurrentBlock):
         sizes, out = self.sizes, np.zeros_like(x)
         reach = (sizes.kernel - 1) * sizes.size
         for rows, start, first, seen in self.inputs.seen(self, x, step.batch, 1, reach):
-            missing = np.zeros((reach - (start - first), x.shape[1]), np.float32)
-            wide, count = np.concatenate([missing, seen]), rows.stop - rows.start
-            for tap, weight in enumerate(self.taps):
-                out[rows] += weight * wide[tap * sizes.size : tap * sizes.size + count]
+            own, missing = out[rows], reach - (start - first)  # inputs before the sequence, which are 0
+            for i in range(0, len(own), BLOCK):
+                for tap, weight in enumerate(self.taps):
+                    to = own[max(i, missing - tap * sizes.size) : i + BLOCK]
+                    end = tap * sizes.size - missing + min(i + BLOCK, len(own))
+                    to += weight * seen[end - len(to) : end]
         self.kernels.vector.activate(out, "silu", out, step.n_threads)
         return out
