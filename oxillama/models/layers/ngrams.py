@@ -22,7 +22,7 @@ from oxillama.models.workspace import Batch, Step
 TABLE = "per_layer_token_embd.weight"
 
 BLOCK = 64
-"""Rows that are computed together: their temporary arrays stay in the cache, and the allocator reuses them."""
+"""Rows that are computed together: their arrays stay in the cache, and the allocator reuses them."""
 
 
 class NgramEmbedding(RecurrentBlock):
