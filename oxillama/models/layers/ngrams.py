@@ -86,7 +86,7 @@ class NgramEmbedding(RecurrentBlock):
         products = np.multiply(key, query, dtype=np.float64).reshape(-1, self.n, self.d)
         sums = np.cumsum(products, axis=2)[:, :, -1]  # adds the products in order
         scores = (sums / np.sqrt(self.d)).astype(np.float32)
-        roots = np.sign(scores) * np.sqrt(np.maximum(np.abs(scores), np.float32(1e-6)))
+        roots: np.ndarray = np.sign(scores) * np.sqrt(np.maximum(np.abs(scores), np.float32(1e-6)))
         self.kernels.vector.activate(roots, "sigmoid", roots, n_threads)
         return roots
 
