@@ -281,7 +281,7 @@ class Decoder:
                 if alone:
                     layer.run(x, step)
                     continue
-                step.n_threads = tuner.begin(n)
+                step.n_threads = tuner.begin(n, number)
                 layer.run(x, step)
                 tuner.end()
             if self.streams is not None and spec.is_last:

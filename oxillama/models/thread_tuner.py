@@ -3,7 +3,8 @@
 If the system suspends a thread, all others wait for its chunk of rows until its next time slice, several
 times a layer. Fewer threads are faster then. The tuner measures every layer. From time to time, and when a
 layer takes much longer than usual, it runs a few layers with another number of threads and keeps the faster
-one. Results do not depend on the number of threads.
+one. Layers of a model may differ, so each is compared with its own time in earlier passes. Results do not
+depend on the number of threads.
 
 Threads that share a processor also wait for each other, even if another processor is idle. The tuner moves
 them apart (decision 42).
@@ -27,6 +28,8 @@ GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
 KINDS = 8
 """Numbers of rows of one size whose usual times are known at a time."""
+PASSES = 4
+"""Last passes whose shortest time of a layer is its unit: keys to attend to make some layers ever slower."""
 
 LONG = 1e-4
 """Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
@@ -56,19 +59,19 @@ class ThreadTuner(Threads):
         self._spread = spread
         self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
         self._sizes: dict[int, SizeTuner] = {}
-        # the running layer: its rows, its tuner, the time it began
-        self._rows = 0
+        # the running layer: its rows, its number, its tuner, the time it began
+        self._rows, self._layer = 0, 0
         self._size = SizeTuner(max_threads)
         self._start = 0.0
 
-    def begin(self, rows: int) -> int:
-        self._rows = rows
+    def begin(self, rows: int, layer: int) -> int:
+        self._rows, self._layer = rows, layer
         bits = rows.bit_length()
         size = self._sizes.get(bits)
         if size is None:
             size = self._sizes[bits] = SizeTuner(self.max_threads)
         self._size = size
-        self.n_threads: int = size.threads(self._rows)
+        self.n_threads: int = size.threads(rows, layer)
         self._start = self._clock()
         return self.n_threads
 
@@ -77,7 +80,7 @@ class ThreadTuner(Threads):
         if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
             self._size.forget(self._rows, self.n_threads)
         else:
-            self._size.took(seconds, self._rows, self.n_threads)
+            self._size.took(seconds, self._rows, self._layer, self.n_threads)
 
     def _has_moved_threads(self) -> bool:
         """Moves threads apart that share a processor. If they meet there again, another process occupies one
@@ -94,48 +97,54 @@ class ThreadTuner(Threads):
 class SizeTuner:
     """Measurements of batches of 2^n to 2^(n + 1) - 1 rows.
 
-    A layer is compared with layers of the same number of rows. Batches may change their number from pass to
-    pass, as the rows of appended and drafted tokens do, so a trial continues across them.
+    A layer's time is measured in units of its own: its shortest time in the last `PASSES` passes of the same
+    number of rows. It is compared with layers of this number of rows. Batches may change their number from
+    pass to pass, as the rows of appended and drafted tokens do, so a trial continues across them.
     """
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
         self.n_threads: int = max_threads  # threads for the next layer, once its usual time is known
         self.steady: int = max_threads  # between trials
-        self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
+        self.seconds: dict[int, dict[int, list[float]]] = {}  # of each layer's last passes, by rows
+        self.usual: dict[int, list[float]] = {}  # times of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
         self.expected: list[float] = []  # usual times of the layers in `trial`
         self.since: int = 0  # layers since the last trial
         self.interval: int = SOONEST
         self.trials: int = -1
 
-    def threads(self, rows: int) -> int:
+    def threads(self, rows: int, layer: int) -> int:
         """The number of threads of the next layer: a trial's number only where its time can be compared."""
-        return self.n_threads if len(self.usual.get(rows, ())) == TRIAL else self.steady
+        is_known = len(self.usual.get(rows, ())) == TRIAL and layer in self.seconds[rows]
+        return self.n_threads if is_known else self.steady
 
-    def took(self, seconds: float, rows: int, n_threads: int) -> None:
+    def took(self, seconds: float, rows: int, layer: int, n_threads: int) -> None:
         """Records the time of a layer with so many threads."""
         if n_threads != self.steady:
-            self.trial.append(seconds)
+            self.trial.append(seconds / min(self.seconds[rows][layer]))
             self.expected.append(typical(self.usual[rows]))
             if len(self.trial) == TRIAL:
                 self.judge()
             return
-        known = self.usual.pop(rows, [])
-        self.usual[rows] = known = [*known[-TRIAL + 1 :], seconds]
+        layers = self.seconds.setdefault(rows, {})
+        layers[layer] = passes = [*layers.get(layer, ())[-PASSES + 1 :], seconds]
+        time, known = seconds / min(passes), self.usual.pop(rows, [])
+        self.usual[rows] = known = [*known[-TRIAL + 1 :], time]
         if len(self.usual) > KINDS:
-            del self.usual[next(iter(self.usual))]
+            self.forget(next(iter(self.usual)), self.steady)
         self.since += 1
-        slow = seconds > SLOW * min(known) and len(slow_ones(known)) > 1
+        slow = time > SLOW * min(known) and len(slow_ones(known)) > 1
         due = self.since >= self.interval or (slow and self.since > TRIAL)
         if due and self.n_threads == self.steady and len(known) == TRIAL:
             self.n_threads, self.since = self.other(), 0
-            self.usual = {rows: known}  # what others took may be long ago
+            self.usual, self.seconds = {rows: known}, {rows: layers}  # the others may be from long ago
 
     def forget(self, rows: int, n_threads: int) -> None:
         """Forgets the times of the last layers with so many threads: the next ones will be faster."""
         if n_threads == self.steady:
             self.usual.pop(rows, None)
+            self.seconds.pop(rows, None)
         else:
             self.trial, self.expected = [], []
 

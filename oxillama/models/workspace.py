@@ -192,9 +192,9 @@ class Threads:
         self.max_threads = max_threads
         self.n_threads: int = max_threads
 
-    def begin(self, rows: int) -> int:
-        """The number of threads of a layer over ``rows`` rows, which begins now. There is nothing to choose
-        where `max_threads` is 1."""
+    def begin(self, rows: int, layer: int) -> int:
+        """The number of threads of layer ``layer`` over ``rows`` rows, which begins now. There is nothing to
+        choose where `max_threads` is 1."""
         return self.n_threads
 
     def end(self) -> None:

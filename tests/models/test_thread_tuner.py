@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,13 +19,13 @@ class Machine:
         self.seconds = seconds
         self.tuner = ThreadTuner(most, lambda: self.now, spread)
 
-    def run(self, layers: int, rows: int = 1) -> list[int]:
-        """Threads that so many layers used."""
+    def run(self, layers: int, rows: int = 1, costs: Sequence[float] = (1.0,)) -> list[int]:
+        """Threads that so many layers used, in passes of a model whose layers cost so many times as much."""
         used = []
-        for _ in range(layers):
-            n_threads = self.tuner.begin(rows)
+        for i in range(layers):
+            n_threads = self.tuner.begin(rows, i % len(costs))
             used.append(n_threads)
-            self.now += self.seconds(n_threads)
+            self.now += self.seconds(n_threads) * costs[i % len(costs)]
             self.tuner.end()
         return used
 
@@ -54,6 +54,29 @@ def test_a_single_slow_layer_costs_no_thread() -> None:
         machine.seconds = quiet
         used += machine.run(TRIAL + 3)
     assert used.count(1) <= 0.1 * len(used)
+
+
+DIFFERENT = [(1.0, 3.0, 1.0, 8.0), (9.0, 1.0, 1.0, 1.0, 4.0), (1.0, 1.0, 1.0, 5.0) * 6, (20.0, *(1.0,) * 23)]
+"""Costs of layers: of linear attention and attention in turn, some with a table, of dense first layers."""
+
+
+@pytest.mark.parametrize("costs", DIFFERENT)
+def test_layers_that_differ_are_compared_with_themselves(costs: tuple[float, ...]) -> None:
+    machine = Machine(2, quiet)
+    for rows in (1, 512):
+        used = machine.run(10 * SOONEST * len(costs), rows, costs)
+        assert used.count(1) < 0.05 * len(used) and used[-2 * TRIAL :].count(1) <= TRIAL
+    machine.seconds = busy
+    assert machine.run(4 * len(costs) + 4 * TRIAL, 512, costs)[-TRIAL:] == [1] * TRIAL
+    machine.seconds = quiet
+    assert machine.run(2 * LATEST, 512, costs)[-1] == 2
+
+
+def test_layers_that_attend_to_ever_more_keys_are_not_slow() -> None:
+    machine, used = Machine(2, quiet), []
+    for position in range(400):
+        used += machine.run(4, 1, (1.0, 1.0, 1.0, 1.0 + position / 20))
+    assert used.count(1) < 0.05 * len(used)
 
 
 def test_slow_layers_are_answered_at_once() -> None:
@@ -125,7 +148,7 @@ def test_never_more_than_asked_for(most: int) -> None:
 
 def test_a_layer_that_fails_is_not_timed() -> None:
     machine = Machine(2, quiet)
-    machine.tuner.begin(1)
+    machine.tuner.begin(1, 0)
     machine.now += 1e6  # and no end
     assert machine.run(3) == [2, 2, 2]
 
