@@ -122,14 +122,14 @@ class SizeTuner:
     def took(self, seconds: float, rows: int, layer: int, n_threads: int) -> None:
         """Records the time of a layer with so many threads."""
         if n_threads != self.steady:
-            self.trial.append(seconds / min(self.seconds[rows][layer]))
+            self.trial.append(seconds / unit(self.seconds[rows][layer]))
             self.expected.append(typical(self.usual[rows]))
             if len(self.trial) == TRIAL:
                 self.judge()
             return
         layers = self.seconds.setdefault(rows, {})
         layers[layer] = passes = [*layers.get(layer, ())[-PASSES + 1 :], seconds]
-        time, known = seconds / min(passes), self.usual.pop(rows, [])
+        time, known = seconds / unit(passes), self.usual.pop(rows, [])
         self.usual[rows] = known = [*known[-TRIAL + 1 :], time]
         if len(self.usual) > KINDS:
             self.forget(next(iter(self.usual)), self.steady)
@@ -162,6 +162,11 @@ class SizeTuner:
         else:
             self.interval = min(2 * self.interval, LATEST)
         self.n_threads, self.trial, self.expected = self.steady, [], []
+
+
+def unit(passes: list[float]) -> float:
+    """The seconds of a layer's time 1; never 0, which a coarse clock may show."""
+    return max(min(passes), 1e-9)
 
 
 def slow_ones(times: list[float]) -> list[float]:

@@ -46,6 +46,10 @@ def test_a_quiet_machine_keeps_its_threads_and_tries_ever_more_seldom() -> None:
     assert used.count(1) % TRIAL == 0
 
 
+def test_a_clock_that_stands_still_is_no_fault() -> None:
+    assert Machine(2, lambda n: 0.0).run(4 * SOONEST)[-1] == 2
+
+
 def test_a_single_slow_layer_costs_no_thread() -> None:
     machine, used = Machine(2, quiet), []
     for _ in range(100):
