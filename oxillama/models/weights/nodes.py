@@ -55,14 +55,14 @@ class Share:
 def read_nodes(root: Path = ROOT) -> list[Node]:
     """The nodes, by number; none where the system does not tell. ``root``: the folder of the system."""
     folder, status = root / "sys/devices/system/node", table(root / "proc/self/status")
-    allowed = numbers(status.get("Cpus_allowed_list"))  # of the first thread, which no product binds
+    allowed = numbers(status.get("Cpus_allowed_list"))  # the first thread's: no product binds it
     usable = numbers(text(folder / "has_memory")) & numbers(status.get("Mems_allowed_list"))
     cpus = {number: allowed & numbers(text(folder / f"node{number}/cpulist")) for number in sorted(usable)}
     return [Node(number, tuple(sorted(own))) for number, own in cpus.items() if own]
 
 
 def shares(matrices: Sequence[tuple[int, int]], n_nodes: int) -> list[Share]:
-    """Which node has what of a stack of matrices, in the order of the memory; no share is empty.
+    """The bytes of a stack of matrices that each node owns, in the order of the memory; no share is empty.
 
     Args:
         matrices: (panels, bytes of a panel) of each, from the top of the stack.
@@ -132,7 +132,7 @@ class SplitStore(ResidentStore):
     While there is one, products of all models of the process are split over the nodes of the newest.
 
     Args:
-        packer: packs the matrices; its number of threads is that of the products.
+        packer: packs the matrices, with as many threads as the products have.
         nodes: at least two.
     """
 
