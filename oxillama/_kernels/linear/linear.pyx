@@ -307,7 +307,7 @@ cdef Py_ssize_t run_node(const Call* call, NodeWork* work, int node, int nodes, 
 
 
 cdef void run_nodes(const Call* call, NodeWork* work, int nodes, int thread) noexcept nogil:
-    """Runs units in a thread of a team: those of its own node first, then those that the next nodes have left."""
+    """Runs units in a thread of a team: first of its own node, then what threads of the next nodes have left."""
     cdef int own = ox_enter_node(thread, nodes), node = own, _i
     ox_add(&work[own].own, run_node(call, work + own, own, nodes, thread))
     for _i in range(1, nodes):
