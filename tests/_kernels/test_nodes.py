@@ -1,4 +1,4 @@
-"""Products split over NUMA nodes: every unit once, those of a thread's own node first, and the same bits."""
+"""Products split over NUMA nodes: every unit once, a thread's own node first, and the same bits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_each_unit_is_run_once_whoever_takes_it(target: str, n_nodes: int, n_thr
 @on_targets
 @pytest.mark.parametrize(("n_nodes", "n_threads"), [(2, 2), (3, 4), (5, 3)])
 def test_units_of_groups_and_adapters_are_run_once(target: str, n_nodes: int, n_threads: int) -> None:
-    """Groups with as many panels each, and those of adapters with fewer."""
+    """Groups with as many panels each, and groups of adapters with fewer."""
     module, layers = load(target).linear, layers_of(target)
     a, b = (linear(target, [("F32", matrix("F32", *shape))], shape[1]) for shape in ((4, COLS), (605, 4)))
     low_rank = module.LowRank(a, [(b, 0, 0)], np.ones(4))

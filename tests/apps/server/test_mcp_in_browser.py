@@ -80,7 +80,7 @@ def test_tools_that_are_listed_late(page: Page, tmp_path: Path, monkeypatch: pyt
     with serving(engine, mcp=config, mcp_connect_seconds=600) as client:
         page.ready(client.server.url)
         count = "return document.querySelectorAll('.served-tools {}').length"
-        page.until(lambda: page.run(count.format("p")) == 1)  # why there are none
+        page.until(lambda: page.run(count.format("p")) == 1)  # the reason
         assert page.run(count.format("code")) == 0
         gate.touch()
         page.until(lambda: page.run(count.format("code")) == 6)

@@ -1,4 +1,4 @@
-"""Which memory of a stack of matrices belongs to which NUMA node, and that it is asked for."""
+"""The memory of a stack of matrices that each NUMA node owns, and the requests for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_node_may_have_no_panel_or_parts_of_two_matrices() -> None:
 
 
 def test_only_units_across_a_border_are_remote() -> None:
-    """Of a stack of two matrices; units are those of the kernels."""
+    """A stack of two matrices, in units of the kernels."""
     matrices = [(30, 100), (9, 10)]
     assert remote_bytes(matrices, 2, None) == 3090 / 2
     assert remote_bytes(matrices, 4, None) == 3090 * 3 / 4
