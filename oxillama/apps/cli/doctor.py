@@ -96,8 +96,8 @@ def choices(kernels: Kernels) -> dict[str, str]:
     if kernels.linear.BF16_DOT:
         faster = kernels.linear.BF16_DOT_IS_FASTER
         found["pairs of bf16"] = "by their instruction" if faster else "by fused multiply-adds: faster here"
-    unpacking = "once for many tokens" if kernels.unpacks_quick else "for each tile of tokens"
-    found["unsigned codes of 4 bits"] = f"unpacked {unpacking}: faster here"
+    unpacking = "once for many tokens" if kernels.unpacks_quick else "for each tile of tokens: faster here"
+    found["unsigned codes of 4 bits"] = f"unpacked {unpacking}"
     for name, n in zip(("rounded rows", "integer scales", "blocks of 32"), kernels.tile_tokens or ()):
         found[f"AMX, {name}"] = f"from {n} tokens on" if n < NEVER else "not used: slower here"
     return found
