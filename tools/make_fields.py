@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,15 +19,17 @@ PAGE = ROOT / "docs" / "server-fields.md"
 INTRO = """\
 # Fields of requests without an effect, and refused ones
 
-The packages of OpenAI, Anthropic and Ollama publish the fields of their requests. The server honours each
-field and each value, or one of these tables has the field: accepted without an effect, or refused with status
-400. A test takes the fields from the packages. `python tools/make_fields.py` makes this page.
+OpenAI, Anthropic and Ollama publish the fields of their requests in packages, vLLM and llama-server in their
+sources. The server honours each field and each value, accepts it without an effect, or refuses the field by
+name with status 400. Tests take the fields from there. `python tools/make_fields.py` makes this page.
 
 ## Accepted without an effect
 
 These fields are taken in bodies that ask for text, and in Ollama's `options`. A field with values takes these
 values alone; another value is refused.
 
+| field | why |
+|---|---|
 """
 
 REFUSED_INTRO = """
@@ -36,6 +37,9 @@ REFUSED_INTRO = """
 
 `a<b>.c=d` is the value d of the field c of those objects in `a` whose `type`, or `role`, is b; `*` is any
 text. All fields inside a refused field are refused.
+
+| field | interface | why |
+|---|---|---|
 """
 
 
@@ -45,24 +49,16 @@ def page() -> str:
     for name, each in NO_EFFECT.items():
         values = "" if each.values is None else f" {', '.join(map(written, each.values))}"
         rows.setdefault(each.reason, []).append(f"`{name}`{values}")
-    parts = [INTRO, table(rows)]
-    parts.append(REFUSED_INTRO)
-    for interface, refused in REFUSED.items():
-        rows = {}
-        for place, reason in refused.items():
-            rows.setdefault(reason, []).append(f"`{place}`")
-        parts.append(f"\n### {interface}\n\n{table(rows)}")
-    return "".join(parts)
+    refused: dict[str, list[str]] = {}
+    for interface, places in REFUSED.items():
+        for place, reason in places.items():
+            refused.setdefault(f"{interface} | {reason}", []).append(f"`{place}`")
+    return INTRO + table(rows) + REFUSED_INTRO + table(refused)
 
 
 def table(rows: dict[str, list[str]]) -> str:
-    """Rows of fields with one reason."""
-    lines = ["| field | why |", "|---|---|", *(f"| {joined(names)} | {why} |" for why, names in rows.items())]
-    return "\n".join(lines) + "\n"
-
-
-def joined(names: Iterable[str]) -> str:
-    return "; ".join(names)
+    """Rows of fields, by the other columns."""
+    return "".join(f"| {'; '.join(names)} | {columns} |\n" for columns, names in rows.items())
 
 
 def written(value: object) -> str:

@@ -79,6 +79,7 @@ class ClosedObject(BaseModel):
 class StreamOptions(ClosedObject):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
+    continuous_usage_stats: Literal[False] = False
 
 
 class Generating(Body):
@@ -88,7 +89,7 @@ class Generating(Body):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    n: Whole = Field(1, ge=1, le=MOST_CHOICES)
 
     @property
     def wants_usage(self) -> bool:
@@ -98,10 +99,11 @@ class Generating(Body):
 
 class CompletionBody(Generating):
     prompt: PromptField
-    best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    best_of: Whole | None = Field(None, ge=1, le=MOST_CHOICES)
     return_progress: bool = False
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=100)
+    add_special_tokens: Literal[True] = True
+    logprobs: Whole | None = Field(None, ge=0, le=100)
     suffix: str | None = None
 
 
@@ -112,13 +114,13 @@ class NativeBody(Body):
     prompt: PromptField
     model: str | None = None
     stream: bool = False
-    n_probs: int = Field(0, ge=0, le=100)
+    n_probs: Whole = Field(0, ge=0, le=100)
     return_tokens: bool = False
     post_sampling_probs: bool = False
     response_fields: list[str] = Field(default_factory=list, max_length=100)
     timings_per_token: bool = False
     return_progress: bool = False
-    id_slot: int = Field(-1, ge=-1)
+    id_slot: Whole = Field(-1, ge=-1)
 
 
 class ExtraFile(ClosedObject):
@@ -148,14 +150,15 @@ class TemplateBody(Body):
 
 
 class ChatBody(TemplateBody, Generating):
+    add_special_tokens: Literal[False] = False
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=100)
+    top_logprobs: Whole | None = Field(None, ge=0, le=100)
     reasoning_format: Literal["auto", "none", "deepseek"] = "auto"
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     timings_per_token: bool = False
     return_progress: bool = False
-    id_slot: int = Field(-1, ge=-1)
+    id_slot: Whole = Field(-1, ge=-1)
     verbose: bool = False
 
 
@@ -167,7 +170,9 @@ class EmbeddingBody(TemplateBody):
     add_generation_prompt: bool = False
     add_special_tokens: bool = False
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
+    embed_dtype: Literal["float32"] = "float32"
+    endianness: Literal["native", "little"] = "native"
+    dimensions: Whole | None = Field(None, ge=1)
     pooling: str | None = None
     user: Any = None
 
@@ -187,7 +192,7 @@ class RerankBody(Body):
     documents: list[str | dict[str, Any]] | None = Field(None, min_length=1)
     texts: list[str] | None = Field(None, min_length=1)
     model: str | None = None
-    top_n: int | None = Field(None, ge=1)
+    top_n: Whole | None = Field(None, ge=1)
     return_documents: bool = False
     return_text: bool = False
 

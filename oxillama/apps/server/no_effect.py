@@ -23,19 +23,25 @@ class NoEffect(NamedTuple):
 
 LABEL, CACHE = "a label of the client", "every prompt is cached"
 PLACE = "where and how the model runs is for the server's options"
-OFF = "the value of a feature that is off"
 NO_TOOLS = "outside of chats there are no tools"
+
+
+def _off(names: str, *values: Any) -> dict[str, NoEffect]:
+    return dict.fromkeys(names.split(), NoEffect("the value of a feature that is off", values))
+
 
 NO_EFFECT: dict[str, NoEffect] = {
     "user": NoEffect(LABEL),
     "metadata": NoEffect(LABEL),
     "client_metadata": NoEffect(f"{LABEL} (Codex)"),
+    "request_id": NoEffect(LABEL),
+    "session_id": NoEffect(LABEL),
     "safety_identifier": NoEffect(LABEL),
     "prompt_cache_key": NoEffect(CACHE),
     "prompt_cache_retention": NoEffect(CACHE),
     "prompt_cache_options": NoEffect(CACHE),
     "prediction": NoEffect("a hint for speed, on which the text does not depend"),
-    "service_tier": NoEffect("there is one tier", ("auto", "default")),
+    "service_tier": NoEffect("there is one tier; a response says `default`"),
     "store": NoEffect("only responses are stored", (False,)),
     "modalities": NoEffect("answers are texts", (["text"],)),
     "verbosity": NoEffect("the default; no chat template has a word for it", ("medium",)),
@@ -44,28 +50,41 @@ NO_EFFECT: dict[str, NoEffect] = {
     "parallel_tool_calls": NoEffect(NO_TOOLS),
     "functions": NoEffect("OpenAI replaced it by `tools`", ([],)),
     "function_call": NoEffect("OpenAI replaced it by `tool_choice`", ("none", "auto")),
-    "best_of": NoEffect(OFF, (1,)),
-    "use_beam_search": NoEffect(OFF, (False,)),
-    "id_slot": NoEffect(OFF, (-1,)),
-    "return_progress": NoEffect(OFF, (False,)),
+    **_off("use_beam_search return_progress echo include_stop_str_in_output watermarking", False),
+    **_off("return_token_ids return_tokens_as_token_ids return_token_offsets return_prompt_text", False),
+    **_off("grammar_lazy reasoning_control logits_all vocab_only embedding_only", False),
+    **_off("stop_token_ids bad_words documents image_data preserved_tokens grammar_triggers", []),
+    **_off("mm_processor_kwargs media_io_kwargs vllm_xargs kv_transfer_params ec_transfer_params", {}),
+    **_off("min_keep n_indent", 0),
+    **_off("best_of n_cmpl", 1),
+    **_off("id_slot adaptive_target", -1),
+    **_off("t_max_prompt_ms t_max_predict_ms", 0, -1),
+    "length_penalty": NoEffect("belongs to `use_beam_search`, which is off"),
+    "include_reasoning": NoEffect("the default; `reasoning_format` says where reasoning is", (True,)),
+    "skip_special_tokens": NoEffect("texts have no special tokens", (True,)),
+    "spaces_between_special_tokens": NoEffect("texts have no special tokens"),
+    "stream_interval": NoEffect("events are sent as soon as their texts are there"),
+    "sse_ping_interval": NoEffect("`--ping-seconds` says how often a silent stream has pings"),
+    "n_cache_reuse": NoEffect(CACHE),
     "n_keep": NoEffect("texts end where the context is full", (0, -1)),
     "n_discard": NoEffect("texts end where the context is full", (0,)),
     "num_keep": NoEffect("texts end where the context is full"),
     "guided_decoding_backend": NoEffect("there is one (vLLM)"),
     "backend_sampling": NoEffect("where tokens are chosen changes none (llama-server)", (True, False)),
     **dict.fromkeys(
-        ("speculative.n_max", "speculative.n_min", "speculative.p_min"),
+        (
+            *("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
+            *("speculative.ngram_size_n", "speculative.ngram_size_m", "speculative.ngram_min_hits"),
+        ),
         NoEffect("the server chooses how much is drafted; the text does not depend on it (llama-server)"),
     ),
-    "adaptive_target": NoEffect(OFF, (-1,)),
     "adaptive_decay": NoEffect("belongs to `adaptive_target`, which is off"),
     **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "low_vram", "numa"), NoEffect(PLACE)),
     **dict.fromkeys(("use_mmap", "use_mlock", "f16_kv"), NoEffect(PLACE)),
-    "tfs_z": NoEffect(f"{OFF}: Ollama has it no more, either", (1,)),
-    "penalize_newline": NoEffect("penalties treat all tokens alike", (True,)),
-    "logits_all": NoEffect(OFF, (False,)),
-    "vocab_only": NoEffect(OFF, (False,)),
-    "embedding_only": NoEffect(OFF, (False,)),
+    "tfs_z": NoEffect("the value that is off; Ollama has removed the option", (1,)),
+    **dict.fromkeys(
+        ("penalize_newline", "penalize_nl"), NoEffect("penalties treat all tokens alike", (True,))
+    ),
 }
 """By the names of fields of bodies that ask for text, and of Ollama's ``options``."""
 

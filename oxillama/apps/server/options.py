@@ -46,6 +46,11 @@ def seed(name: str, value: Any) -> Any:
     return None if value == -1 else value % 2**64
 
 
+def stage_off(name: str, value: Any) -> Any:
+    """The number of a stage of the sampler; -1 switches the stage off, as 0 does (llama-server, vLLM)."""
+    return 0 if value == -1 and not isinstance(value, bool) else value
+
+
 def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
     """Biases by token id: OpenAI's object, or llama-server's pairs, in which false bans a token.
 
@@ -139,6 +144,11 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
     return {"json_schema": {"type": "object"}} if value else {}
 
 
+def grammar(name: str, value: Any) -> dict[str, Any]:
+    """A grammar; an empty text is none, as in llama-server."""
+    return {} if value == "" else {"grammar": value}
+
+
 DECLARED = {**declared(GenerationOptions), **declared(SamplerConfig)}
 OTHER_NAMES = {other: name for name, option in DECLARED.items() for other in option.names.split()}
 
@@ -149,6 +159,8 @@ CONVERTED: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": most_tokens,
     "reasoning_budget": most_tokens,
     "seed": seed,
+    "top_k": stage_off,
+    "top_n_sigma": stage_off,
     "dry_sequence_breakers": breakers,
     "order": stage_names,
     "speculate": speculation,
@@ -159,6 +171,7 @@ SEVERAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
     "response_format": lambda name, value: constraint_of(value),
     "structured_outputs": structured_outputs,
     "guided_json_object": json_object,
+    "grammar": grammar,
     "cache_prompt": own_salt,
 }
 """Names whose values say which field they set, or none: what makes fields of them."""

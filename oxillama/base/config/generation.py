@@ -112,7 +112,7 @@ class GenerationOptions(Options):
     special_in_content: bool = option(False,
         help="whether names of control tokens in the messages of a chat become these tokens, not text")
     reasoning_budget: int | None = option(None, low=0,
-        names="thinking_budget_tokens thinking_token_budget thinking_budget",
+        names="thinking_budget_tokens reasoning_budget_tokens thinking_token_budget thinking_budget",
         help="max tokens of reasoning, after which the text that ends it is forced; 0 for no reasoning. "
              "Cannot be combined with a receipt. None for any number")
     tools: Sequence[Any] | None = option(None, hash=False, repr=False, cli=False, server=False,

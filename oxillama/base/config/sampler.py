@@ -210,7 +210,7 @@ class SamplerConfig(Options):
         is_list=True,
         help="by token id, what is added to its logit; -inf bans it")
     banned_tokens: tuple[int, ...] = option((), help="token ids that are never chosen")
-    allowed_tokens: tuple[int, ...] | None = option(None, check=_some_tokens,
+    allowed_tokens: tuple[int, ...] | None = option(None, check=_some_tokens, names="allowed_token_ids",
         help="the only token ids that may be chosen; None for all")
     min_tokens: int = option(0, low=0, high=INT_MAX,
         help="tokens before which no end of generation is chosen, unless a grammar allows nothing else")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from oxillama.apps.server.bodies import Body, ClosedObject
+from oxillama.apps.server.bodies import Body, ClosedObject, Whole
 from oxillama.apps.server.no_effect import ANTHROPIC
 
 Text = Annotated[str, Field(min_length=1)]
@@ -14,7 +14,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 class Thinking(ClosedObject):
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = Field(None, ge=1)
+    budget_tokens: Whole | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] = "summarized"
 
 

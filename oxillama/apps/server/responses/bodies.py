@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from oxillama.apps.server.bodies import Body, ClosedObject, StreamOptions
+from oxillama.apps.server.bodies import Body, ClosedObject, StreamOptions, Whole
 from oxillama.apps.server.no_effect import RESPONSES
 
 LOGPROBS = "message.output_text.logprobs"
@@ -67,9 +67,9 @@ class ResponsesBody(InputBody):
     stream_options: StreamOptions | None = None
     store: bool = True
     background: Literal[False] = False
-    max_output_tokens: int | None = Field(None, ge=1)
-    max_tool_calls: int | None = Field(None, ge=1)
-    top_logprobs: int | None = Field(None, ge=0, le=100)
+    max_output_tokens: Whole | None = Field(None, ge=1)
+    max_tool_calls: Whole | None = Field(None, ge=1)
+    top_logprobs: Whole | None = Field(None, ge=0, le=100)
     include: list[Includable] = Field(default_factory=list)
     metadata: dict[str, Any] = Field(default_factory=dict)
     timings_per_token: bool = False
