@@ -77,6 +77,9 @@ LLAMA_SERVER = Interface(
     ),
 )
 
+RERANK = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking", "/v2/rerank")
+"""The names of one path in llama-server, vLLM and Cohere's interface."""
+
 OPENAI = Interface(
     "OpenAI",
     (
@@ -86,8 +89,7 @@ OPENAI = Interface(
         Path("POST", "/v1/chat/completions/input_tokens", chat.input_tokens, bodies.ChatBody),
         Path("POST", "/chat/completions/input_tokens", chat.input_tokens, bodies.ChatBody),
         Path("POST", "/v1/embeddings", vectors.embeddings, bodies.EmbeddingBody),
-        Path("POST", "/v1/rerank", vectors.rerank, bodies.RerankBody),
-        Path("POST", "/rerank", vectors.rerank, bodies.RerankBody),
+        *(Path("POST", path, vectors.rerank, bodies.RerankBody) for path in RERANK),
         Path("POST", "/v1/decisions", decisions, DECISIONS_BODY),
     ),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from oxillama.apps.server.routes import RERANK
 from tests.support.server_bodies import (
     PATHS,
     POSTS,
@@ -83,7 +84,7 @@ def test_the_seeds_are_right(application: Application) -> None:
 
 
 def test_each_path_has_seeds() -> None:
-    second_names = {"/completions", "/rerank", "/responses", "/embeddings"}
+    second_names = {"/completions", *RERANK[1:], "/responses", "/embeddings"}
     second_names |= {"/chat/completions", "/chat/completions/input_tokens"}
     refused = {"/api/create", "/api/copy", "/api/push"}
     of_bytes = {"/page/pdf"}  # its body is no JSON: tests/apps/server/test_page_pdf.py

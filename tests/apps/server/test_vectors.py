@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine, demo
+from oxillama.apps.server.routes import RERANK
 from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
 from tests.support.server import Client, serving
 
@@ -101,7 +102,7 @@ def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     order = np.argsort(-scores, kind="stable").tolist()
     with serving(engine, "ranker") as client:
         body = {"query": QUERY, "documents": [DOCUMENTS[0], *({"text": text} for text in DOCUMENTS[1:])]}
-        for path in ("/v1/rerank", "/rerank"):
+        for path in RERANK:
             answer = client.ask(path, body).json
             assert [entry["index"] for entry in answer["results"]] == order
             assert [entry["relevance_score"] for entry in answer["results"]] == [
