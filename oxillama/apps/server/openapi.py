@@ -67,6 +67,8 @@ SCALES: dict[str, Any] = {
 FORMS: dict[str, dict[str, Any]] = {
     "max_tokens": {**TOKEN, "minimum": -2},
     "reasoning_budget": {**TOKEN, "minimum": -2},
+    "top_k": {**TOKEN, "minimum": -1},
+    "top_n_sigma": {"anyOf": [{"const": -1}, {"type": "number", "minimum": 0}]},
     "seed": {**TOKEN, "minimum": -(2**63), "maximum": MAX_SEED},
     "stop": {"anyOf": [{**TEXT, "minLength": 1}, {"type": "array", "items": {**TEXT, "minLength": 1}}]},
     "speculate": {"enum": list(DRAFTERS)},
@@ -75,7 +77,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "allowed_tokens": {**TOKENS, "minItems": 1},
     "dry_sequence_breakers": {"type": "array", "items": {"anyOf": [{**TEXT, "minLength": 1}, TOKENS]}},
     "order": {"anyOf": [TEXT, {"type": "array", "items": {"enum": [*ORDER, "typ_p"]}}]},
-    "grammar": {**TEXT, "minLength": 1},
+    "grammar": TEXT,
     "json_schema": {"anyOf": [OBJECT, SWITCH, {**TEXT, "minLength": 1}]},
     "regex": TEXT,
     "choices": TEXTS,
