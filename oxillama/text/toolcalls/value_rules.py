@@ -10,10 +10,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import GrammarError
+from oxillama.text.grammar.analysis import rebuilt
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.rulebook import RuleBook
 from oxillama.text.grammar.rules import Alt, Chars, Distinct, Member, Node, Repeat, Rules, Seq, Text, Tokens
+from oxillama.text.grammar.schema.strings import without_text
 from oxillama.text.toolcalls.parameters import (
     ENFORCED,
     OF_MEMBERS,
@@ -166,7 +168,7 @@ class ValueRules:
         like = [*(_JSON_LIKE[kind] for kind in sorted(types - {"string"})), *absent]
         without = frozenset(parse_regex(text, search=False) for text in like)
         conjuncts = self._compiler.strings(value.schema, tool.strict)
-        return Alt(tuple(conjunct.without_text(stop, without) for conjunct in conjuncts))
+        return Alt(tuple(without_text(conjunct, stop, without) for conjunct in conjuncts))
 
     def json(self, tool: Tool, value: Value, types: frozenset[str] | None = None) -> Node:
         """Values in JSON; with ``types``, only values of these types, without strings."""
@@ -189,11 +191,7 @@ class ValueRules:
         """A node whose marks around strings may be special tokens."""
         if isinstance(node, Text) and self.grammar.quote in node.text:
             return self.mark(node.text)
-        if isinstance(node, (Seq, Alt)):
-            return type(node)(tuple(map(self._with_marks, node.items)))
-        if isinstance(node, Repeat):
-            return Repeat(self._with_marks(node.item), node.least, node.most)
-        return node
+        return node if isinstance(node, Distinct) else rebuilt(node, self._with_marks)
 
 
 def in_any_order(
