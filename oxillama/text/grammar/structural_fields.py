@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from oxillama.base.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.grammar_text import MAX_TEXT
 
 MAX_COUNT = 1_000_000_000
-T = TypeVar("T")
 
 _REQUIRED = object()
 
@@ -99,11 +98,3 @@ def parsed(path: str, text: str | bytes, **how: Any) -> Any:
         return json.loads(text, **how)
     except (ValueError, RecursionError, ArithmeticError) as error:
         raise GrammarError(f"{path}: is not JSON: {error}") from None
-
-
-def within(path: str, make: Callable[[], T]) -> T:
-    """Call ``make``; prefix its GrammarErrors with the path."""
-    try:
-        return make()
-    except GrammarError as error:
-        raise GrammarError(f"{path}: {error}") from error

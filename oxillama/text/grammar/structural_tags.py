@@ -16,12 +16,12 @@ from oxillama.base.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.expressions import ANY, EMPTY
 from oxillama.text.grammar.gbnf import parse_gbnf
-from oxillama.text.grammar.grammar_text import TokenIds, one_token
+from oxillama.text.grammar.grammar_text import TokenIds, errors_under, one_token
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.rulebook import RuleBook, texts_without
 from oxillama.text.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text, Tokens
-from oxillama.text.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of, within
+from oxillama.text.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of
 
 MAX_DEPTH = 60
 """The maximum nesting of formats."""
@@ -164,16 +164,18 @@ class _Writer:
         whitespace = "compact" if blanks == 0 else "single"
         compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order, plain_integers=True)
         path = fields.path_of("json_schema")
-        return self._book.include(within(path, lambda: compiler.compile(schema, place=path)))
+        with errors_under(path):
+            return self._book.include(compiler.compile(schema, place=path))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
-        return within(fields.path_of("pattern"), partial(parse_regex, pattern, search=False, alone=False))
+        with errors_under(fields.path_of("pattern")):
+            return parse_regex(pattern, search=False, alone=False)
 
     def _grammar(self, fields: Fields, stops: Stops) -> Node:
         text = fields.text("grammar")
-        path = fields.path_of("grammar")
-        return self._book.include(within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
+        with errors_under(fields.path_of("grammar")):
+            return self._book.include(parse_gbnf(text, "root", self._token_ids))
 
     def _any_text(self, fields: Fields, stops: Stops) -> Node:
         most = fields.count("max_chars", None)
@@ -214,7 +216,8 @@ class _Writer:
             return token
         if not isinstance(token, str):
             raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
-        return within(path, partial(one_token, token, self._token_ids))
+        with errors_under(path):
+            return one_token(token, self._token_ids)
 
     # ------------------------------------------------------------------ combinations
 
