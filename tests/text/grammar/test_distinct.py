@@ -7,13 +7,13 @@ import random
 from itertools import permutations, product
 
 import jsonschema
-import numpy as np
 import pytest
 
 from oxillama._kernels.grammar.json_values import fingerprint
 from oxillama.errors import GrammarError
 from oxillama.text.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
 from oxillama.text.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
+from tests.support.automata import allowed
 from tests.support.interpreter import COUNTS_CALLS
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
@@ -78,11 +78,6 @@ def texts(values: list[str], least: int, most: int) -> set[str]:
     return found
 
 
-def allowed(state: GrammarState) -> set[int]:
-    bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())  # fmt: skip
-
-
 def expected_tokens(language: set[str], so_far: str) -> set[int]:
     after = {text[len(so_far) :] for text in language if text.startswith(so_far)}
     return {
@@ -97,7 +92,7 @@ def follow(grammar: Grammar, language: set[str], rng: random.Random) -> None:
     state, so_far = GrammarState(grammar, VOCABULARY), ""
     while True:
         expected = expected_tokens(language, so_far)
-        assert allowed(state) == expected, so_far
+        assert set(allowed(state.mask())) == expected, so_far
         assert {i for i in range(len(TOKENS)) if state.allows_token(i)} == expected, so_far
         going_on = sorted(expected - {END})
         if not going_on:
@@ -249,9 +244,8 @@ def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
     for _ in range(80):
         state, so_far = GrammarState(grammar, FEW), ""
         for _ in range(14):
-            bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-            allowed = [i for i in np.flatnonzero(bits).tolist() if i < len(SMALL)]
-            assert allowed == [i for i in range(len(SMALL)) if state.allows_token(i)]
+            going_on = [i for i in allowed(state.mask()) if i < len(SMALL)]
+            assert going_on == [i for i in range(len(SMALL)) if state.allows_token(i)]
             for text in (so_far + token for token in SMALL if token not in (".0", ",")):
                 try:
                     expected = valid(json.loads(text))
@@ -259,9 +253,9 @@ def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
                     continue
                 found[expected] += 1
                 assert grammar.matches(text) == expected, text
-            if not allowed or state.is_complete:
+            if not going_on or state.is_complete:
                 break
-            token = rng.choice(allowed)
+            token = rng.choice(going_on)
             state.advance(token)
             so_far += SMALL[token]
     assert min(found.values()) > 10
@@ -275,8 +269,7 @@ def test_values_that_are_nested_deep(table_bytes: int, monkeypatch: pytest.Monke
     deep = [*(700 * ['{"', "a", '":']), "1", *(700 * ["}"])]
     for text in ("[", "[", "[", *deep, "]]", ",", "[", "[", *deep):
         state.advance(SMALL.index(text))
-    allowed = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-    assert {SMALL[i] for i in np.flatnonzero(allowed)} == {"]", ",", "],["}  # the same item does not end here
+    assert {SMALL[i] for i in allowed(state.mask())} == {"]", ",", "],["}  # the same item does not end here
 
 
 def test_numbers_of_any_exponent_are_compared() -> None:

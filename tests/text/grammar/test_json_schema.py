@@ -28,6 +28,7 @@ from oxillama.text.grammar import Grammar, JsonSchemaCompiler
 from oxillama.text.grammar.rules import Dfa
 from oxillama.text.grammar.schema.formats import FORMATS
 from oxillama.text.grammar.schema.numbers import Numbers
+from tests.support.automata import accepts
 from tests.support.paths import DOCS
 from tests.support.schema_samples import Sampler
 
@@ -440,17 +441,6 @@ def test_every_format_has_strings() -> None:
 
 
 # --------------------------------------------------------------------------- numbers
-
-
-def accepts(dfa: object, text: str) -> bool:
-    assert isinstance(dfa, Dfa)
-    state = 0
-    for char in text:
-        target = [t for first, last, t in dfa.edges[state] if first <= ord(char) <= last]
-        if not target:
-            return False
-        state = target[0]
-    return state in dfa.accepting
 
 
 def number_texts(rng: random.Random) -> list[str]:

@@ -14,21 +14,10 @@ from oxillama.text.grammar import Grammar
 from oxillama.text.grammar.codepoints import category, complement, contains, difference, union
 from oxillama.text.grammar.dfa import all_but, automaton, language, meet, only
 from oxillama.text.grammar.regex import parse_regex
-from oxillama.text.grammar.rules import NEVER, Dfa, Rules
+from oxillama.text.grammar.rules import NEVER, Rules
+from tests.support.automata import accepts
 
 TEXTS = ["".join(chars) for n in range(5) for chars in itertools.product("abc", repeat=n)]
-
-
-def accepts(dfa: Dfa, text: str) -> bool:
-    state = 0
-    for char in text:
-        for first, last, target in dfa.edges[state]:
-            if first <= ord(char) <= last:
-                state = target
-                break
-        else:
-            return False
-    return state in dfa.accepting
 
 
 PATTERNS = [
