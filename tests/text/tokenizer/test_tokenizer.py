@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Callable
@@ -23,15 +22,13 @@ from oxillama.text.tokenizer.segmenters.byte_pair import _merge_many, merge_pair
 from tests.support import vocabularies
 from tests.support.fitted import chat_tokens
 from tests.support.gguf_writer import write_metadata
-from tests.support.paths import DATA
+from tests.support.paths import DATA, VOCABS
 from tests.support.vocabularies import BYTE, CONTROL, NORMAL, USER_DEFINED
 
 VECTORS = json.loads((DATA / "tokenizer_vectors.json").read_text())
 MODES = ((False, False), (True, True))  # add_special, parse_special: as recorded
 KINDS = sorted(VECTORS["kinds"])
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-VOCABS = Path(os.environ.get("OXILLAMA_VOCABS") or _CACHE / "oxillama" / "vocabs")
 FILES = sorted(path for path in VOCABS.glob("*.gguf") if path.with_suffix(".gguf.inp").exists())
 
 
