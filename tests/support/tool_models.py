@@ -9,6 +9,8 @@ from typing import Any, Literal
 from oxillama import Grammar, GrammarState
 from oxillama.text.grammar import Vocabulary
 from oxillama.text.toolcalls import ToolCallGrammar
+from oxillama.text.toolcalls.message_rules import message_rules
+from oxillama.text.toolcalls.parameters import Tool
 from tests.support.automata import allowed
 from tests.support.tiny_file import write_tiny_model
 
@@ -129,6 +131,13 @@ def random_text(
         state.advance(token)
         text += tokens[token]
     return text.decode("utf-8", "ignore"), False
+
+
+def grammar_of(form: ToolCallGrammar, choice: str, tools: Any = None, **options: Any) -> Grammar:
+    """The grammar of messages with tools; if one must be called, with the second of them."""
+    wanted = [Tool.of(tool) for tool in tools or TOOLS]
+    rules = message_rules(form, wanted[1:2] if choice == "one" else wanted, choice, **options)
+    return Grammar.from_rules(rules)
 
 
 def digit(n: Literal[1, 2, 3]) -> str:

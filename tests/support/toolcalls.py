@@ -86,10 +86,14 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 
 def events_of(
-    grammar: ToolCallGrammar | str, pieces: Iterable[str], tools: Any = TOOLS, **options: bool
+    grammar: ToolCallGrammar | str,
+    pieces: Iterable[str],
+    tools: Any = TOOLS,
+    in_reasoning: bool = False,
+    **options: bool,
 ) -> list[Event]:
     grammar = GRAMMARS[grammar] if isinstance(grammar, str) else grammar
-    parser = MessageParser(grammar, tools, **options)
+    parser = MessageParser(grammar, tools, in_reasoning, **options)
     found = [event for piece in pieces for event in parser.feed(piece)]
     return joined(found + parser.finish())
 

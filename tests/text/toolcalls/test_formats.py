@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from oxillama import Grammar
 from oxillama.errors import ConfigError
 from oxillama.text.toolcalls import (
     GRAMMARS,
@@ -21,10 +20,8 @@ from oxillama.text.toolcalls import (
     ToolCallGrammar,
     grammar_of_template,
 )
-from oxillama.text.toolcalls.message_rules import message_rules
-from oxillama.text.toolcalls.parameters import Tool
 from oxillama.text.toolcalls.tool_grammar import OBJECT
-from tests.support import tool_models
+from tests.support.tool_models import grammar_of
 from tests.support.toolcalls import (
     ALL,
     HY,
@@ -249,12 +246,12 @@ def test_texts_around_answers(name: str, text: str, call: str) -> None:
     assert (found.reasoning, found.text, found.calls, found.failed) == ("So.", "Well.", [("ping", {})], [])
     assert parsed(form, form.reasoning[0] + whole) == found
     written = whole.removesuffix("<|calls|>")
-    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
-    for choice, message in (("auto", written), ("required", written.replace("Well.", ""))):
-        grammar = Grammar.from_rules(message_rules(form, tools, choice, in_reasoning=True))
-        assert grammar.matches(message), choice
-    none = Grammar.from_rules(message_rules(form, tools, "none", in_reasoning=True))
-    assert none.matches(text.removesuffix("<|calls|>").replace("CALL", ""))
+    for choice, message in (
+        ("auto", written),
+        ("required", written.replace("Well.", "")),
+        ("none", text.removesuffix("<|calls|>").replace("CALL", "")),
+    ):
+        assert grammar_of(form, choice, in_reasoning=True).matches(message), choice
     plain = parsed(form.without_calls(), text.replace("CALL", "").replace("<|calls|>", ""), in_reasoning=True)
     assert (plain.reasoning, plain.text) == ("So.", "Well.")
 
@@ -292,8 +289,7 @@ def test_reasoning_that_the_prompt_begins_where_a_message_is_made_of_several() -
     text = "So.<|eom|><|start|>assistant to=user<|message|>No."
     found = parsed("muse", text, in_reasoning=True)
     assert (found.reasoning, found.text) == ("So.", "No.")
-    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
-    assert Grammar.from_rules(message_rules(GRAMMARS["muse"], tools, "auto", in_reasoning=True)).matches(text)
+    assert grammar_of(GRAMMARS["muse"], "auto", in_reasoning=True).matches(text)
 
 
 def test_recipients_of_functionary() -> None:
@@ -440,8 +436,7 @@ def test_delimiters_of_your_own() -> None:
     call = '[{"name": "ping", "arguments": {}}]'
     found = parsed(brackets, f"a {call} b")
     assert (found.text, found.calls) == ("ab", [("ping", {})])
-    rules = message_rules(brackets, [Tool.of({"name": "ping"})], "required")
-    assert Grammar.from_rules(rules).matches(call)
+    assert grammar_of(brackets, "required", [{"name": "ping"}]).matches(call)
     for open, close in (("", ">>"), ("<<", " "), (1, ">>")):
         with pytest.raises(ConfigError, match="expected a text that is not empty"):
             ToolCallGrammar.Custom(open, close)  # type: ignore[arg-type]
