@@ -190,57 +190,6 @@ def test_a_schema_may_be_made_while_it_is_read() -> None:
     assert not grammar.matches(json.dumps(dict.fromkeys(names, names[0])))
 
 
-SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array"}}
-"""Arrays without an end in an array that has one: some are written in several ways."""
-
-
-@pytest.mark.parametrize(
-    ("below", "message"),
-    [
-        ({"type": "string", "pattern": r"(a)\1"}, "#/properties/a/items/pattern: cannot be enforced"),
-        (
-            {"type": "array", "uniqueItems": True, "prefixItems": [{}], "contains": {"const": 1}},
-            "#/properties/a/items/uniqueItems: cannot be enforced",
-        ),
-        (
-            {"type": "array", "uniqueItems": True, "items": SOME_CLOSED},
-            "#/properties/a/items/uniqueItems: cannot be enforced",
-        ),
-        (
-            {"type": "array", "items": SOME_CLOSED, "allOf": [{"uniqueItems": True}]},
-            "#/properties/a/items/allOf/0/uniqueItems: cannot be enforced",
-        ),
-        ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
-        ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
-        ({"type": "string", "minimum": "x"}, "#/properties/a/items/minimum: expected a number"),
-        ({"type": "objekt"}, "#/properties/a/items/type: expected names of types"),
-        ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
-        ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),
-        ({"allOf": [{"$ref": "#/properties/a/items"}]}, "applies itself to the same value"),
-        (
-            {"patternProperties": {f"^{c}": {} for c in "abcdefghi"}},
-            "more than 8 patterns tell its properties",
-        ),
-        (
-            {"patternProperties": {"a.{20}$": {"type": "null"}}},
-            "#/properties/a/items/patternProperties: expected an automaton of at most",
-        ),
-        ({"multipleOf": 123456789}, "#/properties/a/items/multipleOf: cannot be enforced"),
-        ({"contains": {}, "minContains": 3000}, "its arrays need more than 2000 states"),
-        (
-            {"anyOf": [{"type": "string"}, {"enum": ["x"], "maximum": []}]},
-            "items/anyOf/1/maximum: expected a number",
-        ),
-    ],
-)
-def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str) -> None:
-    """Below optional properties too, which no text may ever come to."""
-    schema = {"type": "object", "properties": {"a": {"type": "array", "items": below}}}
-    with pytest.raises(GrammarError) as caught:
-        Grammar.from_json_schema(schema)
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "value",
     [
