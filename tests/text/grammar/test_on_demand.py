@@ -11,7 +11,6 @@ import pytest
 
 from oxillama.errors import GrammarError
 from oxillama.text.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
-from oxillama.text.grammar.rules import Rules
 
 TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + ["é".encode(), b'": "', b'"}', b"</s>"]
 VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
@@ -34,18 +33,6 @@ TREE = {
 def built(grammar: Grammar) -> int:
     assert grammar.program.pieces is not None
     return len(grammar.program.pieces.built)
-
-
-def test_only_what_a_text_comes_to_is_built() -> None:
-    grammar = Grammar.from_json_schema(TREE)
-    assert built(grammar) == 0
-    assert grammar.matches('{"name": "a"}')
-    few = built(grammar)
-    assert grammar.matches('{"name": "a", "left": {"name": "b", "tags": ["a"]}}')
-    assert built(grammar) > few
-    before = built(grammar)
-    assert grammar.matches('{"name": "cc", "left": {"name": "d", "tags": ["b"]}}')
-    assert built(grammar) == before
 
 
 CIRCLE = {
@@ -114,46 +101,6 @@ def test_combinations_are_built_on_demand(schema: dict[str, Any], right: object,
     assert built(grammar) == 0
     assert grammar.matches(json.dumps([right]))
     assert not grammar.matches(json.dumps([wrong]))
-
-
-VALUES: list[Any] = [
-    {"name": "abcd"},
-    {"name": "abcde"},
-    {"size": 1},
-    {"size": 1, "name": "é"},
-    {"name": "", "size": 100},
-    {"name": "", "size": None},
-    {"name": "", "tags": []},
-    {"name": "", "tags": ["a", "b", "a"]},
-    {"name": "", "tags": ["c"]},
-    {"name": "", "shape": "xx"},
-    {"name": "", "shape": "xy"},
-    {"name": "", "shape": {"name": [1]}},
-    {"name": "", "shape": {}},
-    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"size": 3}}}},
-    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"name": "q"}}}},
-    {"name": "", "more": 1},
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=json.dumps)
-def test_the_language_is_that_of_all_rules_at_once(value: object) -> None:
-    lazy = Grammar.from_json_schema(TREE)
-    rules = JsonSchemaCompiler().compile(TREE)
-    whole = Grammar.from_rules(Rules(rules.root, rules.rules))
-    assert lazy.program.pieces is not None
-    assert whole.program.pieces is None
-    assert lazy.digest == whole.digest
-    text = json.dumps(value, ensure_ascii=False)
-    assert lazy.matches(text) == whole.matches(text)
-    one, other = GrammarState(lazy, VOCABULARY), GrammarState(whole, VOCABULARY)
-    for char in text:
-        token = TEXTS.index(char.encode())
-        assert (one.mask() == other.mask()).all()
-        if not one.allows_token(token):
-            break
-        one.advance(token)
-        other.advance(token)
 
 
 def test_a_later_change_of_the_schema_changes_nothing() -> None:
