@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import permutations, product
 
 import jsonschema
@@ -21,30 +22,13 @@ VALUES = [
     '"a"', '"ab"', '"b"', '""', '"a\\""', "1", "12", "121", "true", "null", "[1]", '[1, "a"]', '{"a":1}',
 ]  # fmt: skip
 PIECES = [
-    *(
-        b"[1,1", b'["a","a"', b"[[1,1]", b"[[1],[1]", b"[1,12]", b"[[12,1],[1", b"[1,2,1", b"],[1,1",
-        b"],[1,2",
-    ),
-    *(
-        b"[", b"]", b",", b" ", b", ", b'"', b'",', b'", "', b'","', b'"a"', b'"a",', b'a"', b'a",', b'"]',
-        b'"ab',
-    ),
-    *(
-        b'"b"]', b'""', b'"",', b'b",', b"1", b"12", b"2", b"1,", b",1", b"1,12", b"1,1", b"1]", b"2,1,",
-        b", 1",
-    ),
-    *(
-        b"true", b"t", b"rue", b"true,", b", true", b",null", b" null", b"nul", b"l", b" ", b"[1", b"[[1",
-        b"[1]",
-    ),
-    *(
-        b"[1],", b"]]", b"]", b'{"', b'":1}', b'"}', b"}", b'a":', b"{", b":", b'\\"', b'a\\""', b"\\",
-        b"1]]", b"[[",
-    ),
-    *(
-        b',"a', b', "ab', b'","ab"]', b"e", b"tr", b"n", b'"a"]', b'"a","', b",12", b" 12]", b'["', b"1,1]",
-        b"1, 1",
-    ),
+    b"[1,1", b'["a","a"', b"[[1,1]", b"[[1],[1]", b"[1,12]", b"[[12,1],[1", b"[1,2,1", b"],[1,1", b"],[1,2",
+    b"[", b"]", b",", b" ", b", ", b'"', b'",', b'", "', b'","', b'"a"', b'"a",', b'a"', b'a",', b'"]',
+    b'"ab', b'"b"]', b'""', b'"",', b'b",', b"1", b"12", b"2", b"1,", b",1", b"1,12", b"1,1", b"1]", b"2,1,",
+    b", 1", b"true", b"t", b"rue", b"true,", b", true", b",null", b" null", b"nul", b"l", b" ", b"[1", b"[[1",
+    b"[1]", b"[1],", b"]]", b"]", b'{"', b'":1}', b'"}', b"}", b'a":', b"{", b":", b'\\"', b'a\\""', b"\\",
+    b"1]]", b"[[", b',"a', b', "ab', b'","ab"]', b"e", b"tr", b"n", b'"a"]', b'"a","', b",12", b" 12]", b'["',
+    b"1,1]", b"1, 1",
 ]  # fmt: skip
 CHARACTERS = [char.encode() for char in sorted(set("".join(VALUES)))]
 TOKENS = [*dict.fromkeys([*PIECES, *CHARACTERS]), b"<end>"]
@@ -62,20 +46,28 @@ def spelled(value: str) -> Node:
     return Seq(tuple(node for part in parts for node in (COMMA, Text(part)))[1:])
 
 
-def spellings(value: str) -> list[str]:
-    return [comma.join(value.split(", ")) for comma in (",", ", ")] if ", " in value else [value]
-
-
-def texts(values: list[str], least: int, most: int) -> set[str]:
-    found = set()
-    for n in range(least, most + 1):
-        for chosen in permutations(values, n):  # fmt: skip
-            for spelling in product(*map(spellings, chosen)):
-                for commas in product((",", ", "), repeat=n - 1):
-                    found.add(
-                        "[" + "".join(a + b for a, b in zip(spelling, (*commas, ""), strict=True)) + "]"
-                    )
+def commas(parts: Sequence[str]) -> list[str]:
+    """The parts with each comma followed by a space or by none."""
+    found = [parts[0]]
+    for part in parts[1:]:
+        found = [text + comma + part for text in found for comma in (",", ", ")]
     return found
+
+
+def texts(values: Sequence[str], least: int, most: int) -> set[str]:
+    """Of the lists of so many of the values, each written with ", "."""
+    return {
+        f"[{text}]"
+        for n in range(least, most + 1)
+        for chosen in permutations(values, n)
+        for spelling in product(*(commas(value.split(", ")) for value in chosen))
+        for text in commas(spelling)
+    }
+
+
+def distinct(node: Node, least: int, most: int) -> Node:
+    """A list of values that differ."""
+    return bracketed(Distinct(((Member(node, "text"),),), (True,), COMMA, least, most))
 
 
 def expected_tokens(language: set[str], so_far: str) -> set[int]:
@@ -100,7 +92,7 @@ def follow(grammar: Grammar, language: set[str], rng: random.Random) -> None:
             return
         token = rng.choice(going_on)
         state.advance(token)
-        so_far += TOKENS[token].decode()  # fmt: skip
+        so_far += TOKENS[token].decode()
         assert state.is_complete == (so_far in language)
 
 
@@ -110,9 +102,8 @@ def test_masks_hold_what_can_still_become_distinct_items(seed: int) -> None:
     values = rng.sample(VALUES, rng.randint(2, 5))
     most = rng.randint(1, min(4, len(values)))
     least = rng.randint(1, most)
-    items = (Member(Alt(tuple(map(spelled, values))), "text"),)
-    node = Distinct((items,), (True,), COMMA, least, most)
-    grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
+    root = distinct(Alt(tuple(map(spelled, values))), least, most)
+    grammar = Grammar.from_rules(Rules("root", {"root": root}))
     language = texts(values, least, most)
     for _ in range(4):
         follow(grammar, language, rng)
@@ -177,40 +168,25 @@ def test_masks_hold_what_leaves_room_for_the_kinds_that_must_come(seed: int, n_k
         follow(grammar, language, rng)
 
 
+NUMBERS = Alt((Text("1"), Text("12"), Text("2")))
+
+
 def test_arrays_that_begin_within_a_token() -> None:
-    inner = bracketed(
-        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 3)
-    )
     more = Repeat(Seq((COMMA, Ref("inner"))), 0, 1)
-    rules = Rules("root", {"root": bracketed(Seq((Ref("inner"), more))), "inner": inner})
-    lists = [f"[{a}]" for n in (1, 2, 3) for one in permutations(("1", "12", "2"), n) for a in commas(one)]
-    language = {f"[{a}]" for a in lists} | {f"[{a}{c}{b}]" for a in lists for b in lists for c in (",", ", ")}
+    rules = {"root": bracketed(Seq((Ref("inner"), more))), "inner": distinct(NUMBERS, 1, 3)}
+    grammar = Grammar.from_rules(Rules("root", rules))
+    lists = texts(("1", "12", "2"), 1, 3)
+    language = {f"[{text}]" for n in (1, 2) for some in product(lists, repeat=n) for text in commas(some)}
     rng = random.Random(3)
-    grammar = Grammar.from_rules(rules)
     for _ in range(4):
         follow(grammar, language, rng)
 
 
-def commas(parts: tuple[str, ...]) -> list[str]:
-    """The parts with each comma followed by a space or by none."""
-    found = [parts[0]]
-    for part in parts[1:]:
-        found = [text + comma + part for text in found for comma in (",", ", ")]
-    return found
-
-
 def test_arrays_of_arrays_whose_items_differ() -> None:
-    inner = bracketed(
-        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 2)
-    )
-    node = bracketed(Distinct(((Member(Ref("inner"), "text"),),), (True,), COMMA, 1, 2))
-    grammar = Grammar.from_rules(Rules("root", {"root": node, "inner": inner}))
-    lists = [",".join(chosen) for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
-    spelled_in = {one: [one, one.replace(",", ", ")] if "," in one else [one] for one in lists}
-    language = {f"[[{a}]]" for one in lists for a in spelled_in[one]}
-    for one, other in permutations(lists, 2):
-        for a, b, comma in product(spelled_in[one], spelled_in[other], (",", ", ")):
-            language.add(f"[[{a}]{comma}[{b}]]")
+    rules = {"root": distinct(Ref("inner"), 1, 2), "inner": distinct(NUMBERS, 1, 2)}
+    grammar = Grammar.from_rules(Rules("root", rules))
+    lists = [f"[{', '.join(chosen)}]" for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
+    language = texts(lists, 1, 2)
     rng = random.Random(1)
     for _ in range(12):
         follow(grammar, language, rng)
