@@ -23,7 +23,7 @@ from oxillama.text.grammar.lark_lazy import cut_lazily
 from oxillama.text.grammar.lark_terminals import COMMON, regex_node
 from oxillama.text.grammar.rulebook import RuleBook
 from oxillama.text.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
-from oxillama.text.grammar.structural_fields import Fields, mapping, parsed, texts_of
+from oxillama.text.grammar.structural_fields import Fields, parsed, texts_of
 
 HEADER = "%llguidance"
 """The first line of a Lark-style grammar."""
@@ -59,11 +59,8 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
     book = RuleBook()
     if not text.lstrip().startswith("{"):
         return book.rules(_Parser(text, token_ids, any_order, book, {}).parse(), "start")
-    fields = Fields("grammar", mapping("grammar", parsed("grammar", text)))
-    grammars = [
-        Fields(f"grammars[{i}]", mapping(f"grammars[{i}]", one))
-        for i, one in enumerate(fields.items("grammars", least=1))
-    ]
+    fields = Fields("grammar", parsed("grammar", text))
+    grammars = list(fields.each("grammars", "grammars", least=1))
     fields.done()
     refs = [book.name("grammar") for _ in grammars]
     names: dict[str, Ref] = {}

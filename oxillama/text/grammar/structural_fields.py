@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oxillama.base.config.checks import shown
@@ -16,9 +16,11 @@ _REQUIRED = object()
 
 
 class Fields:
-    """The keys of an object; `done` raises if a key was never taken."""
+    """The keys of the object at a path; `done` raises if a key was never taken."""
 
-    def __init__(self, path: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise GrammarError(f"{path}: expected an object, got {shown(values)}")
         self._path, self._values = path, values
         self._left = set(values)
 
@@ -56,6 +58,11 @@ class Fields:
             raise self.error(name, "a list" + (" that is not empty" if least else ""))
         return list(found)
 
+    def each(self, name: str, path: str = "", least: int = 0) -> Iterator[Fields]:
+        """The objects of a list; ``path``: of the list, if not below this object's."""
+        for i, item in enumerate(self.items(name, least=least)):
+            yield Fields(f"{path or self.path_of(name)}[{i}]", item)
+
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
         return texts_of(self.path_of(name), self.items(name, default))
 
@@ -72,12 +79,6 @@ class Fields:
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_COUNT:
             raise self.error(name, f"a number from 0 to {MAX_COUNT}")
         return found
-
-
-def mapping(path: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise GrammarError(f"{path}: expected an object, got {shown(value)}")
-    return value
 
 
 def texts_of(path: str, values: Any) -> tuple[str, ...]:
