@@ -30,6 +30,14 @@ TREE = {
 }
 
 
+def follow(state: GrammarState, text: str) -> GrammarState:
+    """The state after a text, character by character, with the mask of each on the way."""
+    for char in text:
+        state.mask()
+        state.advance(TEXTS.index(char.encode()))
+    return state
+
+
 def built(grammar: Grammar) -> int:
     assert grammar.program.pieces is not None
     return len(grammar.program.pieces.built)
@@ -176,16 +184,11 @@ def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None
     schema = {"type": "object", "properties": {"a": value, "c": {"type": "null"}}, "required": ["c"]}
     grammar = Grammar.from_json_schema(schema)
     assert grammar.program.pieces is not None
-    state = GrammarState(grammar, VOCABULARY)
-    for char in '{"':
-        state.advance(TEXTS.index(char.encode()))
+    state = follow(GrammarState(grammar, VOCABULARY), '{"')
     assert state.allows_token(TEXTS.index(b"c"))
-    state.advance(TEXTS.index(b"a"))
-    state.advance(TEXTS.index(b"b"))
+    follow(state, "ab")
     assert not grammar.matches('{"a": null, "c": null}')
-    fresh = GrammarState(grammar, VOCABULARY)
-    for char in '{"a':
-        fresh.advance(TEXTS.index(char.encode()))
+    fresh = follow(GrammarState(grammar, VOCABULARY), '{"a')
     assert not fresh.allows_token(TEXTS.index(b'"'))
     assert not fresh.allows_token(TEXTS.index(b'": "'))
 
@@ -246,17 +249,11 @@ def test_what_is_let_go_is_listed_at_once() -> None:
 def test_states_move_to_new_tables_while_the_network_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     grammar = Grammar.from_json_schema(TREE, compiler=JsonSchemaCompiler(any_order=True))
     monkeypatch.setattr("oxillama.text.grammar.constraint.TABLE_BYTES", 20_000)
-    state = GrammarState(grammar, VOCABULARY)
     text = '{"name": "ab", "tags": ["a", "b"], "left": {"name": "c", "shape": "xx", "size": 7}}'
-    for char in text:
-        token = TEXTS.index(char.encode())
-        state.mask()
-        state.advance(token)
+    state = follow(GrammarState(grammar, VOCABULARY), text)
     assert state.is_complete
     state.rollback(30)
-    for char in text[-30:]:
-        state.advance(TEXTS.index(char.encode()))
-    assert state.is_complete
+    assert follow(state, text[-30:]).is_complete
 
 
 def test_bytes_that_a_new_piece_tells_apart_were_alike_before() -> None:
@@ -267,10 +264,7 @@ def test_bytes_that_a_new_piece_tells_apart_were_alike_before() -> None:
         "items": {"type": "string", "pattern": "^[a-c][é-ü]q*$"},
     }
     grammar = Grammar.from_json_schema({"type": "array", "items": {"anyOf": [{"type": "null"}, schema]}})
-    state = GrammarState(grammar, VOCABULARY)
-    for char in '[["abé", "bé':
-        state.mask()
-        state.advance(TEXTS.index(char.encode()))
+    state = follow(GrammarState(grammar, VOCABULARY), '[["abé", "bé')
     assert state.allows_token(TEXTS.index(b"q"))
     assert not state.allows_token(TEXTS.index(b"r"))
     assert grammar.matches('[["zzé", "cüqq"], null]')
