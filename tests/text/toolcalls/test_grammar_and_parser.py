@@ -22,29 +22,14 @@ from tests.text.toolcalls.test_message_rules import FORMATS
 PYTHON_NAMES = ["ping", "write", "a.b", "name", "user", "function", "_", "é", "ﬁ"]
 NAMES = [
     *PYTHON_NAMES, "f-1", "functions", "functions.x", "a&b", "x:0", "functions.f:3", "self", "all", "a/b",
+    "assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*",
 ]  # fmt: skip
-NAMES += ["assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*"]
 KEYS = [
-    *"abcde" * 20,
-    "item",
-    "path",
-    "a b",
-    'a"b',
-    "a&b",
-    "x:y",
-    "a,b",
-    "{",
-    "a{b",
-    "}",
-    "é",
-    "type",
-    "name",
-]
-KEYS += [
+    *"abcde" * 20, "item", "path", "a b", 'a"b', "a&b", "x:y", "a,b", "{", "a{b", "}", "é", "type", "name",
     "a=b", "a/b", "a~b", "if", "a&amp;b", "<", "'", " a", "", "$", "string", "3", "-", "a\\b", "$key", "ﬁ",
 ]  # fmt: skip
-PIECES = ['"', "'", "\n", " ", "\\", "3", "null", "true", "{", "[", "}", "]", ",", ":", "<![CDATA[", "]]>"]
-PIECES += [
+PIECES = [
+    '"', "'", "\n", " ", "\\", "3", "null", "true", "{", "[", "}", "]", ",", ":", "<![CDATA[", "]]>",
     "&amp;", "<", ">", "é", "\u2028", "\xa0", "\t", "-1e5", "[1]", '{"a":1}', "a", "b", "</", "```", "\x1c",
 ]  # fmt: skip
 NUMBERS = [0, 1, -3, 2.5, 1e5, 1e-7, -0.0, 10**18]
