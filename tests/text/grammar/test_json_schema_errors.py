@@ -149,7 +149,7 @@ def test_errors_name_the_path_and_the_keyword(schema: object, message: str, plac
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ('{"a":', "schema: is not JSON"),
+        ('{"a":', "#: schema: is not JSON"),
         ("[1]", "#: expected a schema"),
         ({"$ref": "#"}, "#: the schema applies itself to the same value for ever"),
         ({"type": "string", "const": 1}, "#: no value meets type, const together"),
